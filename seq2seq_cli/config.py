@@ -1,0 +1,247 @@
+"""The whole configuration as frozen, typed sections.
+
+A field's default stands here and nowhere else; its description is its documentation and goes into
+`configs/reference.yaml` and `configs/schema.json`. Reading YAML and wording the messages for
+mistakes is the business of `config_file.py`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+TokenizerKind = Literal["word", "char", "bpe", "unigram"]
+Normalization = Literal["nfkc", "nfkc_cf", "identity"]
+NormPlace = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+OptimizerName = Literal["adam", "adamw"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+DECODED_METRICS = ("bleu", "chrf", "exact_match")
+
+
+def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
+    """Only where the loader asks for it: a run folder outlives the text it was trained on."""
+    if info.context and info.context.get("files_must_exist") and not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    return path
+
+
+TextFile = Annotated[Path, Field(strict=False), AfterValidator(_must_be_a_file)]
+
+
+class Section(BaseModel):
+    """Frozen and strict: an unknown option or a value of another type is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Corpus(Section):
+    """Parallel text: two files whose lines belong together, or one file of pairs."""
+
+    src: TextFile | None = Field(None, description="source sentences, one a line; .gz is unpacked")
+    tgt: TextFile | None = Field(None, description="target sentences; line n translates line n")
+    pairs: TextFile | None = Field(
+        None,
+        description="instead of src and tgt: a .tsv file (source, tab, target) or a .jsonl file "
+        '({"src": ..., "tgt": ...} a line); .gz is unpacked',
+    )
+
+    @field_validator("pairs")
+    @classmethod
+    def _known_format(cls, pairs: Path | None) -> Path | None:
+        if pairs and not pairs.name.removesuffix(".gz").endswith((".tsv", ".jsonl")):
+            raise ValueError(f"{pairs} must be a .tsv or .jsonl file (or .gz of one)")
+        return pairs
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
+        if given not in ({"src", "tgt"}, {"pairs"}):
+            raise ValueError("needs src and tgt, or pairs alone")
+        return self
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
+
+
+class DataConfig(Section):
+    train: Corpus = Field(description="parallel text to learn from")
+    valid: Corpus | None = Field(None, description="held-out parallel text; null: none")
+    max_length: PositiveInt = Field(
+        256,
+        description="tokens; training pairs with a longer side are dropped and counted, longer "
+        "lines to translate are translated in pieces",
+    )
+    on_bad_line: Literal["error", "skip"] = Field(
+        "error",
+        description="a line that is not valid UTF-8, TSV or JSON: stop there, or drop and count it",
+    )
+
+
+class TokenizerConfig(Section):
+    kind: TokenizerKind = Field("bpe", description="what a token is")
+    vocab_size: Annotated[int, Field(ge=8)] = Field(
+        8_000, description="entries at most, for each tokenizer; fewer when the text has no more"
+    )
+    shared: bool = Field(True, description="one vocabulary for both sides")
+    normalization: Normalization = Field(
+        "nfkc",
+        description="Unicode normalization of the text: nfkc, nfkc_cf (lower-cases too) or none",
+    )
+    max_sentences: PositiveInt = Field(
+        1_000_000, description="lines of training text to learn from; a random sample of a larger"
+    )
+
+
+def _one_depth_for_both(value: Any) -> Any:
+    return value if isinstance(value, dict | Layers) else {"encoder": value, "decoder": value}
+
+
+class Layers(Section):
+    """`layers: 4` is short for `layers: {encoder: 4, decoder: 4}`."""
+
+    encoder: PositiveInt = Field(4, description="layers of the encoder")
+    decoder: PositiveInt = Field(4, description="layers of the decoder")
+
+
+class ModelConfig(Section):
+    d_model: Annotated[int, Field(gt=0, multiple_of=2)] = Field(
+        256, description="size of a token's vector, everywhere in the model; even"
+    )
+    heads: PositiveInt = Field(4, description="attention heads; they divide d_model")
+    layers: Annotated[Layers, BeforeValidator(_one_depth_for_both, int | Layers)] = Field(
+        Layers(), description="one number, or one for the encoder and one for the decoder"
+    )
+    d_ff: PositiveInt = Field(1_024, description="inner size of the position-wise feed-forward")
+    dropout: Share = Field(0.1, description="on embeddings and on the output of every sub-layer")
+    attention_dropout: Share = Field(0.0, description="on attention weights")
+    activation_dropout: Share = Field(0.0, description="inside the feed-forward")
+    activation: Activation = Field("relu", description="of the feed-forward")
+    norm: NormPlace = Field(
+        "pre", description="LayerNorm before each sub-layer, or after it as in the 2017 paper"
+    )
+    attention_bias: bool = Field(True, description="biases in the attention projections")
+    embedding_scale: bool = Field(True, description="embeddings times sqrt(d_model)")
+    tie_embeddings: bool = Field(
+        True,
+        description="the output projection is the target embedding, and with a shared vocabulary "
+        "the source embedding too",
+    )
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_d_model(cls, heads: int, info: ValidationInfo) -> int:
+        d_model = info.data.get("d_model", 0)
+        if d_model % heads:
+            choices = [n for n in range(1, min(d_model, 64) + 1) if d_model % n == 0]
+            raise ValueError(
+                f"{heads} heads do not divide d_model {d_model} "
+                f"(valid: {', '.join(map(str, choices))})"
+            )
+        return heads
+
+
+class TrainingConfig(Section):
+    max_steps: PositiveInt = Field(10_000, description="optimizer updates at most")
+    max_epochs: PositiveInt | None = Field(
+        None, description="passes over the training text at most; null: no limit"
+    )
+    tokens_per_batch: PositiveInt = Field(
+        4_096, description="tokens of a batch's longer side, padding included"
+    )
+    accumulation: PositiveInt = Field(1, description="batches whose gradients make one update")
+    optimizer: OptimizerName = Field("adamw", description="adamw decouples the weight decay")
+    lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
+    schedule: Schedule = Field(
+        "inverse_sqrt",
+        description="of the learning rate after warm-up; cosine and linear end at 0 at max_steps",
+    )
+    warmup_steps: NonNegativeInt = Field(1_000, description="updates of linear increase to lr")
+    adam_beta1: Share = Field(0.9, description="decay of the gradient's running mean")
+    adam_beta2: Share = Field(0.98, description="decay of its running square")
+    adam_epsilon: PositiveFloat = Field(1e-9, description="keeps the division finite")
+    weight_decay: NonNegativeFloat = Field(0.0, description="of weight matrices only")
+    max_grad_norm: PositiveFloat | None = Field(
+        1.0, description="gradients are scaled down to this norm; null: never"
+    )
+    label_smoothing: Share = Field(
+        0.1, description="probability mass spread evenly over the vocabulary"
+    )
+    seed: NonNegativeInt = Field(1, description="of initialisation, data order and dropout")
+    device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
+    precision: Precision = Field(
+        "auto", description="of the matrix products; auto: bf16 on a GPU that has it, else fp32"
+    )
+    log_every: PositiveInt = Field(50, description="updates between two logged points")
+    save_every: PositiveInt | None = Field(
+        None, description="updates between checkpoints; null: at validations and at the end only"
+    )
+
+    @field_validator("warmup_steps")
+    @classmethod
+    def _warm_up_ends(cls, warmup_steps: int, info: ValidationInfo) -> int:
+        if warmup_steps > info.data.get("max_steps", warmup_steps):
+            raise ValueError(
+                f"{warmup_steps} updates of warm-up are more than max_steps "
+                f"{info.data['max_steps']}: the peak rate would never be reached"
+            )
+        return warmup_steps
+
+
+class ValidationConfig(Section):
+    every: PositiveInt = Field(1, description="epochs or steps between two validations")
+    unit: Literal["epochs", "steps"] = Field("epochs", description="of every")
+    decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
+    metric: Metric = Field("bleu", description="what makes a model the best and stops early")
+    patience: PositiveInt | None = Field(
+        None, description="validations without a better metric before training stops; null: never"
+    )
+    samples: NonNegativeInt = Field(5, description="translations shown beside their references")
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_is_measured(cls, metric: Metric, info: ValidationInfo) -> Metric:
+        if metric in DECODED_METRICS and info.data.get("decode") is False:
+            raise ValueError(f"{metric} needs validation.decode: true")
+        return metric
+
+
+class DecodingConfig(Section):
+    max_len_factor: NonNegativeFloat = Field(
+        2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
+    )
+    max_len_extra: PositiveInt = Field(20, description="tokens")
+    tokens_per_batch: PositiveInt = Field(
+        4_096, description="source tokens translated at once, padding included"
+    )
+
+
+class Config(Section):
+    """Everything a run depends on."""
+
+    data: DataConfig = Field(description="text to train on")
+    tokenizer: TokenizerConfig = Field(TokenizerConfig(), description="text to ids")
+    model: ModelConfig = Field(ModelConfig(), description="the Transformer")
+    training: TrainingConfig = Field(TrainingConfig(), description="the optimisation")
+    validation: ValidationConfig = Field(ValidationConfig(), description="scores while training")
+    decoding: DecodingConfig = Field(DecodingConfig(), description="from source to translation")

@@ -1,0 +1,269 @@
+"""From a YAML file and `--set` options to a `Config`, or one message that names every mistake."""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from seq2seq_cli.config import Config
+from seq2seq_cli.errors import UserError
+
+Location = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML with `3e-4` as a number (YAML 1.2), and no key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key_node.value!r} is not an option's name",
+                    problem_mark=key_node.start_mark,
+                )
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key} is given twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def load_config(
+    path: Path, overrides: Sequence[str] = (), *, files_must_exist: bool = False
+) -> Config:
+    """Read a YAML file, apply `section.key=value` overrides and check the result.
+
+    Raises UserError naming, for every mistake at once, the line, the option, and the nearest valid
+    name or the valid choices. With `files_must_exist` the text files are looked for too.
+    """
+    tree, node = _read_yaml(path)
+    places: dict[Location, str] = {}
+    for override in overrides:
+        location = _apply_override(tree, override)
+        places[location] = f"--set {override}"
+    try:
+        return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
+    except ValidationError as error:
+        mistakes = [
+            (_place(found["loc"], node, places), _describe(found)) for found in error.errors()
+        ]
+    raise UserError(_message(path, mistakes))
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write every option, defaults included; `load_config` reads it back."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """`{"model.d_model": 256, ...}`: every option by its full name."""
+    flat: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
+    """The file as plain data, and as nodes, which know their lines."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"there is no config file {path}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a config file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        tree = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{line}: {error.problem or 'this is not YAML'}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: this is not YAML ({str(error).splitlines()[0]})") from None
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: a config is a mapping of sections ({_names(Config)})")
+    return tree, node
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> Location:
+    """Write `section.key=value` into the tree; the value is read as YAML."""
+    name, equals, text = override.partition("=")
+    parts = tuple(name.strip().split("."))
+    if not equals or not all(parts):
+        raise UserError(f"--set {override}: write it as section.key=value")
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UserError(f"--set {override}: the value is not YAML") from None
+    section = tree
+    for part in parts[:-1]:
+        if not isinstance(section.get(part), dict):
+            section[part] = _long_form(section.get(part))
+        section = section[part]
+    section[parts[-1]] = value
+    return parts
+
+
+def _long_form(value: Any) -> dict[str, Any]:
+    """What `--set model.layers.decoder=2` changes when the file says `layers: 4`."""
+    return {"encoder": value, "decoder": value} if isinstance(value, int) else {}
+
+
+def _place(
+    location: Location, node: yaml.Node | None, overrides: dict[Location, str]
+) -> tuple[int | str | None, str]:
+    """The line (or the `--set`) and the full name of an option."""
+    name = ".".join(str(part) for part in location)
+    for end in range(len(location), 0, -1):
+        if location[:end] in overrides:
+            return overrides[location[:end]], name
+    return _line(location, node), name
+
+
+def _line(location: Location, node: yaml.Node | None) -> int | None:
+    """The line of an option, or of the section in which it is missing; from 1."""
+    line = None
+    for part in location:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        entry = next((pair for pair in node.value if pair[0].value == part), None)
+        if entry is None:
+            break
+        line = entry[0].start_mark.line + 1
+        node = entry[1]
+    return line
+
+
+def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], str]]) -> str:
+    lines = []
+    for (place, name), what in mistakes:
+        where = f"line {place}: " if isinstance(place, int) else f"{place}: " if place else ""
+        option = f"{name}: " if name else ""
+        lines.append(f"{where}{option}{what}")
+    if len(lines) == 1:
+        return f"{path}, {lines[0]}" if lines[0].startswith("line ") else f"{path}: {lines[0]}"
+    return "\n".join([f"{path} has {len(lines)} mistakes", *(f"  {line}" for line in lines)])
+
+
+def _describe(found: Any) -> str:
+    """One mistake in our words, from one entry of pydantic's error list."""
+    kind, given, limits = found["type"], found["input"], found.get("ctx", {})
+    shown = repr(given) if isinstance(given, str) else yaml_text(given)
+    if kind == "extra_forbidden":
+        return _unknown_option(found["loc"])
+    if kind == "literal_error":
+        return _wrong_choice(shown, given, found["loc"])
+    if kind == "value_error":
+        return str(limits["error"])
+    if kind == "missing":
+        return "this option is required"
+    wanted = _WANTED.get(kind)
+    if wanted is None:
+        return f"{found['msg']}, not {shown}"
+    return f"must be {wanted.format(**limits)}, not {shown}"
+
+
+_WANTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "model_type": "a section (a mapping of options)",
+    "model_attributes_type": "a section (a mapping of options)",
+    "dict_type": "a section (a mapping of options)",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+}
+
+
+def _unknown_option(location: Location) -> str:
+    section = _section_at(location[:-1])
+    name = str(location[-1])
+    near = difflib.get_close_matches(name, section.model_fields, n=1, cutoff=0.5)
+    if near:
+        full = ".".join([*map(str, location[:-1]), near[0]])
+        return f"unknown option, did you mean {full}?"
+    elsewhere = [full for full in _all_options(Config) if full.split(".")[-1] == name]
+    if elsewhere:
+        return f"unknown option, did you mean {elsewhere[0]}?"
+    return f"unknown option (valid: {_names(section)})"
+
+
+def _wrong_choice(shown: str, given: Any, location: Location) -> str:
+    annotation = _section_at(location[:-1]).model_fields[str(location[-1])].annotation
+    choices = [str(choice) for choice in get_args(annotation)]
+    assert get_origin(annotation) is Literal, annotation
+    near = difflib.get_close_matches(str(given), choices, n=1)
+    hint = f", did you mean {near[0]}?" if near else ""
+    return f"must be one of {', '.join(choices)}, not {shown}{hint}"
+
+
+def _section_at(location: Location) -> type[BaseModel]:
+    section: type[BaseModel] = Config
+    for part in location:
+        section = _sections(section)[str(part)]
+    return section
+
+
+def _sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The sub-sections of a section by name; `Corpus | None` counts as `Corpus`."""
+    found = {}
+    for name, field in section.model_fields.items():
+        for candidate in (field.annotation, *get_args(field.annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                found[name] = candidate
+    return found
+
+
+def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
+    inner = _sections(section)
+    names = [prefix + name for name in section.model_fields if name not in inner]
+    for name, part in inner.items():
+        names += _all_options(part, f"{prefix}{name}.")
+    return names
+
+
+def _names(section: type[BaseModel]) -> str:
+    return ", ".join(section.model_fields)
+
+
+def yaml_text(value: Any) -> str:
+    """A value as it would be written in a config, on one line."""
+    plain = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
+    text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1_000_000)
+    return text.removesuffix("\n").removesuffix("\n...").strip()

@@ -1,0 +1,1 @@
+"""Ids: from text on disk to padded batches of tensors."""

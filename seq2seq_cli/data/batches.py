@@ -1,0 +1,145 @@
+"""The plan of an epoch (which sentences make a batch, in which order), and batches as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from seq2seq_cli.data.store import Ids, Sentences, TokenStore
+from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
+
+IGNORED = -100  # the label of padding: cross_entropy's own ignore_index
+
+Plan = list[npt.NDArray[np.int64]]  # for every batch the indices of its pairs
+
+
+def plan_epoch(
+    src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int, seed: int, epoch: int
+) -> Plan:
+    """Batches of pairs of like length, in random order: a pure function of its arguments.
+
+    A batch's longer side, padded, has at most `tokens_per_batch` tokens; a pair that is longer
+    alone is a batch of its own. Every pair appears once.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    shuffled = generator.permutation(len(src_lengths))
+    order = shuffled[_by_length(src_lengths[shuffled], tgt_lengths[shuffled])]
+    batches = _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def plan_in_order(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
+    """Batches of pairs of like length without chance, for evaluation: the longest come first."""
+    order = _by_length(src_lengths, tgt_lengths)[::-1]
+    return _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
+
+
+def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> npt.NDArray[np.int64]:
+    """Sort by the longer side, and within one length by how much longer it is than the other.
+
+    The second key goes up and down in turn, so that a batch that spans two lengths holds pairs of
+    like proportion. The sort is stable: ties keep the order they came in.
+    """
+    longer_side = np.maximum(src_lengths, tgt_lengths)
+    difference = src_lengths - tgt_lengths
+    return np.lexsort((np.where(longer_side % 2, difference, -difference), longer_side))
+
+
+def _cut(order: npt.NDArray[np.int64], lengths: Ids, tokens_per_batch: int) -> Plan:
+    """Cut a sorted order into batches; `lengths` are those of the longer sides, in that order."""
+    batches = []
+    start = longest = 0
+    for end, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if (end + 1 - start) * longest > tokens_per_batch and end > start:
+            batches.append(order[start:end])
+            start, longest = end, length
+    if start < len(order):
+        batches.append(order[start:])
+    return batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded ids of B pairs, source S and target T positions."""
+
+    src_BS: Tensor  # ends in EOS, then PAD
+    tgt_in_BT: Tensor  # begins with BOS, then PAD
+    labels_BT: Tensor  # what tgt_in_BT must predict: ends in EOS, then IGNORED
+    num_tokens: int  # target tokens, padding excluded
+    num_src_tokens: int
+
+    @property
+    def num_positions(self) -> int:
+        """Of both sides, padding included."""
+        return self.src_BS.numel() + self.labels_BT.numel()
+
+    def to(self, device: torch.device) -> "Batch":
+        if device.type == "cpu":
+            return self
+        src_BS, tgt_in_BT, labels_BT = (
+            ids.pin_memory().to(device, non_blocking=True)
+            for ids in (self.src_BS, self.tgt_in_BT, self.labels_BT)
+        )
+        return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
+
+
+def make_batch(store: TokenStore, indices: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
+    """Read the pairs of a batch from the store and pad them."""
+    src_BS, num_src_tokens = _padded(store.src, indices, PAD_ID)
+    labels_BT, num_tokens = _padded(store.tgt, indices, IGNORED)
+    tgt_in_BT = np.full_like(labels_BT, BOS_ID)
+    tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORED, PAD_ID, labels_BT[:, :-1])
+    return Batch(
+        torch.from_numpy(src_BS),
+        torch.from_numpy(tgt_in_BT),
+        torch.from_numpy(labels_BT),
+        num_tokens,
+        num_src_tokens,
+    )
+
+
+def _padded(
+    sentences: Sentences, indices: Sequence[int] | npt.NDArray[np.int64], padding: int
+) -> tuple[npt.NDArray[np.int64], int]:
+    rows = [sentences[int(i)] for i in indices]
+    padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
+    for filled, row in zip(padded, rows, strict=True):
+        filled[: len(row)] = row
+    return padded, sum(map(len, rows))
+
+
+class Epochs:
+    """The batches of every epoch of a run, found by (epoch, position): nothing to fast-forward."""
+
+    def __init__(self, store: TokenStore, tokens_per_batch: int, seed: int) -> None:
+        self._store = store
+        self._lengths = store.src.lengths(), store.tgt.lengths()
+        self._tokens_per_batch = tokens_per_batch
+        self._seed = seed
+        self._epoch = 1
+        self._plan = self._plan_of(1)
+
+    def __len__(self) -> int:
+        """Batches of an epoch; all have as many, as chance changes which pairs share a batch."""
+        return len(self._plan)
+
+    def batches(self, epoch: int, position: int, count: int) -> list[Batch]:
+        """Up to `count` batches from `position` on, fewer at the epoch's end."""
+        if epoch != self._epoch:
+            self._epoch, self._plan = epoch, self._plan_of(epoch)
+        return [make_batch(self._store, pairs) for pairs in self._plan[position : position + count]]
+
+    def padding(self) -> float:
+        """Share of an epoch's positions, both sides together, that is padding."""
+        src, tgt = self._lengths
+        positions = sum(
+            len(pairs) * int(src[pairs].max() + tgt[pairs].max()) for pairs in self._plan
+        )
+        return 1 - int(src.sum(dtype=np.int64) + tgt.sum(dtype=np.int64)) / positions
+
+    def _plan_of(self, epoch: int) -> Plan:
+        return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch)

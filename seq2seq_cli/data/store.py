@@ -1,0 +1,203 @@
+"""Token ids of a corpus, memory-mapped: read from disk as needed, never held in memory.
+
+One folder a corpus, made once and found again by the hash of everything it depends on:
+`src.ids` and `tgt.ids` (all sentences end to end, each closed by EOS), `src.offsets` and
+`tgt.offsets` (sentence i is ids[offsets[i]:offsets[i + 1]]), and `facts.json`.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from seq2seq_cli.config import Corpus
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.parallel import OnBadLine, Pair, hash_of_files, read_pairs
+from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
+
+_FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
+_LINES_AT_ONCE = 10_000
+
+Ids = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SideFacts:
+    """Counts of one side of the kept pairs; EOS included in `tokens` and `longest`."""
+
+    tokens: int = 0
+    unknown: int = 0
+    longest: int = 0
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    pairs: int
+    too_long: int
+    src: SideFacts
+    tgt: SideFacts
+
+
+class Sentences:
+    """The ids of one side; `sentences[i]` is a view into the file."""
+
+    def __init__(self, folder: Path, side: str) -> None:
+        self.offsets: Offsets = np.memmap(folder / f"{side}.offsets", np.int64, "r")
+        ids = folder / f"{side}.ids"  # a file of no bytes cannot be mapped
+        self._ids: Ids = (
+            np.memmap(ids, np.int32, "r") if ids.stat().st_size else np.empty(0, np.int32)
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Ids:
+        return self._ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def lengths(self) -> Ids:
+        """Tokens of every sentence, EOS included."""
+        return np.diff(self.offsets).astype(np.int32)
+
+
+class TokenStore:
+    """Both sides of a corpus as ids, and what was counted while they were made."""
+
+    def __init__(self, folder: Path) -> None:
+        facts = json.loads((folder / "facts.json").read_text())
+        self.facts = StoreFacts(
+            facts["pairs"],
+            facts["too_long"],
+            SideFacts(**facts["src"]),
+            SideFacts(**facts["tgt"]),
+        )
+        self.src = Sentences(folder, "src")
+        self.tgt = Sentences(folder, "tgt")
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def cache_folder() -> Path:
+    """`$SEQ2SEQ_CACHE`, else `seq2seq-cli` in the user's cache folder; may be deleted any time."""
+    if given := os.environ.get("SEQ2SEQ_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
+
+
+def open_store(
+    corpus: Corpus,
+    tokenizers: Tokenizers,
+    on_bad_line: OnBadLine,
+    max_length: int | None = None,
+) -> TokenStore:
+    """The ids of a corpus, from the cache or made now.
+
+    With `max_length`, as in training, pairs with an empty side or with more than that many tokens
+    on one side are left out and counted; without, as in evaluation, every readable pair is kept.
+    Raises UserError when nothing is left.
+    """
+    key = hashlib.sha256(
+        json.dumps(
+            [
+                _FORMAT,
+                hash_of_files(corpus.files),
+                [path.suffixes for path in corpus.files],
+                [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
+                on_bad_line,
+                max_length,
+            ]
+        ).encode()
+    ).hexdigest()[:32]
+    folder = cache_folder() / key
+    if not (folder / "facts.json").is_file():
+        pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
+        if max_length is not None:
+            pairs = (pair for pair in pairs if not pair.is_empty)
+        _make_store(pairs, tokenizers, folder, max_length)
+    store = TokenStore(folder)
+    if len(store) == 0:
+        raise UserError(
+            f"no pairs are left of {' and '.join(map(str, corpus.files))}: "
+            f"{store.facts.too_long:,} are longer than data.max_length {max_length} tokens"
+        )
+    return store
+
+
+def _make_store(
+    pairs: Iterable[Pair], tokenizers: Tokenizers, folder: Path, max_length: int | None
+) -> None:
+    """Write a store whole or not at all: into a folder beside it that is renamed at the end."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+    try:
+        with (
+            _SideWriter(part, "src") as src,
+            _SideWriter(part, "tgt") as tgt,
+        ):
+            too_long = 0
+            for chunk in _chunks(pairs, _LINES_AT_ONCE):
+                src_ids = tokenizers.src.to_ids_of_all([pair.src for pair in chunk])
+                tgt_ids = tokenizers.tgt.to_ids_of_all([pair.tgt for pair in chunk])
+                kept = [
+                    i
+                    for i, both in enumerate(zip(src_ids, tgt_ids, strict=True))
+                    if max_length is None or max(map(len, both)) <= max_length
+                ]
+                too_long += len(chunk) - len(kept)
+                src.add([src_ids[i] for i in kept])
+                tgt.add([tgt_ids[i] for i in kept])
+        facts = StoreFacts(src.num_sentences, too_long, src.facts, tgt.facts)
+        (part / "facts.json").write_text(json.dumps(asdict(facts)))
+        if not folder.exists():
+            part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+class _SideWriter:
+    """Appends sentences to `<side>.ids` and `<side>.offsets`."""
+
+    def __init__(self, folder: Path, side: str) -> None:
+        self._ids: BinaryIO = (folder / f"{side}.ids").open("wb")
+        self._offsets: BinaryIO = (folder / f"{side}.offsets").open("wb")
+        self._offsets.write(np.int64(0).tobytes())
+        self.facts = SideFacts()
+        self.num_sentences = 0
+
+    def __enter__(self) -> "_SideWriter":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+    def add(self, sentences: list[list[int]]) -> None:
+        if not sentences:
+            return
+        closed = [[*ids, EOS_ID] for ids in sentences]
+        ends = self.facts.tokens + np.cumsum([len(ids) for ids in closed], dtype=np.int64)
+        flat = np.fromiter(itertools.chain.from_iterable(closed), dtype=np.int32)
+        self._ids.write(flat.tobytes())
+        self._offsets.write(ends.tobytes())
+        self.num_sentences += len(closed)
+        self.facts = SideFacts(
+            tokens=int(ends[-1]),
+            unknown=self.facts.unknown + int((flat == UNK_ID).sum()),
+            longest=max(self.facts.longest, *map(len, closed)),
+        )
+
+
+def _chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    iterator = iter(pairs)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk

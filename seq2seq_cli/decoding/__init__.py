@@ -1,0 +1,1 @@
+"""From source sentences to output sentences with a trained model."""

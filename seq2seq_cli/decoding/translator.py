@@ -1,0 +1,119 @@
+"""Lines of text to lines of text: one line in is one line out, in order, always."""
+
+import itertools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+
+from seq2seq_cli.config import Config, DeviceName
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.data.batches import plan_in_order
+from seq2seq_cli.decoding.search import greedy_search
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import choose_device, load_weights
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizer, Tokenizers
+
+logger = logging.getLogger(__name__)
+
+
+class Translator:
+    """A trained model with its tokenizers."""
+
+    def __init__(self, model: Transformer, tokenizers: Tokenizers, config: Config) -> None:
+        self.model = model
+        self.tokenizers = tokenizers
+        self.config = config
+
+    @classmethod
+    def load(
+        cls,
+        run_dir: Path,
+        device: DeviceName = "auto",
+        overrides: Sequence[str] = (),
+        *,
+        last: bool = False,
+    ) -> Self:
+        """The best model of a run, or its last one, with `decoding.key=value` overrides.
+
+        Raises UserError saying which file is missing, damaged or does not fit.
+        """
+        run = RunFolder(run_dir)
+        run.must_hold_a_model()
+        for override in overrides:
+            if not override.startswith("decoding."):
+                raise UserError(f"--set {override}: a trained run takes only decoding.* options")
+        config = load_config(run.config, overrides)
+        tokenizers = load_tokenizers(run, config.tokenizer.shared)
+        model = new_model(config, tokenizers)
+        load_weights(model, run.checkpoint / "weights.safetensors" if last else run.model)
+        return cls(model.to(choose_device(device)).eval(), tokenizers, config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.projection.weight.device
+
+    def translate(self, lines: Sequence[str]) -> list[str]:
+        """The translation of every line; of an empty one, an empty one.
+
+        A line longer than the training limit is translated in pieces of that length, which are
+        joined, and reported as a warning.
+        """
+        pieces: list[list[int]] = []
+        owners: list[int] = []  # of every piece: its line
+        for owner, ids in enumerate(self.tokenizers.src.to_ids_of_all(lines)):
+            of_line = _pieces(ids, self.config.data.max_length)
+            if len(of_line) > 1:
+                logger.warning(
+                    "a line of %s tokens is translated in %s pieces: %s...",
+                    f"{len(ids):,}",
+                    len(of_line),
+                    lines[owner].strip()[:40],
+                )
+            pieces += of_line
+            owners += [owner] * len(of_line)
+        outputs: list[list[int]] = [[] for _ in lines]
+        for owner, ids in zip(owners, self._translate_ids(pieces), strict=True):
+            outputs[owner] += ids
+        return [self.tokenizers.tgt.to_text(ids) for ids in outputs]
+
+    def _translate_ids(self, sources: list[list[int]]) -> list[list[int]]:
+        """Search in batches of like length; results in the order of the sources."""
+        outputs: list[list[int]] = [[] for _ in sources]
+        lengths = np.array([len(ids) + 1 for ids in sources], dtype=np.int32)
+        limit = self.config.decoding
+        for batch in plan_in_order(lengths, lengths, limit.tokens_per_batch):
+            src_BS = torch.full((len(batch), int(lengths[batch].max())), PAD_ID)
+            for row, i in zip(src_BS, batch, strict=True):
+                row[: lengths[i]] = torch.tensor([*sources[i], EOS_ID])
+            max_lengths = [
+                int(limit.max_len_factor * len(sources[i])) + limit.max_len_extra for i in batch
+            ]
+            found = greedy_search(self.model, src_BS.to(self.device), max_lengths)
+            for i, ids in zip(batch, found, strict=True):
+                outputs[i] = ids
+        return outputs
+
+
+def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
+    """A fresh model for these vocabularies."""
+    src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
+    return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+
+
+def load_tokenizers(run: RunFolder, shared: bool) -> Tokenizers:
+    src_path, tgt_path = run.tokenizer_paths(shared)
+    src = Tokenizer.load(src_path)
+    return Tokenizers(src, src if shared else Tokenizer.load(tgt_path))
+
+
+def _pieces(ids: list[int], max_length: int) -> list[list[int]]:
+    """As few pieces as possible, of nearly equal length; none for an empty line."""
+    count = -(-len(ids) // max_length)
+    cuts = [len(ids) * i // count for i in range(count + 1)] if count else [0]
+    return [ids[start:stop] for start, stop in itertools.pairwise(cuts)]

@@ -1,0 +1,135 @@
+"""Scores of a model on parallel text: validation during training and `eval` are this code.
+
+B sentences, T target positions, V target vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seq2seq_cli.config import Corpus
+from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
+from seq2seq_cli.data.store import TokenStore, open_store
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.metrics import TextScores, score_text
+from seq2seq_cli.text.parallel import OnBadLine, Pair, read_pairs
+from seq2seq_cli.text.tokenizer import Tokenizers
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Text to score on, all of it: nothing is filtered but lines that cannot be read."""
+
+    pairs: list[Pair]
+    store: TokenStore
+
+
+def read_held_out(corpus: Corpus, tokenizers: Tokenizers, on_bad_line: OnBadLine) -> HeldOut:
+    """Raises UserError when a file cannot be read or holds no line."""
+    pairs = [pair for pair in read_pairs(corpus, on_bad_line) if pair is not None]
+    return HeldOut(pairs, open_store(corpus, tokenizers, on_bad_line))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the references under the model, and of the model's translations if they were made."""
+
+    loss: float  # nats per target token, EOS included, without label smoothing
+    accuracy: float  # percent of target tokens that are the likeliest after their prefix
+    num_tokens: int
+    text: TextScores | None = None
+    hypotheses: tuple[str, ...] = ()
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+    def metrics(self) -> dict[str, float]:
+        """Every number by its name in `validation.metric` and in the logs."""
+        found = {"loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}
+        if self.text is not None:
+            found |= {
+                "bleu": self.text.bleu,
+                "chrf": self.text.chrf,
+                "exact_match": self.text.exact_match,
+            }
+        return found
+
+    def report(self) -> dict[str, Any]:
+        """What `eval --json` prints."""
+        signatures = (
+            {
+                "bleu_signature": self.text.bleu_signature,
+                "chrf_signature": self.text.chrf_signature,
+            }
+            if self.text is not None
+            else {}
+        )
+        return {**self.metrics(), "num_tokens": self.num_tokens, **signatures}
+
+
+def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bool) -> Scores:
+    """Score a trained run on a corpus, or on the validation text of its own config.
+
+    Raises UserError when there is no text to score on.
+    """
+    data = translator.config.data
+    corpus = corpus or data.valid
+    if corpus is None:
+        raise UserError("the run has no validation text: give --src and --ref, or --pairs")
+    held_out = read_held_out(corpus, translator.tokenizers, data.on_bad_line)
+    return evaluate(translator, held_out, decode=decode)
+
+
+def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scores:
+    """Score the references under the model and, with `decode`, its translations against them."""
+    model = translator.model
+    was_training = model.training
+    model.eval()
+    try:
+        loss, correct, num_tokens = _score_references(translator, held_out.store)
+        hypotheses = translator.translate([p.src for p in held_out.pairs]) if decode else []
+    finally:
+        model.train(was_training)
+    references = [pair.tgt for pair in held_out.pairs]
+    return Scores(
+        loss=loss / num_tokens,
+        accuracy=100 * correct / num_tokens,
+        num_tokens=num_tokens,
+        text=score_text(hypotheses, references) if decode else None,
+        hypotheses=tuple(hypotheses),
+    )
+
+
+@torch.inference_mode()
+def _score_references(translator: Translator, store: TokenStore) -> tuple[float, int, int]:
+    """Summed loss in nats, tokens predicted right, tokens."""
+    loss, correct, num_tokens = 0.0, 0, 0
+    plan = plan_in_order(
+        store.src.lengths(),
+        store.tgt.lengths(),
+        translator.config.training.tokens_per_batch,
+    )
+    for indices in plan:
+        batch = make_batch(store, indices).to(translator.device)
+        logits_BTV = translator.model(batch.src_BS, batch.tgt_in_BT)
+        loss += float(
+            F.cross_entropy(
+                logits_BTV.flatten(0, 1),
+                batch.labels_BT.flatten(),
+                ignore_index=IGNORED,
+                reduction="sum",
+            )
+        )
+        correct += _count_correct(logits_BTV, batch.labels_BT)
+        num_tokens += batch.num_tokens
+    return loss, correct, num_tokens
+
+
+def _count_correct(logits_BTV: Tensor, labels_BT: Tensor) -> int:
+    return int((logits_BTV.argmax(dim=-1) == labels_BT).sum())

@@ -1,0 +1,1 @@
+"""Tensors: the Transformer. Knows ids, never text."""

@@ -1,0 +1,106 @@
+"""Masks, scaled dot-product attention and multi-head attention.
+
+B sentences, Q query positions, M memory positions, T target positions, S source positions,
+D d_model, H heads, K size of one head, 1 a dimension kept for broadcasting.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Record = list[Tensor]  # attention weights (BHQM) of the attentions computed, in their order
+
+
+def keep_tokens(ids_BS: Tensor, pad_id: int) -> Tensor:
+    """True where there is a token; B11S, broadcasts over heads and queries."""
+    return (ids_BS != pad_id)[:, None, None, :]
+
+
+def keep_past(queries: int, memory: int, device: torch.device) -> Tensor:
+    """True where a memory position is not after its query; 11QM.
+
+    The queries are the last of the memory's positions: all of them in training, one at a time
+    when a cache holds the others.
+    """
+    keep_QM = torch.ones(queries, memory, dtype=torch.bool, device=device)
+    return keep_QM.tril(memory - queries)[None, None]
+
+
+def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, keep_B1QM: Tensor | None) -> Tensor:
+    """softmax(Q Kᵀ / sqrt(K)), BHQM; every query must be kept from at least one position.
+
+    Vaswani et al. 2017, eq. 1. No mask means that every query may look everywhere.
+    """
+    scores_BHQM = q_BHQK @ k_BHMK.mT / math.sqrt(q_BHQK.size(-1))
+    if keep_B1QM is not None:
+        scores_BHQM = scores_BHQM.masked_fill(~keep_B1QM, -torch.inf)
+    return scores_BHQM.softmax(dim=-1)
+
+
+class KeysValues(NamedTuple):
+    """What attention looks at."""
+
+    k_BHMK: Tensor
+    v_BHMK: Tensor
+
+    def extend(self, new: "KeysValues") -> "KeysValues":
+        """These positions followed by new ones."""
+        return KeysValues(*(torch.cat(pair, dim=2) for pair in zip(self, new, strict=True)))
+
+    def select(self, rows_B: Tensor) -> "KeysValues":
+        """The given sentences, in that order."""
+        return KeysValues(*(states[rows_B] for states in self))
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1, ..., head_H) Wᴼ with head_i = attention(Q Wᵢ, K Wᵢ, V Wᵢ).
+
+    Vaswani et al. 2017, section 3.2.2. Keys and values are made by `keys_values` and handed in, so
+    that the caller can keep them: the decoder's own grow by a position a step, those of the
+    encoder's output are made once a sentence.
+    """
+
+    def __init__(self, d_model: int, heads: int, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(d_model, d_model, bias)
+        self.key = nn.Linear(d_model, d_model, bias)
+        self.value = nn.Linear(d_model, d_model, bias)
+        self.output = nn.Linear(d_model, d_model, bias)
+
+    def keys_values(self, memory_BMD: Tensor) -> KeysValues:
+        """Project what is looked at, each head to its own subspace."""
+        return KeysValues(
+            self._split_heads(self.key(memory_BMD)), self._split_heads(self.value(memory_BMD))
+        )
+
+    def forward(
+        self,
+        query_BQD: Tensor,
+        memory: KeysValues,
+        keep_B1QM: Tensor | None,
+        record: Record | None = None,
+    ) -> Tensor:
+        """What each query gathers, BQD; with `record` the weights are appended to it.
+
+        Without weights to show, PyTorch's fused kernel computes the same function.
+        """
+        q_BHQK = self._split_heads(self.query(query_BQD))
+        if record is not None:
+            weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, keep_B1QM)
+            record.append(weights_BHQM)
+            heads_BHQK = F.dropout(weights_BHQM, self.dropout, self.training) @ memory.v_BHMK
+        else:
+            dropout = self.dropout if self.training else 0.0
+            heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, keep_B1QM, dropout)
+        gathered_BQD: Tensor = self.output(heads_BHQK.transpose(1, 2).flatten(2))
+        return gathered_BQD
+
+    def _split_heads(self, states_BMD: Tensor) -> Tensor:
+        """BHMK: head h owns the h-th part of every vector."""
+        B, M, D = states_BMD.shape
+        return states_BMD.view(B, M, self.heads, D // self.heads).transpose(1, 2)

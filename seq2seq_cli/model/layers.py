@@ -1,0 +1,156 @@
+"""Positions, feed-forward, and one layer of the encoder and of the decoder.
+
+B sentences, S source positions, T target positions, M memory positions, D d_model.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq_cli.config import Activation, ModelConfig
+from seq2seq_cli.model.attention import KeysValues, MultiHeadAttention, Record
+
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+def sinusoidal_positions(
+    start: int, stop: int, d_model: int, device: torch.device | None = None
+) -> Tensor:
+    """Signals of positions start to stop, (stop - start, d_model), values in [-1, 1].
+
+    Vaswani et al. 2017, section 3.5: sines in the even dimensions, cosines in the odd, wave
+    lengths from 2π to 10,000 · 2π. A function, not a table: no sentence is too long for it.
+    """
+    even = torch.arange(0, d_model, 2, device=device)
+    rates = torch.exp(even * (-math.log(10_000.0) / d_model))
+    angles = torch.arange(start, stop, device=device)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W₁ + b₁) W₂ + b₂ at every position alike (section 3.3)."""
+
+    def __init__(self, d_model: int, d_ff: int, activation: Activation, dropout: float) -> None:
+        super().__init__()
+        self.expand = nn.Linear(d_model, d_ff)
+        self.activation = ACTIVATIONS[activation]()
+        self.dropout = nn.Dropout(dropout)
+        self.contract = nn.Linear(d_ff, d_model)
+
+    def forward(self, states_BMD: Tensor) -> Tensor:
+        inner_BMF = self.dropout(self.activation(self.expand(states_BMD)))
+        contracted_BMD: Tensor = self.contract(inner_BMF)
+        return contracted_BMD
+
+
+class Residual(nn.Module):
+    """A sub-layer with its skip connection, dropout and LayerNorm ("Add & Norm").
+
+    post: norm(x + f(x)), the paper's (section 3.1); pre: x + f(norm(x)), which trains deep models
+    without care (Xiong et al. 2020) and needs one more norm after the last layer.
+    """
+
+    def __init__(self, d_model: int, dropout: float, norm_first: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm_first
+
+    def forward(self, states_BMD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            added_BMD: Tensor = states_BMD + self.dropout(sublayer(self.norm(states_BMD)))
+            return added_BMD
+        normed_BMD: Tensor = self.norm(states_BMD + self.dropout(sublayer(states_BMD)))
+        return normed_BMD
+
+
+def _attention(config: ModelConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model, config.heads, config.attention_bias, config.attention_dropout
+    )
+
+
+def _feed_forward(config: ModelConfig) -> FeedForward:
+    return FeedForward(config.d_model, config.d_ff, config.activation, config.activation_dropout)
+
+
+def _residual(config: ModelConfig) -> Residual:
+    return Residual(config.d_model, config.dropout, norm_first=config.norm == "pre")
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.feed_forward = _feed_forward(config)
+        self.add_attended = _residual(config)
+        self.add_transformed = _residual(config)
+
+    def forward(
+        self, states_BSD: Tensor, keep_B11S: Tensor | None, record: Record | None = None
+    ) -> Tensor:
+        def attend_to_source(x_BSD: Tensor) -> Tensor:
+            keys_values = self.self_attention.keys_values(x_BSD)
+            attended_BSD: Tensor = self.self_attention(x_BSD, keys_values, keep_B11S, record)
+            return attended_BSD
+
+        states_BSD = self.add_attended(states_BSD, attend_to_source)
+        transformed_BSD: Tensor = self.add_transformed(states_BSD, self.feed_forward)
+        return transformed_BSD
+
+
+class LayerCache:
+    """What one decoder layer keeps between the steps of a search; its owner is the caller."""
+
+    def __init__(self, memory: KeysValues, past: KeysValues | None = None) -> None:
+        self.memory = memory  # of the encoder's output: made once a sentence
+        self.past = past  # of the target so far: grows by what is decoded
+
+    def select(self, rows_B: Tensor) -> "LayerCache":
+        """The given sentences, in that order."""
+        past = self.past.select(rows_B) if self.past is not None else None
+        return LayerCache(self.memory.select(rows_B), past)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over the target so far, attention to the encoder's output, feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.cross_attention = _attention(config)
+        self.feed_forward = _feed_forward(config)
+        self.add_attended = _residual(config)
+        self.add_gathered = _residual(config)
+        self.add_transformed = _residual(config)
+
+    def forward(
+        self,
+        states_BTD: Tensor,
+        cache: LayerCache,
+        keep_past_11TT: Tensor,
+        keep_memory_B11S: Tensor | None,
+        record: Record | None = None,
+    ) -> Tensor:
+        """One layer; the keys and values of `states_BTD` are added to `cache.past`."""
+
+        def attend_to_past(x_BTD: Tensor) -> Tensor:
+            new = self.self_attention.keys_values(x_BTD)
+            cache.past = new if cache.past is None else cache.past.extend(new)
+            attended_BTD: Tensor = self.self_attention(x_BTD, cache.past, keep_past_11TT, record)
+            return attended_BTD
+
+        def attend_to_memory(x_BTD: Tensor) -> Tensor:
+            gathered_BTD: Tensor = self.cross_attention(
+                x_BTD, cache.memory, keep_memory_B11S, record
+            )
+            return gathered_BTD
+
+        states_BTD = self.add_attended(states_BTD, attend_to_past)
+        states_BTD = self.add_gathered(states_BTD, attend_to_memory)
+        transformed_BTD: Tensor = self.add_transformed(states_BTD, self.feed_forward)
+        return transformed_BTD

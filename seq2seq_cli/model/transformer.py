@@ -1,0 +1,149 @@
+"""The encoder-decoder Transformer of "Attention Is All You Need" (Vaswani et al. 2017).
+
+B sentences, S source positions, T target positions, D d_model, V target vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.model.attention import Record, keep_past, keep_tokens
+from seq2seq_cli.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerCache,
+    sinusoidal_positions,
+)
+
+
+class Memory(NamedTuple):
+    """What the encoder gives to the decoder: its output, and where there are tokens."""
+
+    states_BSD: Tensor
+    keep_B11S: Tensor
+
+    def select(self, rows_B: Tensor) -> "Memory":
+        """The given sentences, in that order."""
+        return Memory(self.states_BSD[rows_B], self.keep_B11S[rows_B])
+
+
+@dataclass
+class Cache:
+    """Keys and values of every decoder layer during a search; the caller owns it."""
+
+    layers: list[LayerCache]
+    length: int = 0  # target positions decoded
+
+    def select(self, rows_B: Tensor) -> "Cache":
+        """The given sentences, in that order."""
+        return Cache([layer.select(rows_B) for layer in self.layers], self.length)
+
+
+class AttentionWeights(NamedTuple):
+    """Of every layer, first to last: encoder BHSS, decoder on itself BHTT, on the source BHTS."""
+
+    encoder: list[Tensor]
+    decoder: list[Tensor]
+    cross: list[Tensor]
+
+
+class Transformer(nn.Module):
+    """Source ids and the target so far, in; logits of the next target token, out."""
+
+    def __init__(
+        self, config: ModelConfig, src_vocab: int, tgt_vocab: int, shared: bool, pad_id: int
+    ) -> None:
+        """`shared`: both sides have one vocabulary, so that tying ties the source side too."""
+        super().__init__()
+        assert not shared or src_vocab == tgt_vocab, "a shared vocabulary has one size"
+        d_model = config.d_model
+        self.pad_id = pad_id
+        self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
+        self.tgt_embedding = nn.Embedding(tgt_vocab, d_model, padding_idx=pad_id)
+        self.src_embedding = (
+            self.tgt_embedding
+            if shared and config.tie_embeddings
+            else nn.Embedding(src_vocab, d_model, padding_idx=pad_id)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers.decoder))
+        ends_normed = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(d_model) if ends_normed else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(d_model) if ends_normed else nn.Identity()
+        self.projection = nn.Linear(d_model, tgt_vocab, bias=False)
+        if config.tie_embeddings:
+            self.projection.weight = self.tgt_embedding.weight
+        self._initialize(d_model**-0.5 if config.embedding_scale or config.tie_embeddings else 1.0)
+
+    def _initialize(self, embedding_std: float) -> None:
+        """Glorot for matrices; embeddings such that inputs and first logits have unit variance."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for embedding in (self.src_embedding, self.tgt_embedding):
+            nn.init.normal_(embedding.weight, std=embedding_std)
+            nn.init.zeros_(embedding.weight[self.pad_id].detach())
+
+    def encode(self, src_BS: Tensor, record: Record | None = None) -> Memory:
+        """Read the source; every sentence holds at least one token (its EOS)."""
+        keep_B11S = keep_tokens(src_BS, self.pad_id)
+        states_BSD = self._embed(self.src_embedding, src_BS, start=0)
+        for layer in self.encoder:
+            states_BSD = layer(states_BSD, keep_B11S, record)
+        return Memory(self.encoder_norm(states_BSD), keep_B11S)
+
+    def start_cache(self, memory: Memory) -> Cache:
+        """The keys and values of the encoder's output, made once for all steps of a search."""
+        return Cache(
+            [
+                LayerCache(layer.cross_attention.keys_values(memory.states_BSD))  # type: ignore
+                for layer in self.decoder
+            ]
+        )
+
+    def decode(
+        self,
+        tgt_BT: Tensor,
+        memory: Memory,
+        cache: Cache | None = None,
+        record: Record | None = None,
+    ) -> Tensor:
+        """Logits_BTV of the token after each of `tgt_BT`.
+
+        With a cache, `tgt_BT` holds only the positions after those that the cache has, and the
+        cache grows by them. Padding may stand only at the end of a row: nothing before it looks
+        at it.
+        """
+        cache = self.start_cache(memory) if cache is None else cache
+        start, cache.length = cache.length, cache.length + tgt_BT.size(1)
+        keep_11TT = keep_past(tgt_BT.size(1), cache.length, tgt_BT.device)
+        states_BTD = self._embed(self.tgt_embedding, tgt_BT, start)
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
+            states_BTD = layer(states_BTD, layer_cache, keep_11TT, memory.keep_B11S, record)
+        logits_BTV: Tensor = self.projection(self.decoder_norm(states_BTD))
+        return logits_BTV
+
+    def forward(self, src_BS: Tensor, tgt_in_BT: Tensor) -> Tensor:
+        """Teacher forcing: logits_BTV."""
+        return self.decode(tgt_in_BT, self.encode(src_BS))
+
+    def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
+        """Who looks at whom, under teacher forcing."""
+        encoder: Record = []
+        decoder: Record = []
+        self.decode(tgt_in_BT, self.encode(src_BS, encoder), record=decoder)
+        return AttentionWeights(encoder, decoder[0::2], decoder[1::2])
+
+    def _embed(self, embedding: nn.Embedding, ids_BT: Tensor, start: int) -> Tensor:
+        """Token vectors plus position signals, BTD; the first position is number `start`."""
+        positions_TD = sinusoidal_positions(
+            start, start + ids_BT.size(1), embedding.embedding_dim, ids_BT.device
+        )
+        embedded_BTD: Tensor = self.dropout(embedding(ids_BT) * self.scale + positions_TD)
+        return embedded_BTD

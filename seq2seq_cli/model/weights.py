@@ -1,0 +1,64 @@
+"""A model's parameters: where they live, how many there are, and on disk as safetensors."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from seq2seq_cli.config import DeviceName
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+
+
+def choose_device(name: DeviceName) -> torch.device:
+    """`auto` is the GPU where there is one; asking for a GPU that is not there is a UserError."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: PyTorch sees no CUDA device here (use --device cpu or auto)")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def count_parameters(model: Transformer) -> dict[str, int]:
+    """Parameters per part; a tied matrix counts where it comes first."""
+    parts: dict[str, list[nn.Module]] = {
+        "embeddings": [model.src_embedding, model.tgt_embedding],
+        "encoder": [model.encoder, model.encoder_norm],
+        "decoder": [model.decoder, model.decoder_norm],
+        "projection": [model.projection],
+    }
+    seen: set[int] = set()
+    counts = dict.fromkeys(parts, 0)
+    for part, modules in parts.items():
+        for parameter in nn.ModuleList(modules).parameters():
+            counts[part] += 0 if id(parameter) in seen else parameter.numel()
+            seen.add(id(parameter))
+    return counts
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Every parameter once, under its first name: tied ones are not repeated."""
+    save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Raises UserError when the file is damaged or belongs to a model of another shape."""
+    tensors = read_tensors(path)
+    wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    if wanted != found:
+        differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
+
+
+def read_tensors(path: Path) -> Mapping[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged or missing ({error})") from None

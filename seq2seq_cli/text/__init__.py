@@ -1,0 +1,1 @@
+"""Strings: reading parallel files, text ⇄ ids, scores of text. Never imports torch."""

@@ -1,0 +1,79 @@
+"""Lines of text from files and pipes, and back; only a line feed ends a line."""
+
+import gzip
+import logging
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from seq2seq_cli.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+_STANDARD_STREAM = Path("-")
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Lines without their ends and without a byte order mark; `.gz` is unpacked.
+
+    Only a line feed (after an optional carriage return) ends a line: text may contain the other
+    characters that Unicode calls line ends, and counting them would shift the pairs.
+    """
+    try:
+        with _open(path) as file:
+            yield from _without_ends(file)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UserError(f"{path} is not a whole gzip file") from None
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a text file") from None
+
+
+def lines_to_translate(path: Path | None) -> Iterator[str]:
+    """The lines of a file, or of standard input for None or `-`.
+
+    Nothing is refused here: what is not UTF-8 becomes U+FFFD and is reported at the end.
+    """
+    is_stdin = path in (None, _STANDARD_STREAM)
+    source = _without_ends(sys.stdin.buffer) if is_stdin else raw_lines(cast(Path, path))
+    num_damaged = 0
+    for raw in source:
+        line = raw.decode("utf-8", errors="replace")
+        num_damaged += "\ufffd" in line and b"\xef\xbf\xbd" not in raw
+        yield line
+    if num_damaged:
+        logger.warning("%s lines are not valid UTF-8; read with U+FFFD", f"{num_damaged:,}")
+
+
+def write_lines(path: Path | None, lines: Iterable[str]) -> None:
+    """Write each line as soon as it is there, to a file or (None or `-`) to standard output.
+
+    The file is made only when the first line is there: an error before leaves no empty file.
+    """
+    iterator = iter(lines)
+    first = next(iterator, None)
+    is_stdout = path in (None, _STANDARD_STREAM)
+    with (
+        open(sys.stdout.fileno(), "wb", closefd=False) if is_stdout else cast(Path, path).open("wb")
+    ) as file:
+        for line in () if first is None else _with_first(first, iterator):
+            file.write(line.encode("utf-8", errors="replace") + b"\n")
+            file.flush()
+
+
+def _with_first(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
+    for number, raw in enumerate(file):
+        line = raw.removesuffix(b"\n").removesuffix(b"\r")
+        yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line

@@ -1,0 +1,140 @@
+"""Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import sentencepiece
+
+from seq2seq_cli.config import Corpus, TokenizerConfig
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.parallel import OnBadLine, read_pairs
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+
+# Subwords fall back to bytes, so that no character of any script is lost. Words and characters
+# are closed vocabularies: what training did not see becomes <unk>.
+_BYTE_FALLBACK = {"bpe": True, "unigram": True, "char": False, "word": False}
+
+_MAX_LINE_BYTES = 65_536  # longer lines teach the tokenizer nothing; they are still tokenized
+
+
+class Tokenizer:
+    """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens."""
+
+    def __init__(self, model: bytes) -> None:
+        """`model` is a serialized SentencePiece model; UserError if it is not."""
+        self.model = model
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            raise UserError("this is not a SentencePiece model") from None
+        found = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
+        if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+            raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {found}")
+
+    @classmethod
+    def fit(cls, lines: Iterable[str], config: TokenizerConfig) -> Self:
+        """Learn a vocabulary from lines of text; the same lines give the same bytes."""
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(_one_spaced(line) for line in lines),
+                model_writer=model,
+                model_type=config.kind,
+                vocab_size=config.vocab_size,
+                hard_vocab_limit=False,
+                byte_fallback=_BYTE_FALLBACK[config.kind],
+                character_coverage=1.0,
+                normalization_rule_name=config.normalization,
+                input_sentence_size=config.max_sentences,
+                max_sentence_length=_MAX_LINE_BYTES,
+                pad_id=PAD_ID,
+                unk_id=UNK_ID,
+                bos_id=BOS_ID,
+                eos_id=EOS_ID,
+                num_threads=2,  # fixed: the sums of unigram training depend on it
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise UserError(_fit_message(error, config)) from None
+        return cls(model.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        try:
+            return cls(path.read_bytes())
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    def __len__(self) -> int:
+        return int(self._processor.vocab_size())
+
+    def normalize(self, text: str) -> str:
+        """The text that `to_ids` sees: Unicode-normalized, single spaces, none at the ends."""
+        normalized: str = self._processor.normalize(_one_spaced(text))
+        return normalized.replace("▁", " ").strip()
+
+    def to_ids(self, text: str) -> list[int]:
+        """Ids without BOS or EOS; an unseen character is bytes or one <unk>, never an error."""
+        return self.to_ids_of_all([text])[0]
+
+    def to_ids_of_all(self, lines: Sequence[str]) -> list[list[int]]:
+        """`to_ids` of many lines at once, on all processors."""
+        ids: list[list[int]] = self._processor.encode([_one_spaced(line) for line in lines])
+        return ids
+
+    def to_pieces(self, text: str) -> list[str]:
+        """The tokens as SentencePiece writes them: ▁ stands for the space before a word."""
+        pieces: list[str] = self._processor.encode(_one_spaced(text), out_type=str)
+        return pieces
+
+    def pieces(self) -> list[str]:
+        """The whole vocabulary, by id."""
+        return [str(self._processor.id_to_piece(i)) for i in range(len(self))]
+
+    def to_text(self, ids: Sequence[int]) -> str:
+        """One line of text; special ids other than <unk> leave no trace."""
+        return _one_spaced(self._processor.decode(list(ids)))
+
+
+_SPECIAL = ("pad", "unk", "bos", "eos")
+
+
+class Tokenizers(NamedTuple):
+    """The two sides' tokenizers, one and the same object when the vocabulary is shared."""
+
+    src: Tokenizer
+    tgt: Tokenizer
+
+    @property
+    def is_shared(self) -> bool:
+        return self.src is self.tgt
+
+
+def fit_tokenizers(
+    corpus: Corpus, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
+) -> Tokenizers:
+    """Learn the vocabularies from training text alone."""
+
+    def lines(*sides: str) -> Iterable[str]:
+        for pair in read_pairs(corpus, on_bad_line):
+            if pair is not None and not pair.is_empty:
+                yield from (getattr(pair, side) for side in sides)
+
+    if config.shared:
+        tokenizer = Tokenizer.fit(lines("src", "tgt"), config)
+        return Tokenizers(tokenizer, tokenizer)
+    return Tokenizers(Tokenizer.fit(lines("src"), config), Tokenizer.fit(lines("tgt"), config))
+
+
+def _one_spaced(text: str) -> str:
+    """All white space (tabs, no-break spaces, Unicode's line ends) becomes single spaces."""
+    return " ".join(text.split())
+
+
+def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
+    """SentencePiece names a file and line of its own source; the user needs the option."""
+    reason = str(error).rpartition("] ")[2].strip() or str(error)
+    return f"tokenizer.vocab_size {config.vocab_size:,} cannot be had from this text: {reason}"

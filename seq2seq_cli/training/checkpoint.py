@@ -1,0 +1,125 @@
+"""What continuing a run needs, written whole or not at all.
+
+`checkpoint/` holds `weights.safetensors`, `optimizer.safetensors` (its state by parameter name),
+`random.safetensors` (the states of the random generators) and `state.json`.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.weights import load_weights, read_tensors, save_weights
+from seq2seq_cli.run_folder import read_json, sync, write_json
+
+
+@dataclass
+class Window:
+    """Sums since the last logged point."""
+
+    loss: float = 0.0
+    num_tokens: int = 0
+    num_src_tokens: int = 0
+    num_positions: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class TrainingState:
+    """Where a run is. With the config, the weights and the optimizer, all that it depends on."""
+
+    step: int = 0  # updates done
+    epoch: int = 1  # the pass under way, from 1
+    position: int = 0  # batches of this epoch already used
+    best_step: int | None = None
+    best_score: float | None = None
+    validations_without_best: int = 0
+    stopped_early: bool = False
+    window: Window = field(default_factory=Window)
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState
+) -> None:
+    """Write beside the old checkpoint and swap: at every moment one of the two is whole."""
+    part, old = folder.with_name("checkpoint.part"), folder.with_name("checkpoint.old")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        save_weights(model, part / "weights.safetensors")
+        save_file(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
+        save_file(_random_states(), part / "random.safetensors")
+        write_json(part / "state.json", asdict(state))
+        for file in part.iterdir():
+            sync(file)
+        sync(part)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def find_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint: a crash between the two renames leaves only the old one."""
+    for candidate in (folder, folder.with_name("checkpoint.old")):
+        if (candidate / "state.json").is_file():
+            return candidate
+    return None
+
+
+def load_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> TrainingState:
+    """Put model, optimizer and random generators back where they were.
+
+    Raises UserError when a file is damaged or belongs to another model.
+    """
+    state = _read_state(folder / "state.json")
+    load_weights(model, folder / "weights.safetensors")
+    _restore_optimizer(folder / "optimizer.safetensors", model, optimizer)
+    random = read_tensors(folder / "random.safetensors")
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+    return state
+
+
+def _read_state(path: Path) -> TrainingState:
+    try:
+        values = read_json(path)
+        return TrainingState(**{**values, "window": Window(**values["window"])})
+    except (TypeError, KeyError):
+        raise UserError(f"{path} is damaged: it is not the state of a run") from None
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value.detach().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def _restore_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    parameters = dict(model.named_parameters())
+    for full_name, tensor in read_tensors(path).items():
+        name, _, key = full_name.rpartition("/")
+        if name not in parameters or tensor.shape not in (parameters[name].shape, ()):
+            raise UserError(f"{path} does not fit the model: {full_name}")
+        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
+
+
+def _random_states() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states

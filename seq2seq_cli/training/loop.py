@@ -1,0 +1,252 @@
+"""train(): the story of a run, from text to the best model; train_step(): one update."""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from seq2seq_cli.config import Config, Metric, Precision, TrainingConfig
+from seq2seq_cli.data.batches import Batch, Epochs
+from seq2seq_cli.decoding.translator import Translator, new_model
+from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.evaluation import HeldOut, evaluate
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import choose_device, save_weights
+from seq2seq_cli.run_folder import RunFolder, write_atomically
+from seq2seq_cli.training.beginning import begin_run, may_continue
+from seq2seq_cli.training.checkpoint import (
+    TrainingState,
+    Window,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from seq2seq_cli.training.interruption import stop_on_signals
+from seq2seq_cli.training.loss import sequence_loss
+from seq2seq_cli.training.monitor import Monitor
+from seq2seq_cli.training.optimizer import build_optimizer, set_lr
+from seq2seq_cli.training.preparation import prepare
+from seq2seq_cli.training.summary import summarize
+
+logger = logging.getLogger(__name__)
+
+LOWER_IS_BETTER: tuple[Metric, ...] = ("loss", "perplexity")
+
+
+def train(config: Config, run_dir: Path) -> None:
+    """Train a model into a run folder; an interrupted run of the same config is continued.
+
+    Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
+    """
+    run, training = RunFolder(run_dir), config.training
+    is_continued = may_continue(run, config)
+    device = choose_device(training.device)
+    use_bf16 = choose_bf16(training.precision, device)
+    prepared = prepare(config, run if is_continued else None)
+    epochs = Epochs(prepared.train, training.tokens_per_batch, training.seed)
+    total_steps = count_steps(training, len(epochs))
+
+    torch.manual_seed(training.seed)
+    model = new_model(config, prepared.tokenizers).to(device)
+    optimizer = build_optimizer(model, training)
+    state = TrainingState()
+    begin_run(run, config, prepared, device, is_continued)
+    if checkpoint := find_checkpoint(run.checkpoint):
+        state = load_checkpoint(checkpoint, model, optimizer)
+    if is_finished(state, total_steps):
+        logger.info("%s is finished: %s updates", run.path, f"{state.step:,}")
+        return
+
+    translator = Translator(model, prepared.tokenizers, config)
+    summary = summarize(config, prepared, model, epochs, total_steps, device, use_bf16)
+    with Monitor(run, state.step, total_steps) as monitor, stop_on_signals() as stop:
+        logger.info("%s", summary)
+        logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
+        monitor.config(run.config.read_text(encoding="utf-8"))
+        while not is_finished(state, total_steps):
+            started = time.perf_counter()
+            batches = epochs.batches(state.epoch, state.position, training.accumulation)
+            lr = set_lr(optimizer, training, state.step + 1)
+            with_precision = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16)
+            update = train_step(model, optimizer, batches, training, with_precision)
+            advance(state, batches, len(epochs), update, time.perf_counter() - started)
+            monitor.advance()
+            is_last = state.step == total_steps
+            if state.step % training.log_every == 0 or is_last:
+                log_point(monitor, state, update, lr)
+            is_validated = is_last or validation_is_due(config, state)
+            if is_validated:
+                validate(translator, prepared.valid, state, monitor, run)
+            if is_validated or stop.is_made or save_is_due(training, state):
+                save_checkpoint(run.checkpoint, model, optimizer, state)
+            if stop.is_made and not is_finished(state, total_steps):
+                raise Interrupted(
+                    f"stopped and saved at step {state.step:,}; the same command continues",
+                    stop.exit_status,
+                )
+    logger.info("%s", closing_line(run, config, state))
+
+
+def check(config: Config) -> str:
+    """What `train` would do, in a page; reads everything and trains nothing."""
+    training = config.training
+    device = choose_device(training.device)
+    prepared = prepare(config)
+    epochs = Epochs(prepared.train, training.tokens_per_batch, training.seed)
+    total_steps = count_steps(training, len(epochs))
+    model = new_model(config, prepared.tokenizers)
+    use_bf16 = choose_bf16(training.precision, device)
+    return summarize(config, prepared, model, epochs, total_steps, device, use_bf16)
+
+
+class Update(NamedTuple):
+    """What one optimizer step saw."""
+
+    loss: float  # nats, summed over the target tokens, label smoothing included
+    grad_norm: float  # before clipping
+
+
+def train_step(
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[Batch],
+    config: TrainingConfig,
+    precision: AbstractContextManager[None],
+) -> Update:
+    """One update from one or more batches: the summed loss divided once, by all their tokens.
+
+    Raises UserError before the update if the gradients are not finite.
+    """
+    model.train()
+    device = model.projection.weight.device
+    num_tokens = sum(batch.num_tokens for batch in batches)
+    total = 0.0
+    for batch in (batch.to(device) for batch in batches):
+        with precision:
+            logits_BTV = model(batch.src_BS, batch.tgt_in_BT)
+        loss = sequence_loss(logits_BTV, batch.labels_BT, config.label_smoothing)
+        (loss / num_tokens).backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    max_norm = config.max_grad_norm or math.inf
+    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm).item()
+    if not math.isfinite(grad_norm) or not math.isfinite(total):
+        raise UserError(
+            f"loss {total / num_tokens} with gradient norm {grad_norm}: the update is not made; "
+            "lower training.lr, warm up longer, or set training.precision: fp32"
+        )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Update(total, grad_norm)
+
+
+def advance(
+    state: TrainingState, batches: Sequence[Batch], per_epoch: int, update: Update, seconds: float
+) -> None:
+    """Count an update: where the run is, and what the next logged point sums up."""
+    state.step += 1
+    state.position += len(batches)
+    if state.position == per_epoch:
+        state.epoch, state.position = state.epoch + 1, 0
+    window = state.window
+    window.loss += update.loss
+    window.seconds += seconds
+    window.num_tokens += sum(batch.num_tokens for batch in batches)
+    window.num_src_tokens += sum(batch.num_src_tokens for batch in batches)
+    window.num_positions += sum(batch.num_positions for batch in batches)
+
+
+def log_point(monitor: Monitor, state: TrainingState, update: Update, lr: float) -> None:
+    """Log the means since the last point, and begin anew."""
+    window, state.window = state.window, Window()
+    scalars = {
+        "loss": window.loss / window.num_tokens,
+        "lr": lr,
+        "grad_norm": update.grad_norm,
+        "tokens_per_second": window.num_tokens / window.seconds,
+        "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
+        "epoch": state.epoch,
+    }
+    monitor.training_point(state.step, scalars)
+
+
+def validate(
+    translator: Translator,
+    held_out: HeldOut | None,
+    state: TrainingState,
+    monitor: Monitor,
+    run: RunFolder,
+) -> None:
+    """Score, keep the model if it is the best so far, and stop early if patience is at its end.
+
+    Without validation text the last model is the best one.
+    """
+    config = translator.config.validation
+    is_best = True
+    if held_out is not None:
+        scores = evaluate(translator, held_out, decode=config.decode)
+        score = scores.metrics()[config.metric]
+        is_best = is_better(config.metric, score, state.best_score)
+        monitor.validation_point(state.step, scores, is_best)
+        if scores.hypotheses and config.samples:
+            monitor.samples(state.step, held_out, scores, config.samples)
+        state.validations_without_best = 0 if is_best else state.validations_without_best + 1
+        if is_best:
+            state.best_step, state.best_score = state.step, score
+        if config.patience and state.validations_without_best >= config.patience:
+            state.stopped_early = True
+    if is_best:
+        write_atomically(run.model, lambda part: save_weights(translator.model, part))
+
+
+def is_better(metric: Metric, score: float, best: float | None) -> bool:
+    if best is None:
+        return True
+    return score < best if metric in LOWER_IS_BETTER else score > best
+
+
+def is_finished(state: TrainingState, total_steps: int) -> bool:
+    return state.stopped_early or state.step >= total_steps
+
+
+def validation_is_due(config: Config, state: TrainingState) -> bool:
+    """At the end of every n-th epoch, or after every n-th update."""
+    if config.data.valid is None:
+        return False
+    validation = config.validation
+    if validation.unit == "steps":
+        return state.step % validation.every == 0
+    return state.position == 0 and (state.epoch - 1) % validation.every == 0
+
+
+def save_is_due(config: TrainingConfig, state: TrainingState) -> bool:
+    return config.save_every is not None and state.step % config.save_every == 0
+
+
+def count_steps(config: TrainingConfig, batches_per_epoch: int) -> int:
+    """Updates until max_steps or max_epochs, whichever comes first."""
+    if config.max_epochs is None:
+        return config.max_steps
+    return min(config.max_steps, config.max_epochs * -(-batches_per_epoch // config.accumulation))
+
+
+def choose_bf16(precision: Precision, device: torch.device) -> bool:
+    """Whether matrix products run in bf16: parameters and optimizer are fp32 in any case."""
+    if precision == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return precision == "bf16"
+
+
+def closing_line(run: RunFolder, config: Config, state: TrainingState) -> str:
+    if state.best_score is None:
+        return f"done: {run.model} is the model after {state.step:,} updates"
+    how = "stopped early" if state.stopped_early else "done"
+    return (
+        f"{how}: {run.model} is the best model, of step {state.best_step:,}, "
+        f"with validation {config.validation.metric} {state.best_score:.3f}"
+    )

@@ -1,0 +1,120 @@
+"""What a run shows of itself: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from seq2seq_cli.evaluation import HeldOut, Scores
+from seq2seq_cli.run_folder import RunFolder, write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+class Monitor:
+    """One call for a logged point; it goes to every place where somebody may look.
+
+    A run that continues from a step first loses what was logged after it, so that no point is
+    there twice.
+    """
+
+    def __init__(self, run: RunFolder, step: int, total_steps: int) -> None:
+        _forget_after(run, step)
+        self._log_file = logging.FileHandler(run.log, encoding="utf-8")
+        self._log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logging.getLogger("seq2seq_cli").addHandler(self._log_file)
+        self._metrics = run.metrics.open("a", encoding="utf-8")
+        self._tensorboard = SummaryWriter(str(run.path), purge_step=step + 1 if step else None)
+        self._total = total_steps
+        self._first_step = step
+        self._started = time.monotonic()
+        self._bar = tqdm(
+            total=total_steps,
+            initial=step,
+            unit="step",
+            file=sys.stderr,
+            disable=not sys.stderr.isatty(),
+            dynamic_ncols=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        self._tensorboard.close()
+        self._metrics.close()
+        logging.getLogger("seq2seq_cli").removeHandler(self._log_file)
+        self._log_file.close()
+
+    def config(self, yaml_text: str) -> None:
+        """Show the resolved config in TensorBoard."""
+        self._tensorboard.add_text("config", _as_code(yaml_text), 0)
+
+    def advance(self) -> None:
+        """One update is done."""
+        self._bar.update()
+
+    def training_point(self, step: int, scalars: Mapping[str, float]) -> None:
+        """`scalars` by their short names: loss, lr, grad_norm, tokens_per_second, ..."""
+        self._record(step, {f"train/{name}": value for name, value in scalars.items()})
+        shown = f"loss {scalars['loss']:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s  "
+        shown += f"lr {scalars['lr']:.2e}"
+        self._bar.set_postfix_str(shown)
+        if self._bar.disable:  # nobody watches a bar: a line for each point
+            left = tqdm.format_interval(self._seconds_left(step))
+            logger.info("step %s/%s  %s  %s left", f"{step:,}", f"{self._total:,}", shown, left)
+
+    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
+        self._record(step, {f"valid/{name}": value for name, value in scores.metrics().items()})
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
+        logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
+
+    def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None:
+        """Show the first translations beside their references."""
+        rows = ["| source | reference | translation |", "|---|---|---|"]
+        for pair, hypothesis in list(zip(held_out.pairs, scores.hypotheses, strict=True))[:count]:
+            rows.append(f"| {_cell(pair.src)} | {_cell(pair.tgt)} | {_cell(hypothesis)} |")
+        self._tensorboard.add_text("valid/samples", "\n".join(rows), step)
+
+    def _seconds_left(self, step: int) -> float:
+        """At the pace of this process so far, validations included."""
+        pace = (time.monotonic() - self._started) / (step - self._first_step)
+        return pace * (self._total - step)
+
+    def _record(self, step: int, scalars: Mapping[str, float]) -> None:
+        for name, value in scalars.items():
+            self._tensorboard.add_scalar(name, value, step)
+        self._tensorboard.flush()
+        self._metrics.write(json.dumps({"step": step, **scalars}) + "\n")
+        self._metrics.flush()
+
+
+def _forget_after(run: RunFolder, step: int) -> None:
+    if not run.metrics.exists():
+        return
+    lines = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    if len(kept) < len(lines):
+        write_atomically(run.metrics, lambda part: part.write_text("".join(kept), "utf-8"))
+
+
+def _cell(text: str) -> str:
+    """Text as it is, inside a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _as_code(text: str) -> str:
+    """Markdown's code block: four spaces before every line."""
+    return "".join(f"    {line}\n" for line in text.splitlines())

@@ -1,0 +1,77 @@
+"""The optimizer with its parameter groups, and learning-rate schedules as functions of the step."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from seq2seq_cli.config import OptimizerName, Schedule, TrainingConfig
+
+OPTIMIZERS: dict[OptimizerName, type[torch.optim.Adam]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Adam or AdamW over every parameter; only matrices decay, not biases and norms."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return OPTIMIZERS[config.optimizer](
+        groups,
+        lr=config.lr,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+
+
+def set_lr(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int) -> float:
+    """Set and return the learning rate of the 1-based step."""
+    share = SCHEDULES[config.schedule](step, config.warmup_steps, config.max_steps)
+    lr = config.lr * share
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    return lr
+
+
+def warmup(step: int, warmup_steps: int) -> float:
+    """Linear increase to 1 at `warmup_steps`."""
+    return min(1.0, step / warmup_steps) if warmup_steps else 1.0
+
+
+def inverse_sqrt(step: int, warmup_steps: int, max_steps: int) -> float:
+    """Share of the peak rate at a 1-based step (Vaswani et al. 2017, eq. 3, peak scaled to 1)."""
+    return warmup(step, warmup_steps) * min(1.0, math.sqrt(max(warmup_steps, 1) / step))
+
+
+def linear(step: int, warmup_steps: int, max_steps: int) -> float:
+    """Straight from 1 at the end of warm-up to 0 after the last step."""
+    return warmup(step, warmup_steps) * min(1.0, 1.0 - _progress(step, warmup_steps, max_steps))
+
+
+def cosine(step: int, warmup_steps: int, max_steps: int) -> float:
+    """Half a cosine from 1 to 0 (Loshchilov & Hutter 2017, eq. 5, without restarts)."""
+    progress = _progress(step, warmup_steps, max_steps)
+    return warmup(step, warmup_steps) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def constant(step: int, warmup_steps: int, max_steps: int) -> float:
+    return warmup(step, warmup_steps)
+
+
+def _progress(step: int, warmup_steps: int, max_steps: int) -> float:
+    """0 until warm-up ends, 1 one step after the last, so that the last step still learns."""
+    return max(0.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
+
+
+SCHEDULES: dict[Schedule, Callable[[int, int, int], float]] = {
+    "inverse_sqrt": inverse_sqrt,
+    "linear": linear,
+    "cosine": cosine,
+    "constant": constant,
+}
