@@ -19,6 +19,7 @@ from seq2seq_cli.evaluation import HeldOut, evaluate
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import choose_device, save_weights
 from seq2seq_cli.run_folder import RunFolder, write_atomically
+from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.beginning import begin_run, may_continue
 from seq2seq_cli.training.checkpoint import (
     TrainingState,
@@ -46,6 +47,7 @@ def train(config: Config, run_dir: Path) -> None:
     """
     run, training = RunFolder(run_dir), config.training
     is_continued = may_continue(run, config)
+    keep_freed_memory()
     device = choose_device(training.device)
     use_bf16 = choose_bf16(training.precision, device)
     prepared = prepare(config, run if is_continued else None)

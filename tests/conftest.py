@@ -1,0 +1,45 @@
+"""What every test shares: one thread, a cache of its own, a way to run commands in-process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from seq2seq_cli.cli import app
+
+torch.set_num_threads(1)  # tiny tensors get slower with more
+
+ROOT = Path(__file__).parent.parent
+
+
+class Result(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEQ2SEQ_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("COLUMNS", "200")
+        yield
+
+
+@pytest.fixture(scope="session")
+def seq2seq() -> Command:
+    """Run a command as the shell would; a traceback fails the test."""
+
+    def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Result(result.exit_code, result.stdout, result.stderr)
+
+    return run

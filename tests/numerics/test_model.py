@@ -1,0 +1,206 @@
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from literal_transformer import transformer as literal_transformer
+from torch import nn
+
+from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.model.attention import (
+    MultiHeadAttention,
+    attention_weights,
+    keep_past,
+    keep_tokens,
+)
+from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import count_parameters
+
+PAD = 0
+TINY = {"d_model": 16, "heads": 4, "layers": 2, "d_ff": 24, "dropout": 0.0}
+
+
+def build(src_vocab=11, tgt_vocab=13, shared=False, **options) -> Transformer:
+    torch.manual_seed(0)
+    config = ModelConfig.model_validate(TINY | options)
+    model = Transformer(config, src_vocab, tgt_vocab, shared, PAD).eval()
+    for parameter in model.parameters():  # biases and norms too: zeros and ones hide mistakes
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter.data, mean=0.5, std=0.5)
+    return model
+
+
+@pytest.fixture(params=["pre", "post"])
+def model(request) -> Transformer:
+    return build(norm=request.param)
+
+
+SRC_BS = torch.tensor([[5, 6, 7, 8, 3], [9, 4, 3, PAD, PAD]])
+TGT_BT = torch.tensor([[2, 5, 6, 7], [2, 9, 10, PAD]])
+
+
+def test_it_is_the_literal_transformer_with_the_same_weights():
+    model = build(
+        norm="post",
+        attention_bias=False,
+        embedding_scale=False,
+        tie_embeddings=False,
+        layers={"encoder": 3, "decoder": 2},
+    )
+    weights = {name: p.detach().double().numpy() for name, p in model.named_parameters()}
+    logits_BTV = model(SRC_BS, TGT_BT)
+    shown = model.attention_weights(SRC_BS, TGT_BT)
+    for row in range(2):
+        src = [i for i in SRC_BS[row].tolist() if i != PAD]
+        tgt = [i for i in TGT_BT[row].tolist() if i != PAD]
+        expected, attentions = literal_transformer(weights, src, tgt, 4, 3, 2)
+        actual = logits_BTV[row, : len(tgt)].detach().numpy()
+        np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=0)
+        sizes = {"encoder": (len(src),) * 2, "decoder": (len(tgt),) * 2}
+        for part, layers in attentions.items():
+            queries, memory = sizes.get(part, (len(tgt), len(src)))
+            for weights_BHQM, expected_HQM in zip(getattr(shown, part), layers, strict=True):
+                actual_HQM = weights_BHQM[row, :, :queries, :memory].detach().numpy()
+                np.testing.assert_allclose(actual_HQM, expected_HQM, atol=1e-5, rtol=0)
+
+
+def test_future_tokens_do_not_change_past_logits(model):
+    changed = TGT_BT.clone()
+    changed[:, 2:] = 11
+    before, after = model(SRC_BS, TGT_BT), model(SRC_BS, changed)
+    torch.testing.assert_close(before[:, :2], after[:, :2], atol=1e-6, rtol=0)
+    assert not torch.allclose(before[:, 2:], after[:, 2:])
+
+
+def test_padding_does_not_change_logits(model):
+    alone = model(SRC_BS[1:, :3], TGT_BT[1:, :3])
+    padded = model(SRC_BS, TGT_BT)[1:, :3]
+    torch.testing.assert_close(alone, padded, atol=1e-5, rtol=0)
+
+
+def test_the_order_of_the_batch_does_not_matter(model):
+    turned = torch.tensor([1, 0])
+    torch.testing.assert_close(
+        model(SRC_BS, TGT_BT)[turned], model(SRC_BS[turned], TGT_BT[turned]), atol=1e-6, rtol=0
+    )
+
+
+def test_decoding_step_by_step_gives_the_logits_of_all_steps_at_once(model):
+    memory = model.encode(SRC_BS)
+    cache = model.start_cache(memory)
+    steps = [model.decode(TGT_BT[:, i : i + 1], memory, cache) for i in range(3)]
+    at_once = model(SRC_BS, TGT_BT[:, :3])
+    torch.testing.assert_close(torch.cat(steps, dim=1), at_once, atol=1e-5, rtol=0)
+
+
+def test_selecting_rows_of_memory_and_cache_is_decoding_those_rows(model):
+    memory = model.encode(SRC_BS)
+    cache = model.start_cache(memory)
+    model.decode(TGT_BT[:, :2], memory, cache)
+    rows = torch.tensor([1])
+    step = model.decode(TGT_BT[rows, 2:3], memory.select(rows), cache.select(rows))
+    torch.testing.assert_close(step, model(SRC_BS, TGT_BT)[rows, 2:3], atol=1e-5, rtol=0)
+
+
+def test_recording_attention_weights_changes_no_logits(model):
+    record = []
+    logits = model.decode(TGT_BT, model.encode(SRC_BS, record), record=record)
+    torch.testing.assert_close(logits, model(SRC_BS, TGT_BT), atol=1e-5, rtol=0)
+    assert len(record) == 2 + 2 * 2
+    for weights_BHQM in record:
+        torch.testing.assert_close(weights_BHQM.sum(-1), torch.ones(weights_BHQM.shape[:3]))
+
+
+def test_no_sentence_is_too_long(model):
+    long_BS = torch.full((1, 1_500), 5)
+    assert model(long_BS, TGT_BT[:1]).isfinite().all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_weights_are_one_tensor(shared, tied):
+    model = build(src_vocab=13, shared=shared, tie_embeddings=tied)
+    assert (model.projection.weight is model.tgt_embedding.weight) == tied
+    assert (model.src_embedding.weight is model.tgt_embedding.weight) == (tied and shared)
+    assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
+
+
+def test_layers_may_differ_in_number():
+    model = build(layers={"encoder": 3, "decoder": 1})
+    assert (len(model.encoder), len(model.decoder)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "scaled", "tied"), list(product(["pre", "post"], [True, False], [True, False]))
+)
+def test_the_first_loss_is_near_that_of_a_guess(norm, scaled, tied):
+    torch.manual_seed(1)
+    options = TINY | {"d_model": 64, "norm": norm, "embedding_scale": scaled}
+    config = ModelConfig.model_validate(options | {"tie_embeddings": tied})
+    model = Transformer(config, 500, 500, True, PAD)
+    ids = torch.randint(4, 500, (20, 12))
+    logits = model(ids, ids)
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(500, (240,)))
+    assert abs(float(loss.detach()) - math.log(500)) < 1.0
+
+
+def test_every_parameter_gets_a_gradient(model):
+    model(SRC_BS, TGT_BT).logsumexp(-1).sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_attention_equals_pytorchs_with_the_same_weights():
+    torch.manual_seed(2)
+    ours = MultiHeadAttention(16, 4, bias=True, dropout=0.0)
+    theirs = nn.MultiheadAttention(16, 4, batch_first=True)
+    with torch.no_grad():
+        parts = (ours.query, ours.key, ours.value)
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.out_proj.bias.copy_(ours.output.bias)
+    query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
+    keep = keep_tokens(SRC_BS, PAD)
+    record = []
+    keys_values = ours.keys_values(memory)
+    expected, weights = theirs(
+        query, memory, memory, key_padding_mask=~keep[:, 0, 0], average_attn_weights=False
+    )
+    torch.testing.assert_close(ours(query, keys_values, keep), expected, atol=1e-5, rtol=0)
+    recorded = ours(query, keys_values, keep, record)
+    torch.testing.assert_close(recorded, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(record[0], weights, atol=1e-6, rtol=0)
+
+
+def test_attention_dropout_drops_weights_in_training_only():
+    attention = MultiHeadAttention(16, 4, bias=True, dropout=0.5)
+    x = torch.randn(2, 3, 16)
+    keys_values = attention.keys_values(x)
+    assert not torch.equal(attention(x, keys_values, None), attention(x, keys_values, None))
+    attention.eval()
+    assert torch.equal(attention(x, keys_values, None), attention(x, keys_values, None))
+
+
+def test_masks_keep_what_their_names_say():
+    assert keep_tokens(SRC_BS, PAD)[1, 0, 0].tolist() == [True, True, True, False, False]
+    assert keep_past(3, 3, torch.device("cpu"))[0, 0].int().tolist() == [
+        [1, 0, 0],
+        [1, 1, 0],
+        [1, 1, 1],
+    ]
+    assert keep_past(1, 3, torch.device("cpu"))[0, 0].int().tolist() == [[1, 1, 1]]
+    uniform = attention_weights(
+        torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 5, 4), keep_tokens(SRC_BS, PAD)
+    )
+    torch.testing.assert_close(uniform[1, 0, 0], torch.tensor([1 / 3] * 3 + [0.0] * 2))
+
+
+def test_positions_are_the_papers_and_have_no_end():
+    positions = sinusoidal_positions(0, 50, 8)
+    for position, i in product((0, 1, 49), range(4)):
+        angle = position / 10_000 ** (2 * i / 8)
+        assert positions[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+        assert positions[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+    torch.testing.assert_close(sinusoidal_positions(40, 50, 8), positions[40:])

@@ -1,0 +1,180 @@
+import contextlib
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from seq2seq_cli.config import ModelConfig, TrainingConfig
+from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from seq2seq_cli.training.loop import train_step
+from seq2seq_cli.training.loss import sequence_loss
+from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
+
+FP32 = contextlib.nullcontext()
+CONFIG = TrainingConfig(lr=1e-2, warmup_steps=10, max_steps=100)
+
+
+def build(dropout: float = 0.0) -> Transformer:
+    torch.manual_seed(0)
+    config = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout)
+    return Transformer(config, 20, 20, True, PAD_ID)
+
+
+def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
+    """Batches by hand, independent of the package's own."""
+    src_length = max(len(src) for src, _ in pairs)
+    tgt_length = max(len(tgt) for _, tgt in pairs)
+    return Batch(
+        torch.tensor([src + [PAD_ID] * (src_length - len(src)) for src, _ in pairs]),
+        torch.tensor(
+            [[BOS_ID, *tgt[:-1]] + [PAD_ID] * (tgt_length - len(tgt)) for _, tgt in pairs]
+        ),
+        torch.tensor([tgt + [IGNORED] * (tgt_length - len(tgt)) for _, tgt in pairs]),
+        sum(len(tgt) for _, tgt in pairs),
+        sum(len(src) for src, _ in pairs),
+    )
+
+
+PAIRS = [
+    ([5, 6, EOS_ID], [7, 8, 9, EOS_ID]),
+    ([9, EOS_ID], [4, EOS_ID]),
+    ([4, 5, 6, 7, 8, EOS_ID], [10, 11, 12, 13, 14, 15, EOS_ID]),
+    ([11, 12, EOS_ID], [16, 17, EOS_ID]),
+]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_a_double_loop_over_tokens_that_are_no_padding(smoothing):
+    torch.manual_seed(3)
+    logits = torch.randn(2, 3, 5)
+    labels = torch.tensor([[1, 4, 2], [3, IGNORED, IGNORED]])
+    expected = 0.0
+    for row in range(2):
+        for position in range(3):
+            label = int(labels[row, position])
+            if label == IGNORED:
+                continue
+            scores = [math.exp(float(x)) for x in logits[row, position]]
+            for word in range(5):
+                share = (1 - smoothing) * (word == label) + smoothing / 5
+                expected -= share * math.log(scores[word] / sum(scores))
+    assert sequence_loss(logits, labels, smoothing).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_batch_of_four_is_two_of_two_is_four_of_one():
+    """Also with batches of very different token counts: the sum is divided once."""
+    results = []
+    for size in (4, 2, 1):
+        model = build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # shows gradients as they are
+        batches = [batch_of(PAIRS[i : i + size]) for i in range(0, 4, size)]
+        update = train_step(model, optimizer, batches, CONFIG, FP32)
+        results.append((update, [p.detach().clone() for p in model.parameters()]))
+    for update, parameters in results[1:]:
+        assert update.loss == pytest.approx(results[0][0].loss, rel=1e-5)
+        assert update.grad_norm == pytest.approx(results[0][0].grad_norm, rel=1e-4)
+        for ours, first in zip(parameters, results[0][1], strict=True):
+            torch.testing.assert_close(ours, first, atol=1e-5, rtol=0)
+
+
+def test_one_batch_is_learnt_by_heart():
+    model = build()
+    optimizer = build_optimizer(model, CONFIG)
+    batch = batch_of(PAIRS)
+    plain = CONFIG.model_copy(update={"label_smoothing": 0.0})
+    for step in range(1, 101):
+        set_lr(optimizer, plain, step)
+        update = train_step(model, optimizer, [batch], plain, FP32)
+    assert update.loss / batch.num_tokens < 0.05
+
+
+def test_gradients_are_clipped_to_the_norm():
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    clipped = CONFIG.model_copy(update={"max_grad_norm": 0.01})
+    update = train_step(model, optimizer, [batch_of(PAIRS)], clipped, FP32)
+    moved = torch.stack([(p - q).norm() for p, q in zip(model.parameters(), before, strict=True)])
+    assert update.grad_norm > 0.01
+    assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_an_update_that_is_not_finite_is_not_made():
+    model = build()
+    optimizer = build_optimizer(model, CONFIG)
+    with torch.no_grad():
+        model.encoder[0].feed_forward.expand.weight[0, 0] = math.inf
+    before = model.tgt_embedding.weight.detach().clone()
+    with pytest.raises(UserError, match=r"lower training\.lr"):
+        train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32)
+    assert torch.equal(model.tgt_embedding.weight, before)
+
+
+def test_bf16_keeps_the_parameters_in_fp32_and_the_loss_close():
+    losses = []
+    for precision in (FP32, torch.autocast("cpu", torch.bfloat16)):
+        model = build()
+        optimizer = build_optimizer(model, CONFIG)
+        losses.append(train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, precision).loss)
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_warm_up_to_the_peak_and_never_pass_it(name):
+    shares = [SCHEDULES[name](step, 10, 100) for step in range(1, 101)]
+    assert shares[:10] == pytest.approx([step / 10 for step in range(1, 11)])
+    assert max(shares) == 1.0
+    assert min(shares) > 0.0
+    without_warmup = [SCHEDULES[name](step, 0, 100) for step in range(1, 101)]
+    assert without_warmup[0] == pytest.approx(1.0, abs=0.02)
+    assert without_warmup == sorted(without_warmup, reverse=True)
+
+
+def test_schedules_have_their_shapes():
+    assert SCHEDULES["constant"](90, 10, 100) == 1.0
+    assert SCHEDULES["inverse_sqrt"](40, 10, 100) == pytest.approx(0.5)
+    assert SCHEDULES["linear"](101, 10, 100) == pytest.approx(0.0)
+    assert SCHEDULES["cosine"](101, 10, 100) == pytest.approx(0.0)
+    assert SCHEDULES["linear"](55, 9, 100) == pytest.approx(0.5)
+    assert SCHEDULES["cosine"](55, 9, 100) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_only_matrices_decay(name):
+    model = build()
+    config = CONFIG.model_copy(update={"weight_decay": 0.1, "optimizer": name})
+    for group in build_optimizer(model, config).param_groups:
+        assert all((p.dim() > 1) == (group["weight_decay"] > 0) for p in group["params"])
+
+
+def test_a_checkpoint_restores_weights_optimizer_randomness_and_place(tmp_path):
+    """Twice five updates with dropout are ten, to the last bit."""
+
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
+        return [
+            train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32).loss for _ in range(count)
+        ]
+
+    model = build(dropout=0.3)
+    optimizer = build_optimizer(model, CONFIG)
+    torch.manual_seed(7)
+    steps(model, optimizer, 5)
+    state = TrainingState(step=5, epoch=2, position=1, best_score=3.5)
+    state.window.loss = 1.25
+    save_checkpoint(tmp_path / "checkpoint", model, optimizer, state)
+    expected = steps(model, optimizer, 5)
+
+    resumed = build(dropout=0.3)
+    optimizer = build_optimizer(resumed, CONFIG)
+    torch.manual_seed(99)
+    assert load_checkpoint(tmp_path / "checkpoint", resumed, optimizer) == state
+    assert steps(resumed, optimizer, 5) == expected
+    for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
