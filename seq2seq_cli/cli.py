@@ -37,7 +37,7 @@ class _Program(TyperGroup):
             _fail("interrupted", 130)
         except BrokenPipeError:  # whoever read our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
+            raise typer.Exit(141) from None
         except OSError as error:
             _fail(f"error: {error.filename or 'system'}: {error.strerror or error}", 2)
 
@@ -206,7 +206,7 @@ def vocab(
     "seq2seq check configs/quickstart.yaml --set data.max_length=20"
 )
 def check(config: ConfigFile, overrides: Overrides = None, device: Device = None) -> None:
-    """Read and audit config and text, and summarise the run; nothing is trained or written."""
+    """Read and audit config and text, and summarise the run; nothing is trained."""
     loaded = _load_config(config, overrides, device)
     from seq2seq_cli.training.loop import check as check_run
 
@@ -284,6 +284,6 @@ class _ConsoleHandler(logging.Handler):
 
 def _log_to_stderr() -> None:
     package_logger = logging.getLogger("seq2seq_cli")
-    package_logger.setLevel(logging.INFO)
+    package_logger.setLevel(logging.DEBUG)  # all of it for train.log
     if not package_logger.handlers:
-        package_logger.addHandler(_ConsoleHandler())
+        package_logger.addHandler(_ConsoleHandler(logging.INFO))

@@ -31,6 +31,7 @@ NormPlace = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
 OptimizerName = Literal["adam", "adamw"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -86,7 +87,9 @@ class Corpus(Section):
 
 class DataConfig(Section):
     train: Corpus = Field(description="parallel text to learn from")
-    valid: Corpus | None = Field(None, description="held-out parallel text; null: none")
+    valid: Corpus | None = Field(
+        None, description="held-out parallel text, written like train; null: none"
+    )
     max_length: PositiveInt = Field(
         256,
         description="tokens; training pairs with a longer side are dropped and counted, longer "
@@ -105,11 +108,12 @@ class TokenizerConfig(Section):
     )
     shared: bool = Field(True, description="one vocabulary for both sides")
     normalization: Normalization = Field(
-        "nfkc",
-        description="Unicode normalization of the text: nfkc, nfkc_cf (lower-cases too) or none",
+        "identity",
+        description="Unicode normalization of both sides; identity: none, so that translations are "
+        "spelt as the training text is; nfkc_cf lower-cases too",
     )
     max_sentences: PositiveInt = Field(
-        1_000_000, description="lines of training text to learn from; a random sample of a larger"
+        1_000_000, description="lines to learn from; of more training text, a random sample"
     )
 
 
@@ -133,10 +137,10 @@ class ModelConfig(Section):
         Layers(), description="one number, or one for the encoder and one for the decoder"
     )
     d_ff: PositiveInt = Field(1_024, description="inner size of the position-wise feed-forward")
-    dropout: Share = Field(0.1, description="on embeddings and on the output of every sub-layer")
-    attention_dropout: Share = Field(0.0, description="on attention weights")
-    activation_dropout: Share = Field(0.0, description="inside the feed-forward")
-    activation: Activation = Field("relu", description="of the feed-forward")
+    dropout: Share = Field(0.1, description="of embeddings and of the output of every sub-layer")
+    attention_dropout: Share = Field(0.0, description="dropout of attention weights")
+    activation_dropout: Share = Field(0.0, description="dropout inside the feed-forward")
+    activation: Activation = Field("relu", description="function inside the feed-forward")
     norm: NormPlace = Field(
         "pre", description="LayerNorm before each sub-layer, or after it as in the 2017 paper"
     )
@@ -174,13 +178,19 @@ class TrainingConfig(Section):
     lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
     schedule: Schedule = Field(
         "inverse_sqrt",
-        description="of the learning rate after warm-up; cosine and linear end at 0 at max_steps",
+        description="of the learning rate after warm-up; cosine and linear fall to 0 at the end",
     )
-    warmup_steps: NonNegativeInt = Field(1_000, description="updates of linear increase to lr")
-    adam_beta1: Share = Field(0.9, description="decay of the gradient's running mean")
-    adam_beta2: Share = Field(0.98, description="decay of its running square")
+    warmup_steps: NonNegativeInt = Field(
+        default_factory=lambda given: min(1_000, given.get("max_steps", 10_000) // 10),
+        description="updates of linear increase to lr; left out: 1,000, or a tenth of a shorter "
+        "max_steps",
+    )
+    adam_beta1: Share = Field(0.9, description="decay of the running mean of the gradient")
+    adam_beta2: Share = Field(0.98, description="decay of the running mean of its square")
     adam_epsilon: PositiveFloat = Field(1e-9, description="keeps the division finite")
-    weight_decay: NonNegativeFloat = Field(0.0, description="of weight matrices only")
+    weight_decay: NonNegativeFloat = Field(
+        0.0, description="of weight matrices; biases and norms do not decay"
+    )
     max_grad_norm: PositiveFloat | None = Field(
         1.0, description="gradients are scaled down to this norm; null: never"
     )
@@ -210,9 +220,16 @@ class TrainingConfig(Section):
 
 class ValidationConfig(Section):
     every: PositiveInt = Field(1, description="epochs or steps between two validations")
-    unit: Literal["epochs", "steps"] = Field("epochs", description="of every")
+    unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
     decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
-    metric: Metric = Field("bleu", description="what makes a model the best and stops early")
+    bleu_tokenize: BleuTokenize = Field(
+        "13a", description="sacrebleu's tokenization for BLEU; zh for Chinese, char for Japanese"
+    )
+    metric: Metric = Field(
+        default_factory=lambda given: "bleu" if given.get("decode", True) else "loss",
+        description="what makes a model the best and stops early; left out: bleu, or loss if "
+        "decode is false",
+    )
     patience: PositiveInt | None = Field(
         None, description="validations without a better metric before training stops; null: never"
     )
@@ -230,7 +247,7 @@ class DecodingConfig(Section):
     max_len_factor: NonNegativeFloat = Field(
         2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
     )
-    max_len_extra: PositiveInt = Field(20, description="tokens")
+    max_len_extra: PositiveInt = Field(20, description="see max_len_factor")
     tokens_per_batch: PositiveInt = Field(
         4_096, description="source tokens translated at once, padding included"
     )

@@ -63,7 +63,9 @@ def load_config(
         return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
     except ValidationError as error:
         mistakes = [
-            (_place(found["loc"], node, places), _describe(found)) for found in error.errors()
+            (_place(found["loc"], node, places), _describe(found))
+            for found in error.errors()
+            if found["type"] != "default_factory_not_called"  # another option's mistake
         ]
     raise UserError(_message(path, mistakes))
 
@@ -264,6 +266,7 @@ def _names(section: type[BaseModel]) -> str:
 
 def yaml_text(value: Any) -> str:
     """A value as it would be written in a config, on one line."""
-    plain = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
-    text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1_000_000)
+    if not isinstance(value, float):
+        value = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1_000_000)
     return text.removesuffix("\n").removesuffix("\n...").strip()

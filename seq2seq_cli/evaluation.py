@@ -97,11 +97,12 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
     finally:
         model.train(was_training)
     references = [pair.tgt for pair in held_out.pairs]
+    bleu_tokenize = translator.config.validation.bleu_tokenize
     return Scores(
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
         num_tokens=num_tokens,
-        text=score_text(hypotheses, references) if decode else None,
+        text=score_text(hypotheses, references, bleu_tokenize) if decode else None,
         hypotheses=tuple(hypotheses),
     )
 

@@ -17,6 +17,7 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.model = path / "model.safetensors"
         self.checkpoint = path / "checkpoint"
+        self.old_checkpoint = path / "checkpoint.old"
         self.metrics = path / "metrics.jsonl"
         self.manifest = path / "manifest.json"
         self.log = path / "train.log"
@@ -25,6 +26,14 @@ class RunFolder:
     def is_started(self) -> bool:
         """Whether a run began here: its config is the last thing written before training."""
         return self.config.is_file()
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest whole one: a crash while the two are swapped leaves only the old one."""
+        for folder in (self.checkpoint, self.old_checkpoint):
+            if (folder / "state.json").is_file():
+                return folder
+        return None
 
     def tokenizer_paths(self, shared: bool) -> tuple[Path, Path]:
         """Where the source's and the target's tokenizer are: one file when they are one."""
@@ -70,8 +79,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises UserError when the file is damaged."""
+    """Raises UserError when the file is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except ValueError:
         raise UserError(f"{path} is damaged: it is not JSON") from None

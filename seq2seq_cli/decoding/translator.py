@@ -51,7 +51,7 @@ class Translator:
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer.shared)
         model = new_model(config, tokenizers)
-        load_weights(model, run.checkpoint / "weights.safetensors" if last else run.model)
+        load_weights(model, _last_weights(run) if last else run.model)
         return cls(model.to(choose_device(device)).eval(), tokenizers, config)
 
     @property
@@ -110,6 +110,12 @@ def load_tokenizers(run: RunFolder, shared: bool) -> Tokenizers:
     src_path, tgt_path = run.tokenizer_paths(shared)
     src = Tokenizer.load(src_path)
     return Tokenizers(src, src if shared else Tokenizer.load(tgt_path))
+
+
+def _last_weights(run: RunFolder) -> Path:
+    if run.last_checkpoint is None:
+        raise UserError(f"{run.path} has no checkpoint: only its best model is there")
+    return run.last_checkpoint / "weights.safetensors"
 
 
 def _pieces(ids: list[int], max_length: int) -> list[list[int]]:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from seq2seq_cli.config import BleuTokenize
+
 
 class TextScores(NamedTuple):
     """Corpus scores, 0 to 100, and what exactly was measured."""
@@ -14,13 +16,15 @@ class TextScores(NamedTuple):
     chrf_signature: str
 
 
-def score_text(hypotheses: Sequence[str], references: Sequence[str]) -> TextScores:
-    """BLEU (13a, cased), chrF2 and the share of lines equal to their reference, in percent."""
+def score_text(
+    hypotheses: Sequence[str], references: Sequence[str], bleu_tokenize: BleuTokenize = "13a"
+) -> TextScores:
+    """BLEU (cased), chrF2 and the share of lines equal to their reference, in percent."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
     assert len(hypotheses) == len(references) > 0
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(tokenize=bleu_tokenize), CHRF()
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
     return TextScores(

@@ -1,6 +1,7 @@
 """Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -135,6 +136,11 @@ def _one_spaced(text: str) -> str:
 
 
 def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
-    """SentencePiece names a file and line of its own source; the user needs the option."""
+    """SentencePiece speaks of its own source and options; the user needs ours."""
+    if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
+        return (
+            f"tokenizer.vocab_size {config.vocab_size:,} is too small: the characters of this "
+            f"text and the special entries alone are {int(needed[1]):,}"
+        )
     reason = str(error).rpartition("] ")[2].strip() or str(error)
     return f"tokenizer.vocab_size {config.vocab_size:,} cannot be had from this text: {reason}"

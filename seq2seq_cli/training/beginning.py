@@ -31,7 +31,8 @@ _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetenso
 def may_continue(run: RunFolder, config: Config) -> bool:
     """True if the folder holds a run of this config, False if there is none.
 
-    Raises UserError naming the options that differ if it holds a run of another config.
+    Raises UserError naming the options that differ if it holds a run of another config,
+    and rather than train over a model whose checkpoint is gone.
     """
     if not run.is_started:
         if run.path.exists() and not run.path.is_dir():
@@ -52,6 +53,11 @@ def may_continue(run: RunFolder, config: Config) -> bool:
                     *differing,
                 ]
             )
+        )
+    if run.model.exists() and run.last_checkpoint is None:
+        raise UserError(
+            f"{run.path} holds a trained model but no checkpoint to continue from; "
+            "start another run with --run-dir"
         )
     return True
 

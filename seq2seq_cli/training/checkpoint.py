@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.weights import load_weights, read_tensors, save_weights
-from seq2seq_cli.run_folder import read_json, sync, write_json
+from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
 
 
 @dataclass
@@ -38,15 +38,15 @@ class TrainingState:
     best_step: int | None = None
     best_score: float | None = None
     validations_without_best: int = 0
-    stopped_early: bool = False
     window: Window = field(default_factory=Window)
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState
+    run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState
 ) -> None:
     """Write beside the old checkpoint and swap: at every moment one of the two is whole."""
-    part, old = folder.with_name("checkpoint.part"), folder.with_name("checkpoint.old")
+    folder, old = run.checkpoint, run.old_checkpoint
+    part = folder.with_name("checkpoint.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
@@ -66,14 +66,6 @@ def save_checkpoint(
     part.rename(folder)
     sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def find_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint: a crash between the two renames leaves only the old one."""
-    for candidate in (folder, folder.with_name("checkpoint.old")):
-        if (candidate / "state.json").is_file():
-            return candidate
-    return None
 
 
 def load_checkpoint(

@@ -24,7 +24,6 @@ from seq2seq_cli.training.beginning import begin_run, may_continue
 from seq2seq_cli.training.checkpoint import (
     TrainingState,
     Window,
-    find_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
@@ -59,9 +58,9 @@ def train(config: Config, run_dir: Path) -> None:
     optimizer = build_optimizer(model, training)
     state = TrainingState()
     begin_run(run, config, prepared, device, is_continued)
-    if checkpoint := find_checkpoint(run.checkpoint):
-        state = load_checkpoint(checkpoint, model, optimizer)
-    if is_finished(state, total_steps):
+    if run.last_checkpoint is not None:
+        state = load_checkpoint(run.last_checkpoint, model, optimizer)
+    if is_finished(config, state, total_steps):
         logger.info("%s is finished: %s updates", run.path, f"{state.step:,}")
         return
 
@@ -71,10 +70,10 @@ def train(config: Config, run_dir: Path) -> None:
         logger.info("%s", summary)
         logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(run.config.read_text(encoding="utf-8"))
-        while not is_finished(state, total_steps):
+        while not is_finished(config, state, total_steps):
             started = time.perf_counter()
             batches = epochs.batches(state.epoch, state.position, training.accumulation)
-            lr = set_lr(optimizer, training, state.step + 1)
+            lr = set_lr(optimizer, training, state.step + 1, total_steps)
             with_precision = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16)
             update = train_step(model, optimizer, batches, training, with_precision)
             advance(state, batches, len(epochs), update, time.perf_counter() - started)
@@ -86,8 +85,8 @@ def train(config: Config, run_dir: Path) -> None:
             if is_validated:
                 validate(translator, prepared.valid, state, monitor, run)
             if is_validated or stop.is_made or save_is_due(training, state):
-                save_checkpoint(run.checkpoint, model, optimizer, state)
-            if stop.is_made and not is_finished(state, total_steps):
+                save_checkpoint(run, model, optimizer, state)
+            if stop.is_made and not is_finished(config, state, total_steps):
                 raise Interrupted(
                     f"stopped and saved at step {state.step:,}; the same command continues",
                     stop.exit_status,
@@ -184,7 +183,7 @@ def validate(
     monitor: Monitor,
     run: RunFolder,
 ) -> None:
-    """Score, keep the model if it is the best so far, and stop early if patience is at its end.
+    """Score, and keep the model if it is the best so far.
 
     Without validation text the last model is the best one.
     """
@@ -200,8 +199,6 @@ def validate(
         state.validations_without_best = 0 if is_best else state.validations_without_best + 1
         if is_best:
             state.best_step, state.best_score = state.step, score
-        if config.patience and state.validations_without_best >= config.patience:
-            state.stopped_early = True
     if is_best:
         write_atomically(run.model, lambda part: save_weights(translator.model, part))
 
@@ -212,8 +209,14 @@ def is_better(metric: Metric, score: float, best: float | None) -> bool:
     return score < best if metric in LOWER_IS_BETTER else score > best
 
 
-def is_finished(state: TrainingState, total_steps: int) -> bool:
-    return state.stopped_early or state.step >= total_steps
+def is_finished(config: Config, state: TrainingState, total_steps: int) -> bool:
+    """All updates are made, or patience with validations that bring nothing is at its end."""
+    return state.step >= total_steps or is_out_of_patience(config, state)
+
+
+def is_out_of_patience(config: Config, state: TrainingState) -> bool:
+    patience = config.validation.patience
+    return patience is not None and state.validations_without_best >= patience
 
 
 def validation_is_due(config: Config, state: TrainingState) -> bool:
@@ -247,7 +250,7 @@ def choose_bf16(precision: Precision, device: torch.device) -> bool:
 def closing_line(run: RunFolder, config: Config, state: TrainingState) -> str:
     if state.best_score is None:
         return f"done: {run.model} is the model after {state.step:,} updates"
-    how = "stopped early" if state.stopped_early else "done"
+    how = "stopped early" if is_out_of_patience(config, state) else "done"
     return (
         f"{how}: {run.model} is the best model, of step {state.best_step:,}, "
         f"with validation {config.validation.metric} {state.best_score:.3f}"

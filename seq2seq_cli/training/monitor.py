@@ -72,9 +72,11 @@ class Monitor:
         shown = f"loss {scalars['loss']:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s  "
         shown += f"lr {scalars['lr']:.2e}"
         self._bar.set_postfix_str(shown)
-        if self._bar.disable:  # nobody watches a bar: a line for each point
-            left = tqdm.format_interval(self._seconds_left(step))
-            logger.info("step %s/%s  %s  %s left", f"{step:,}", f"{self._total:,}", shown, left)
+        left = tqdm.format_interval(self._seconds_left(step))
+        logger.log(
+            logging.INFO if self._bar.disable else logging.DEBUG,  # the bar says it already
+            f"step {step:,}/{self._total:,}  {shown}  {left} left",
+        )
 
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
         self._record(step, {f"valid/{name}": value for name, value in scores.metrics().items()})

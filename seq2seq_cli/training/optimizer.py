@@ -30,9 +30,11 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     )
 
 
-def set_lr(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int) -> float:
+def set_lr(
+    optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, total_steps: int
+) -> float:
     """Set and return the learning rate of the 1-based step."""
-    share = SCHEDULES[config.schedule](step, config.warmup_steps, config.max_steps)
+    share = SCHEDULES[config.schedule](step, config.warmup_steps, total_steps)
     lr = config.lr * share
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -44,29 +46,29 @@ def warmup(step: int, warmup_steps: int) -> float:
     return min(1.0, step / warmup_steps) if warmup_steps else 1.0
 
 
-def inverse_sqrt(step: int, warmup_steps: int, max_steps: int) -> float:
+def inverse_sqrt(step: int, warmup_steps: int, total_steps: int) -> float:
     """Share of the peak rate at a 1-based step (Vaswani et al. 2017, eq. 3, peak scaled to 1)."""
     return warmup(step, warmup_steps) * min(1.0, math.sqrt(max(warmup_steps, 1) / step))
 
 
-def linear(step: int, warmup_steps: int, max_steps: int) -> float:
+def linear(step: int, warmup_steps: int, total_steps: int) -> float:
     """Straight from 1 at the end of warm-up to 0 after the last step."""
-    return warmup(step, warmup_steps) * min(1.0, 1.0 - _progress(step, warmup_steps, max_steps))
+    return warmup(step, warmup_steps) * min(1.0, 1.0 - _progress(step, warmup_steps, total_steps))
 
 
-def cosine(step: int, warmup_steps: int, max_steps: int) -> float:
+def cosine(step: int, warmup_steps: int, total_steps: int) -> float:
     """Half a cosine from 1 to 0 (Loshchilov & Hutter 2017, eq. 5, without restarts)."""
-    progress = _progress(step, warmup_steps, max_steps)
+    progress = _progress(step, warmup_steps, total_steps)
     return warmup(step, warmup_steps) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def constant(step: int, warmup_steps: int, max_steps: int) -> float:
+def constant(step: int, warmup_steps: int, total_steps: int) -> float:
     return warmup(step, warmup_steps)
 
 
-def _progress(step: int, warmup_steps: int, max_steps: int) -> float:
+def _progress(step: int, warmup_steps: int, total_steps: int) -> float:
     """0 until warm-up ends, 1 one step after the last, so that the last step still learns."""
-    return max(0.0, (step - warmup_steps) / (max_steps + 1 - warmup_steps))
+    return max(0.0, (step - warmup_steps) / (total_steps + 1 - warmup_steps))
 
 
 SCHEDULES: dict[Schedule, Callable[[int, int, int], float]] = {

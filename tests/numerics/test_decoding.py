@@ -56,7 +56,6 @@ def test_the_sentences_of_these_tests_end_at_different_times():
     for seed in range(8):
         model, sources = build(seed), random_sources(10)
         lengths |= {len(ids) for ids in greedy_search(model, padded(sources), [15] * 10)}
-    assert 0 < min(lengths | {15}) or len(lengths) > 3
     assert len(lengths) > 3
 
 

@@ -9,6 +9,7 @@ from seq2seq_cli.config import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from seq2seq_cli.training.loop import train_step
@@ -88,7 +89,7 @@ def test_one_batch_is_learnt_by_heart():
     batch = batch_of(PAIRS)
     plain = CONFIG.model_copy(update={"label_smoothing": 0.0})
     for step in range(1, 101):
-        set_lr(optimizer, plain, step)
+        set_lr(optimizer, plain, step, 100)
         update = train_step(model, optimizer, [batch], plain, FP32)
     assert update.loss / batch.num_tokens < 0.05
 
@@ -167,7 +168,7 @@ def test_a_checkpoint_restores_weights_optimizer_randomness_and_place(tmp_path):
     steps(model, optimizer, 5)
     state = TrainingState(step=5, epoch=2, position=1, best_score=3.5)
     state.window.loss = 1.25
-    save_checkpoint(tmp_path / "checkpoint", model, optimizer, state)
+    save_checkpoint(RunFolder(tmp_path), model, optimizer, state)
     expected = steps(model, optimizer, 5)
 
     resumed = build(dropout=0.3)

@@ -1,0 +1,80 @@
+"""The rules of the house that a machine can check."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / "seq2seq_cli"
+LAYERS = [
+    "errors",
+    "config run_folder",
+    "config_file text",
+    "data model",
+    "decoding",
+    "evaluation",
+    "training",
+    "cli",
+    "__main__",
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("seq2seq_cli."):
+            imported = (node.module or "").split(".")[1]
+            assert imported == room(path) or RANK[imported] < RANK[room(path)], node.module
+
+
+def test_the_package_is_where_this_test_looks():
+    assert len(FILES) > 20
+    assert {room(path) for path in FILES} - {"__init__"} == set(RANK)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_functions_fit_a_screen_or_two_and_files_have_one_idea(path):
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 320
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            assert (node.end_lineno or start) - start < 60, f"{node.name} is too long"
+
+
+@pytest.mark.parametrize("module", ["seq2seq_cli.cli", "seq2seq_cli.text.vocabulary"])
+def test_cli_and_text_import_without_torch(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_help_loads_nothing_heavy():
+    heavy = {"torch", "numpy", "pydantic", "sentencepiece", "sacrebleu", "tensorboard"}
+    code = (
+        "import sys\nfrom seq2seq_cli.cli import main\nsys.argv = ['seq2seq', 'train', '--help']\n"
+        f"try:\n    main()\nexcept SystemExit:\n    sys.exit(bool({heavy!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert done.returncode == 0
+    assert b"Examples" in done.stdout
+
+
+def test_nothing_is_unpickled():
+    for path in FILES:
+        source = path.read_text(encoding="utf-8")
+        for word in ("pickle", "torch.load(", "eval(", "exec(", "yaml.unsafe", "shell=True"):
+            allowed = (
+                word == "eval("
+                and ".eval()" in source
+                and source.count("eval(") == (source.count(".eval()"))
+            )
+            assert word not in source or allowed, f"{path.name} uses {word}"

@@ -1,0 +1,186 @@
+"""Configs: strict, complete, and every mistake named with its place."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from seq2seq_cli.config import Config
+from seq2seq_cli.config_file import flatten, load_config, save_config
+from seq2seq_cli.errors import UserError
+
+MINIMAL = "data: {train: {src: a.de, tgt: a.en}}\n"
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> Config:
+    path = tmp_path / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path, overrides)
+
+
+def mistakes(tmp_path: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, text, *overrides)
+    return str(caught.value).replace(str(tmp_path), "")
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path):
+    config = load(tmp_path, MINIMAL, "training.lr=3e-4", "model.layers.decoder=1")
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(tmp_path / "saved.yaml") == config
+
+
+def test_numbers_are_read_as_people_write_them(tmp_path):
+    config = load(tmp_path, MINIMAL + "training: {lr: 3e-4, adam_epsilon: 1E-8, max_grad_norm: 2}")
+    assert (config.training.lr, config.training.adam_epsilon) == (3e-4, 1e-8)
+    assert config.training.max_grad_norm == 2.0
+
+
+def test_one_depth_is_short_for_both(tmp_path):
+    layers = load(tmp_path, MINIMAL + "model: {layers: 3}").model.layers
+    assert (layers.encoder, layers.decoder) == (3, 3)
+    layers = load(tmp_path, MINIMAL + "model: {layers: 3}", "model.layers.decoder=1").model.layers
+    assert (layers.encoder, layers.decoder) == (3, 1)
+    layers = load(tmp_path, MINIMAL, "model.layers={encoder: 10, decoder: 2}").model.layers
+    assert (layers.encoder, layers.decoder) == (10, 2)
+
+
+def test_a_config_cannot_be_changed(tmp_path):
+    with pytest.raises(ValueError, match="frozen"):
+        load(tmp_path, MINIMAL).training.lr = 1.0
+
+
+def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path):
+    text = """\
+data:
+  train: {src: a.de, tgt: a.en}
+model:
+  d_model: 100
+  head: 4
+  heads: 7
+  norm: poste
+training:
+  lr: high
+  d_ff: 3
+  max_steps: 1e3
+"""
+    assert mistakes(tmp_path, text, "training.seed=-1").splitlines() == [
+        "/x.yaml has 7 mistakes",
+        "  line 6: model.heads: 7 heads do not divide d_model 100 "
+        "(valid: 1, 2, 4, 5, 10, 20, 25, 50)",
+        "  line 7: model.norm: must be one of pre, post, not 'poste', did you mean post?",
+        "  line 5: model.head: unknown option, did you mean model.heads?",
+        "  line 11: training.max_steps: must be a whole number, not 1000.0",
+        "  line 9: training.lr: must be a number, not 'high'",
+        "  --set training.seed=-1: training.seed: must be at least 0, not -1",
+        "  line 10: training.d_ff: unknown option, did you mean model.d_ff?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("", (), "/x.yaml: data: this option is required"),
+        ("data: {}", (), "/x.yaml, line 1: data.train: this option is required"),
+        ("- 1", (), "/x.yaml: a config is a mapping of sections (data, tokenizer, model"),
+        ("a: [", (), "/x.yaml, line 1: "),
+        ("a: 1\na: 2", (), "/x.yaml, line 2: a is given twice"),
+        ("1: 2", (), "/x.yaml, line 1: '1' is not an option's name"),
+        ("a: \x07", (), "/x.yaml: this is not YAML"),
+        (
+            MINIMAL + "model: 3",
+            (),
+            "line 2: model: must be a section (a mapping of options), not 3",
+        ),
+        (MINIMAL + "xyz: 3", (), "line 2: xyz: unknown option (valid: data, tokenizer, model"),
+        (MINIMAL, ("lr",), "--set lr: write it as section.key=value"),
+        (MINIMAL, ("training.lr=[",), "--set training.lr=[: the value is not YAML"),
+        (MINIMAL, ("lr=3",), "--set lr=3: lr: unknown option, did you mean training.lr?"),
+        (MINIMAL, ("training.lr=.inf",), "training.lr: must be a finite number, not .inf"),
+        (MINIMAL, ("training.lr=true",), "training.lr: must be a number, not true"),
+        (MINIMAL, ("model.d_model=7",), "model.d_model: must be a multiple of 2, not 7"),
+        (MINIMAL, ("model.dropout=1.0",), "model.dropout: must be less than 1.0, not 1.0"),
+        (MINIMAL, ("validation.decode=no thanks",), "validation.decode: must be true or false"),
+        (MINIMAL, ("validation={decode: false, metric: chrf}",), "metric: chrf needs validation."),
+        (
+            MINIMAL,
+            ("training={max_steps: 10, warmup_steps: 20}",),
+            "the peak rate would never be reached",
+        ),
+        (MINIMAL, ("data.train.pairs=a.tsv",), "data.train: needs src and tgt, or pairs alone"),
+        ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv or .jsonl file"),
+        ("data: {train: {src: a}}", (), "line 1: data.train: needs src and tgt, or pairs alone"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(tmp_path, text, overrides, expected):
+    message = mistakes(tmp_path, text, *overrides)
+    assert expected in message
+    assert len(message.splitlines()) == 1 or "mistakes" in message
+
+
+def test_defaults_that_depend_on_other_options_fit_them(tmp_path):
+    config = load(tmp_path, MINIMAL, "validation.decode=false", "training.max_steps=50")
+    assert (config.validation.metric, config.training.warmup_steps) == ("loss", 5)
+    config = load(tmp_path, MINIMAL)
+    assert (config.validation.metric, config.training.warmup_steps) == ("bleu", 1_000)
+
+
+def test_missing_text_files_are_mistakes_of_the_config(tmp_path):
+    (tmp_path / "x.yaml").write_text(MINIMAL)
+    with pytest.raises(UserError) as caught:
+        load_config(tmp_path / "x.yaml", files_must_exist=True)
+    assert "line 1: data.train.src: there is no file a.de" in str(caught.value)
+    assert "line 1: data.train.tgt: there is no file a.en" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "binary"])
+def test_what_is_no_config_file_is_said(tmp_path, kind):
+    path = tmp_path / "x.yaml"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "binary":
+        path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"x\.yaml"):
+        load_config(path)
+
+
+def test_the_reference_config_states_every_option_and_its_default():
+    written = load_config(ROOT / "configs/reference.yaml")
+    assert written == Config.model_validate({"data": {"train": written.data.train}})
+    options = flatten(Config.model_validate({"data": {"train": written.data.train}}))
+    tree = yaml.safe_load((ROOT / "configs/reference.yaml").read_text())
+    for name in options:
+        section = tree
+        for part in name.split("."):
+            assert part in section, f"{name} is missing from reference.yaml"
+            section = section[part]
+
+
+def test_reference_and_schema_are_up_to_date():
+    generated = runpy.run_path(str(ROOT / "configs/make_reference.py"))
+    for name, make in (("reference.yaml", "reference_yaml"), ("schema.json", "schema_json")):
+        written = (ROOT / "configs" / name).read_text(encoding="utf-8")
+        assert written == generated[make](), "run python configs/make_reference.py"
+
+
+def test_every_option_has_a_description_and_is_read_somewhere():
+    source = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "seq2seq_cli").rglob("*.py")
+        if path.name != "config.py"
+    )
+    reference = Config.model_validate({"data": {"train": {"src": "a", "tgt": "b"}}})
+    for name in flatten(reference):
+        if not name.startswith("data.train."):
+            assert f".{name.split('.')[-1]}" in source, f"nobody reads {name}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.name)
+def test_every_shipped_config_loads(path):
+    load_config(path)
+
+
+def test_there_are_shipped_configs():
+    assert len(list((ROOT / "configs").rglob("*.yaml"))) >= 5

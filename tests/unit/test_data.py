@@ -1,0 +1,230 @@
+"""Parallel text, token stores, batches."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seq2seq_cli.config import Corpus, TokenizerConfig
+from seq2seq_cli.data.batches import IGNORED, Epochs, make_batch, plan_epoch, plan_in_order
+from seq2seq_cli.data.store import TokenStore, cache_folder, open_store
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.lines import lines_to_translate
+from seq2seq_cli.text.parallel import Pair, audit_training_text, read_pairs
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
+
+PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
+
+
+def write_corpus(folder: Path, pairs, form: str = "two files") -> Corpus:
+    if form == "two files":
+        for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+            text = "".join(f"{line}\n" for line in lines)
+            (folder / side).write_text(text, encoding="utf-8")
+        return Corpus(src=folder / "src", tgt=folder / "tgt")
+    if form.startswith("tsv"):
+        text = "".join(f"{src}\t{tgt}\n" for src, tgt in pairs)
+    else:
+        text = "".join(json.dumps({"src": src, "tgt": tgt}) + "\n" for src, tgt in pairs)
+    path = folder / f"pairs.{form}"
+    if form.endswith(".gz"):
+        path.write_bytes(gzip.compress(text.encode("utf-8")))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return Corpus(pairs=path)
+
+
+@pytest.mark.parametrize("form", ["two files", "tsv", "jsonl", "tsv.gz", "jsonl.gz"])
+def test_every_form_of_parallel_text_reads_the_same(tmp_path, form):
+    pairs = [*PAIRS, ("你好 👋", "مرحبا"), ("", "empty source"), ("x", "")]
+    assert list(read_pairs(write_corpus(tmp_path, pairs, form))) == pairs
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    (tmp_path / "src").write_bytes("\ufeffa\u2028b\x0b\x1c\x85c\r\nd\re".encode())
+    (tmp_path / "tgt").write_bytes(b"1\n2")
+    corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
+    assert list(read_pairs(corpus)) == [("a\u2028b\x0b\x1c\x85c", "1"), ("d\re", "2")]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"ok\t1\nba\xffd\t2\n", "x.tsv", r"x\.tsv, line 2, byte 3: not valid UTF-8"),
+        ("ok\t1\n".encode("utf-16"), "x.tsv", r"is it UTF-16\?"),
+        (b"ok\t1\none column\n", "x.tsv", r"line 2: needs 2 columns .* has 1"),
+        (b"a\tb\tc\n", "x.tsv", r"line 1: needs 2 columns .* has 3"),
+        (b"{bad\n", "x.jsonl", r"line 1: not valid JSON"),
+        (b'["a", "b"]\n', "x.jsonl", r"line 1: needs the form"),
+        (b'{"src": "a", "tgt": 3}\n', "x.jsonl", r"line 1: needs the form"),
+        (b'{"src": "a"}\n', "x.jsonl", r"line 1: needs the form"),
+    ],
+)
+def test_a_bad_line_stops_with_its_place_or_is_skipped_and_counted(
+    tmp_path, content, name, message
+):
+    (tmp_path / name).write_bytes(content + b"")
+    corpus = Corpus(pairs=tmp_path / name)
+    with pytest.raises(UserError, match=message):
+        list(read_pairs(corpus))
+    assert None in list(read_pairs(corpus, "skip"))
+
+
+def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path):
+    corpus = write_corpus(tmp_path, PAIRS)
+    (tmp_path / "tgt").write_text("a\n" * 1_200)
+    with pytest.raises(UserError, match=r"src: 3, .*tgt: 1,200"):
+        list(read_pairs(corpus))
+
+
+def test_half_a_gzip_file_is_said_to_be_one(tmp_path):
+    whole = gzip.compress(b"a\tb\n" * 10_000)
+    (tmp_path / "x.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="not a whole gzip file"):
+        list(read_pairs(Corpus(pairs=tmp_path / "x.tsv.gz")))
+
+
+def test_the_audit_counts_what_it_finds(tmp_path):
+    (tmp_path / "valid").mkdir()
+    train = write_corpus(tmp_path, [*PAIRS, ("", "x"), ("y", " "), ("ja", "again")])
+    valid = write_corpus(tmp_path / "valid", [("ja", "yes"), ("ja", "yes!"), ("neu", "new")])
+    audit, valid_audit = audit_training_text(train, valid, "error")
+    assert (audit.lines, audit.pairs, audit.empty, audit.bad) == (6, 4, 2, 0)
+    assert valid_audit is not None
+    assert valid_audit.overlap == 2
+
+
+def test_text_without_any_pair_is_refused_with_the_reasons(tmp_path):
+    corpus = write_corpus(tmp_path, [("", "a"), ("b", "")])
+    with pytest.raises(UserError, match="2 lines, of which 2 have an empty side"):
+        audit_training_text(corpus, None, "error")
+
+
+def tokenizers_for(corpus: Corpus) -> Tokenizers:
+    return fit_tokenizers(corpus, TokenizerConfig(kind="char", vocab_size=100, shared=False))
+
+
+def test_the_store_holds_the_ids_of_every_pair(tmp_path):
+    corpus = write_corpus(tmp_path, PAIRS)
+    src, tgt = tokenizers_for(corpus)
+    store = open_store(corpus, Tokenizers(src, tgt), "error")
+    assert [list(store.src[i]) for i in range(3)] == [[*src.to_ids(s), EOS_ID] for s, _ in PAIRS]
+    assert [list(store.tgt[i]) for i in range(3)] == [[*tgt.to_ids(t), EOS_ID] for _, t in PAIRS]
+    assert store.facts.src.tokens == store.src.lengths().sum()
+    assert store.facts.tgt.longest == store.tgt.lengths().max()
+    assert isinstance(store.src[0], np.memmap)
+
+
+def test_training_leaves_out_empty_and_over_long_pairs_evaluation_keeps_all(tmp_path):
+    corpus = write_corpus(tmp_path, [*PAIRS, ("", "x"), ("a" * 30, "b")])
+    tokenizers = tokenizers_for(corpus)
+    training = open_store(corpus, tokenizers, "error", max_length=17)
+    assert (len(training), training.facts.too_long) == (3, 1)
+    assert len(open_store(corpus, tokenizers, "error")) == 5
+    with pytest.raises(UserError, match=r"longer than data\.max_length 1 tokens"):
+        open_store(corpus, tokenizers, "error", max_length=1)
+
+
+def test_a_store_is_made_once_and_never_half(tmp_path, monkeypatch):
+    corpus = write_corpus(tmp_path, PAIRS)
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    tokenizers = tokenizers_for(corpus)
+    open_store(corpus, tokenizers, "error")
+    (folder,) = cache_folder().iterdir()
+    before = (folder / "src.ids").stat().st_mtime_ns
+    open_store(corpus, tokenizers, "error")
+    assert (folder / "src.ids").stat().st_mtime_ns == before
+    (tmp_path / "src").write_text("anders\nein\nja\n")
+    (tmp_path / "tgt").write_text("other\n")
+    with pytest.raises(UserError):
+        open_store(corpus, tokenizers, "error")
+    assert list(cache_folder().iterdir()) == [folder]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> TokenStore:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 60, 3_000)
+    pairs = [("a" * n, "b" * max(1, int(n * generator.uniform(0.7, 1.3)))) for n in lengths]
+    corpus = write_corpus(tmp_path_factory.mktemp("store"), pairs)
+    return open_store(corpus, tokenizers_for(corpus), "error")
+
+
+def plan(store: TokenStore, **changed):
+    arguments = {"tokens_per_batch": 1_000, "seed": 1, "epoch": 1} | changed
+    return plan_epoch(store.src.lengths(), store.tgt.lengths(), **arguments)
+
+
+def test_every_pair_appears_once_an_epoch(store):
+    assert sorted(np.concatenate(plan(store)).tolist()) == list(range(len(store)))
+
+
+def test_no_batch_is_above_its_budget(store):
+    longer = np.maximum(store.src.lengths(), store.tgt.lengths())
+    assert max(len(pairs) * longer[pairs].max() for pairs in plan(store)) <= 1_000
+    alone = plan(store, tokens_per_batch=30)
+    assert all(len(pairs) == 1 or len(pairs) * longer[pairs].max() <= 30 for pairs in alone)
+    assert sorted(np.concatenate(alone).tolist()) == list(range(len(store)))
+
+
+def test_the_plan_depends_on_seed_and_epoch_and_on_nothing_else(store):
+    def same(one, other):
+        return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+    assert same(plan(store), plan(store))
+    assert not same(plan(store), plan(store, epoch=2))
+    assert not same(plan(store), plan(store, seed=2))
+    assert len(plan(store)) == len(plan(store, epoch=2)) == len(plan(store, seed=5))
+
+
+def test_little_of_a_batch_is_padding(store):
+    assert Epochs(store, tokens_per_batch=1_000, seed=1).padding() < 0.06
+
+
+def test_any_position_of_any_epoch_is_found_directly(store):
+    read_on = Epochs(store, 1_000, seed=3)
+    batches = [read_on.batches(epoch, 0, len(read_on)) for epoch in (1, 2)]
+    found = Epochs(store, 1_000, seed=3).batches(2, 5, 3)
+    assert [batch.num_tokens for batch in found] == [b.num_tokens for b in batches[1][5:8]]
+    assert all(a.src_BS.equal(b.src_BS) for a, b in zip(found, batches[1][5:8], strict=True))
+    assert len(read_on.batches(1, len(read_on) - 1, 4)) == 1
+
+
+def test_a_batch_by_hand(tmp_path):
+    corpus = write_corpus(tmp_path, [("ab", "b"), ("a", "bba")])
+    src, tgt = tokenizers_for(corpus)
+    store = open_store(corpus, Tokenizers(src, tgt), "error")
+    batch = make_batch(store, [0, 1])
+    (a, b), (x, y) = (src.to_ids("ab")[-2:], tgt.to_ids("ba")[-2:])
+    space, tgt_space = src.to_ids("a")[0], tgt.to_ids("b")[0]
+    assert batch.src_BS.tolist() == [[space, a, b, EOS_ID], [space, a, EOS_ID, PAD_ID]]
+    assert batch.tgt_in_BT.tolist() == [
+        [BOS_ID, tgt_space, x, PAD_ID, PAD_ID],
+        [BOS_ID, tgt_space, x, x, y],
+    ]
+    assert batch.labels_BT.tolist() == [
+        [tgt_space, x, EOS_ID, IGNORED, IGNORED],
+        [tgt_space, x, x, y, EOS_ID],
+    ]
+    assert (batch.num_tokens, batch.num_src_tokens, batch.num_positions) == (8, 7, 18)
+
+
+def test_evaluation_goes_through_every_pair_without_chance(store):
+    lengths = store.src.lengths(), store.tgt.lengths()
+    one, other = plan_in_order(*lengths, 500), plan_in_order(*lengths, 500)
+    assert sorted(np.concatenate(one).tolist()) == list(range(len(store)))
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_lines_to_translate_are_never_refused(tmp_path, caplog):
+    path = tmp_path / "x"
+    path.write_bytes(b"good\n\xff\xfe bad\n\nlast \xf0\x9f\x8d\xba")
+    assert list(lines_to_translate(path)) == ["good", "\ufffd\ufffd bad", "", "last 🍺"]
+    assert "1 lines are not valid UTF-8" in caplog.text
+
+
+def test_a_pair_is_empty_when_a_side_has_no_text():
+    assert Pair("a", "\u3000 \t").is_empty
+    assert not Pair("a", "b").is_empty
