@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -39,6 +39,8 @@ class _Program(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         except OSError as error:
+            if error.errno is None:  # not the system's: a bug
+                raise
             _fail(f"error: {error.filename or 'system'}: {error.strerror or error}", 2)
 
 
@@ -143,7 +145,7 @@ def translate(
     from seq2seq_cli.text.lines import lines_to_translate, write_lines
 
     translator = Translator.load(run_dir, device or "auto", overrides or (), last=last)
-    if not sentences and input_file is None and sys.stdin.isatty():
+    if not sentences and input_file is None and _is_terminal(sys.stdin):
         _converse(translator)
         return
     lines = sentences or lines_to_translate(input_file)
@@ -238,7 +240,7 @@ def _translate_in_chunks(translator: "Translator", lines: Iterable[str]) -> Iter
     from tqdm import tqdm
 
     iterator = iter(lines)
-    is_watched = sys.stderr.isatty() and not isinstance(lines, list)
+    is_watched = _is_terminal(sys.stderr) and not isinstance(lines, list)
     with tqdm(unit=" lines", file=sys.stderr, disable=not is_watched) as bar:
         while chunk := list(islice(iterator, _LINES_AT_ONCE)):
             yield from translator.translate(chunk)
@@ -249,7 +251,7 @@ def _converse(translator: "Translator") -> None:
     """Ask, translate, print, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    prompt = "> " if sys.stdout.isatty() else ""  # a redirected output gets results only
+    prompt = "> " if _is_terminal(sys.stdout) else ""  # a redirected output gets results only
     while True:
         try:
             line = input(prompt)
@@ -271,6 +273,10 @@ def _table(scores: "Scores") -> str:
     return "\n".join(
         f"{name:<12} {value:>9.4f}  {units[name]}" for name, value in scores.metrics().items()
     )
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()
 
 
 class _ConsoleHandler(logging.Handler):

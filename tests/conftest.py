@@ -1,27 +1,13 @@
 """What every test shares: one thread, a cache of its own, a way to run commands in-process."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
-
 import pytest
 import torch
+from commands import Command, Result
 from typer.testing import CliRunner
 
 from seq2seq_cli.cli import app
 
 torch.set_num_threads(1)  # tiny tensors get slower with more
-
-ROOT = Path(__file__).parent.parent
-
-
-class Result(NamedTuple):
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,10 +1,12 @@
 """Lines of text from files and pipes, and back; only a line feed ends a line."""
 
 import gzip
+import itertools
 import logging
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -55,18 +57,14 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
     """
     iterator = iter(lines)
     first = next(iterator, None)
-    is_stdout = path in (None, _STANDARD_STREAM)
-    with (
-        open(sys.stdout.fileno(), "wb", closefd=False) if is_stdout else cast(Path, path).open("wb")
-    ) as file:
-        for line in () if first is None else _with_first(first, iterator):
+    if path in (None, _STANDARD_STREAM):
+        target: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
+    else:
+        target = cast(Path, path).open("wb")
+    with target as file:
+        for line in () if first is None else itertools.chain([first], iterator):
             file.write(line.encode("utf-8", errors="replace") + b"\n")
             file.flush()
-
-
-def _with_first(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def _open(path: Path) -> BinaryIO:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from commands import ROOT
 
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
@@ -58,7 +58,7 @@ def test_cli_and_text_import_without_torch(module):
 
 
 def test_help_loads_nothing_heavy():
-    heavy = {"torch", "numpy", "pydantic", "sentencepiece", "sacrebleu", "tensorboard"}
+    heavy = {"torch", "numpy", "sentencepiece", "sacrebleu", "tensorboard"}
     code = (
         "import sys\nfrom seq2seq_cli.cli import main\nsys.argv = ['seq2seq', 'train', '--help']\n"
         f"try:\n    main()\nexcept SystemExit:\n    sys.exit(bool({heavy!r} & set(sys.modules)))"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from commands import ROOT
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import flatten, load_config, save_config

@@ -1,0 +1,33 @@
+# Everything happens in .venv, which the first command makes; PYTHON says from which Python.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test check format
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch .venv/installed
+
+demo: install
+	$(BIN)/seq2seq train configs/quickstart.yaml
+	@head -n 5 data/quickstart/test.de > runs/quickstart/demo.de
+	@$(BIN)/seq2seq translate runs/quickstart -i runs/quickstart/demo.de -o runs/quickstart/demo.en
+	@echo; echo "Five sentences that training never saw, and what the model makes of them:"; echo
+	@paste runs/quickstart/demo.de runs/quickstart/demo.en | sed 's/^/  /; s/\t/\n    → /'
+	@echo
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

@@ -1,0 +1,201 @@
+"""Broken configs and corpora: exit status 2, one clear message, nothing half-written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+from number_task import numbers_config
+
+Break = Callable[[Path, dict], None]
+
+
+def option(name: str, value: object) -> Break:
+    def set_option(folder: Path, config: dict) -> None:
+        section = config
+        *path, last = name.split(".")
+        for part in path:
+            section = section[part]
+        section[last] = value
+
+    return set_option
+
+
+def text(name: str, content: bytes) -> Break:
+    return lambda folder, config: (folder / name).write_bytes(content) and None
+
+
+def pairs(name: str, content: bytes) -> Break:
+    def use_pairs(folder: Path, config: dict) -> None:
+        (folder / name).write_bytes(content)
+        config["data"]["train"] = {"pairs": str(folder / name)}
+
+    return use_pairs
+
+
+def without(name: str) -> Break:
+    return lambda folder, config: (folder / name).unlink()
+
+
+BROKEN: dict[str, tuple[Break, str]] = {
+    "unknown option": (option("model.head", 3), "model.head: unknown option, did you mean"),
+    "unknown section": (option("modle", {}), "modle: unknown option, did you mean model?"),
+    "option of another section": (option("training.d_model", 8), "did you mean model.d_model?"),
+    "text for a number": (option("training.lr", "fast"), "training.lr: must be a number"),
+    "fraction for a count": (option("model.layers", 1.5), "layers.encoder: must be a whole number"),
+    "number for a switch": (option("model.attention_bias", 1), "must be true or false, not 1"),
+    "list for a section": (option("model", [1]), "model: must be a section"),
+    "nothing for a section": (option("training", None), "training: must be a section"),
+    "no layers": (option("model.layers", 0), "layers.encoder: must be greater than 0, not 0"),
+    "negative dropout": (option("model.dropout", -0.1), "dropout: must be at least 0.0, not -0.1"),
+    "dropout of everything": (option("model.dropout", 1.0), "dropout: must be less than 1.0"),
+    "infinite rate": (option("training.lr", float("inf")), "must be a finite number, not .inf"),
+    "heads that do not divide": (option("model.heads", 7), "7 heads do not divide d_model 64"),
+    "odd d_model": (option("model.d_model", 63), "d_model: must be a multiple of 2, not 63"),
+    "unknown choice": (option("tokenizer.kind", "bep"), "not 'bep', did you mean bpe?"),
+    "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
+    "warm-up without end": (option("training.warmup_steps", 999), "would never be reached"),
+    "no training text": (option("data", {}), "data.train: this option is required"),
+    "one side only": (option("data.train", {"src": "a"}), "needs src and tgt, or pairs alone"),
+    "pairs of unknown form": (option("data.train", {"pairs": "a.txt"}), "a .tsv or .jsonl file"),
+    "missing file": (without("train.src"), "data.train.src: there is no file"),
+    "missing validation file": (without("valid.tgt"), "data.valid.tgt: there is no file"),
+    "metric without decoding": (
+        option("validation", {"decode": False, "metric": "bleu"}),
+        "metric: bleu needs validation.decode: true",
+    ),
+    "unequal lengths": (text("train.tgt", b"one\ntwo\n"), "differ in length"),
+    "unequal validation": (text("valid.src", b"1\n" * 61), "differ in length"),
+    "not UTF-8": (text("train.src", b"1\n" * 9 + b"\xff\n" * 2_991), "line 10, byte 1: not valid"),
+    "UTF-16": (text("train.src", ("1\n" * 3_000).encode("utf-16")), "(is it UTF-16?)"),
+    "empty files": (
+        lambda folder, config: (
+            [(folder / f"train.{s}").write_bytes(b"") for s in ("src", "tgt")] and None
+        ),
+        "no pairs in",
+    ),
+    "blank lines only": (text("train.src", b"\n" * 3_000), "3,000 have an empty side"),
+    "everything too long": (option("data.max_length", 1), "longer than data.max_length 1"),
+    "TSV without tab": (pairs("x.tsv", b"1\tone\n2 two\n"), "line 2: needs 2 columns"),
+    "broken JSON": (pairs("x.jsonl", b'{"src": "1", "tgt": "one"}\n{\n'), "line 2: not valid JSON"),
+    "JSON without tgt": (pairs("x.jsonl", b'{"src": "1"}\n'), "line 1: needs the form"),
+    "half a gzip file": (pairs("x.tsv.gz", b"\x1f\x8b\x08\x00abc"), "not a whole gzip file"),
+    "vocabulary too small": (
+        option("tokenizer", {"kind": "bpe", "vocab_size": 8}),
+        "tokenizer.vocab_size 8 is too small",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_input_is_one_message_and_leaves_nothing(
+    name: str, seq2seq: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(cache))
+    folder = tmp_path / "text"
+    folder.mkdir()
+    config = numbers_config(folder)
+    breaking, expected = BROKEN[name]
+    breaking(folder, config)
+    (folder / "x.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    for verb in ("train", "check"):
+        run = ("--run-dir", tmp_path / "run") if verb == "train" else ()
+        result = seq2seq(verb, folder / "x.yaml", *run)
+        assert result.exit_code == 2, result.stderr
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("error") == 1
+        assert expected in result.stderr
+        assert len(result.stderr.splitlines()) <= 4
+        assert result.stdout == ""
+    assert not (tmp_path / "run").exists()
+    assert not [path for path in cache.rglob("*") if ".part" in path.name]
+
+
+def test_there_are_thirty_of_them():
+    assert len(BROKEN) >= 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("train", "nowhere.yaml"), "there is no config file nowhere.yaml"),
+        (("train",), "Missing argument 'CONFIG'"),
+        (("translate", "nowhere", "x"), "there is no run folder nowhere"),
+        (("translate", ".", "x"), "is not the folder of a trained run: it has no config.yaml"),
+        (("trian", "x.yaml"), "No such command 'trian'. Did you mean 'train'?"),
+        (("train", "x.yaml", "--sett", "a=b"), "No such option: --sett"),
+        (("eval", ".", "--src", "a"), "give --src and --ref, or --pairs alone"),
+        (("train", "x.yaml", "--device", "tpu"), "'tpu' is not one of"),
+    ],
+)
+def test_a_wrong_command_line_is_explained(seq2seq, arguments, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = seq2seq(*arguments)
+    assert result.exit_code == 2
+    assert expected in result.stderr
+
+
+def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path):
+    (tmp_path / "in").write_text("1\n")
+    out = tmp_path / "out"
+    cases = {
+        "give sentences or --input, not both": ("1", "--input", tmp_path / "in"),
+        "is the input file": ("-i", tmp_path / "in", "-o", tmp_path / "in"),
+        "there is no file": ("-i", tmp_path / "missing", "-o", out),
+        "a trained run takes only decoding.* options": ("1", "--set", "model.heads=2"),
+        "did you mean decoding.max_len_extra?": ("1", "--set", "decoding.max_len_xtra=2"),
+        "sees no CUDA device": ("1", "--device", "cuda"),
+        "No such file or directory": ("1", "-o", tmp_path / "no" / "folder"),
+    }
+    for expected, arguments in cases.items():
+        result = seq2seq("translate", trained, *arguments)
+        assert (result.exit_code, expected in result.stderr) == (2, True), (expected, result)
+    assert not out.exists()
+
+
+def copy_of(run: Path, target: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(run, target))
+
+
+def test_a_damaged_run_folder_is_refused_naming_the_file(trained, seq2seq, tmp_path):
+    damage = {
+        "model.safetensors": b"x" * 100,
+        "src.model": b"not a model",
+        "config.yaml": b"data: {}",
+    }
+    for name, content in damage.items():
+        run = copy_of(trained, tmp_path / name)
+        (run / name).write_bytes(content)
+        result = seq2seq("translate", run, "1")
+        assert result.exit_code == 2
+        assert name in result.stderr
+    run = copy_of(trained, tmp_path / "other shape")
+    text = (run / "config.yaml").read_text().replace("d_model: 64", "d_model: 32")
+    (run / "config.yaml").write_text(text)
+    result = seq2seq("translate", run, "1")
+    assert result.exit_code == 2
+    assert "does not fit the config" in result.stderr
+
+
+def test_a_damaged_checkpoint_is_refused_and_a_lost_one_not_trained_over(
+    trained, numbers, seq2seq, tmp_path
+):
+    train = ("train", numbers / "numbers.yaml", "--set", "training.max_steps=400", "--run-dir")
+    for name in ("state.json", "weights.safetensors", "optimizer.safetensors"):
+        run = copy_of(trained, tmp_path / name)
+        (run / "checkpoint" / name).write_bytes(b"{}" if name == "state.json" else b"x")
+        result = seq2seq(*train, run)
+        assert result.exit_code == 2
+        assert name in result.stderr
+    run = copy_of(trained, tmp_path / "lost")
+    for path in (run / "checkpoint").iterdir():
+        path.unlink()
+    result = seq2seq(*train, run)
+    assert result.exit_code == 2
+    assert "no checkpoint to continue from" in result.stderr
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["step"] == 20

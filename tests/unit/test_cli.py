@@ -1,0 +1,69 @@
+"""The command line itself."""
+
+import pytest
+from commands import Command
+from typer.main import get_command
+
+from seq2seq_cli.cli import app
+
+VERBS = {
+    "train": {"config", "run_dir", "overrides", "device"},
+    "translate": {
+        "run_dir",
+        "sentences",
+        "input_file",
+        "output_file",
+        "overrides",
+        "device",
+        "last",
+    },
+    "eval": {
+        "run_dir",
+        "src",
+        "ref",
+        "pairs",
+        "loss_only",
+        "as_json",
+        "overrides",
+        "device",
+        "last",
+    },
+    "vocab": {"config", "output", "overrides"},
+    "check": {"config", "overrides", "device"},
+}
+
+
+def test_commands_and_options_change_only_on_purpose():
+    found = {
+        name: {parameter.name for parameter in command.params} - {"help"}
+        for name, command in get_command(app).commands.items()  # type: ignore[attr-defined]
+    }
+    assert found == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_complete_and_has_examples(verb: str, seq2seq: Command):
+    result = seq2seq(verb, "--help")
+    assert result.exit_code == 0
+    assert "Examples" in result.stdout
+    assert f"seq2seq {verb} " in result.stdout
+    command = get_command(app).commands[verb]  # type: ignore[attr-defined]
+    assert command.help
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{parameter.name} is not explained"
+
+
+def test_the_version_and_the_list_of_commands(seq2seq: Command):
+    assert seq2seq("--version").stdout.startswith("seq2seq 0.")
+    overview = seq2seq("--help").stdout
+    assert all(verb in overview for verb in VERBS)
+
+
+def test_shell_completion_works(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("_SEQ2SEQ_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "seq2seq tr")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    from typer.testing import CliRunner
+
+    completed = CliRunner().invoke(app, [], prog_name="seq2seq")
+    assert completed.stdout.split() == ["train", "translate"]

@@ -1,0 +1,44 @@
+"""The quickstart and kana data are what their generators write, and keep their promises."""
+
+import filecmp
+import runpy
+
+import pytest
+from commands import ROOT
+
+GENERATORS = {"make_quickstart.py": "quickstart", "make_kana.py": "kana"}
+
+
+@pytest.mark.parametrize("script", GENERATORS)
+def test_committed_data_is_what_the_generator_writes(script, tmp_path):
+    runpy.run_path(str(ROOT / "data" / script))["main"]([str(tmp_path)])
+    committed = ROOT / "data" / GENERATORS[script]
+    names = [path.name for path in committed.iterdir()]
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    assert filecmp.cmpfiles(committed, tmp_path, names, shallow=False)[0] == names
+
+
+def lines(name: str) -> list[str]:
+    return (ROOT / "data" / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("held_out", ["valid", "test"])
+def test_quickstart_sentences_held_out_are_unseen_in_words_that_are_seen(held_out):
+    for side in ("de", "en"):
+        train, unseen = lines(f"quickstart/train.{side}"), lines(f"quickstart/{held_out}.{side}")
+        assert (len(train), len(unseen)) == (5_000, 200)
+        assert not set(train) & set(unseen)
+        words = {word for line in train for word in line.split()}
+        assert {word for line in unseen for word in line.split()} <= words
+
+
+def test_kana_are_romanized_by_rule():
+    to_romaji = runpy.run_path(str(ROOT / "data" / "make_kana.py"))["to_romaji"]
+    expected = {
+        "きゃ": "kya",
+        "まっち": "matchi",
+        "しんよう": "shin'yō",
+        "ティー": "tī",
+        "かっぱ": "kappa",
+    }
+    assert {kana: to_romaji(kana) for kana in expected} == expected

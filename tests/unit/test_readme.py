@@ -1,0 +1,72 @@
+"""What the documents tell people to type works, and both languages tell the same."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import ROOT
+from typer.main import get_command
+
+from seq2seq_cli.cli import app
+from seq2seq_cli.config import Config
+
+README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
+MADE_BY_THE_READER = ("mine", "new.", "all.", "data/multi30k")
+
+
+def commands(path: Path) -> list[str]:
+    """The lines of the bash blocks, comments left out."""
+    blocks = re.findall(r"```bash\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line.split(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+SEQ2SEQ = [line for line in commands(README) if line.startswith("seq2seq ")]
+
+
+def test_the_chinese_readme_has_the_same_commands():
+    assert commands(CHINESE) == commands(README)
+
+
+def test_there_are_commands():
+    assert commands(README)[:2] == ["make demo", "make test"]
+    assert len(SEQ2SEQ) >= 10
+
+
+@pytest.mark.parametrize("line", SEQ2SEQ)
+def test_every_command_parses_and_its_files_exist(line):
+    words = shlex.split(line)[1:]
+    command = get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+    command.make_context(words[0], words[1:], resilient_parsing=False)
+    for word in words[1:]:
+        if word.startswith(("configs/", "data/")) and not word.startswith(MADE_BY_THE_READER):
+            assert (ROOT / word).exists(), word
+
+
+def test_the_configs_in_the_readme_are_valid():
+    text = README.read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    whole = [block for block in blocks if isinstance(block, dict) and "data" in block]
+    assert whole
+    for block in whole:
+        block["training"]["lr"] = float(block["training"]["lr"])
+        Config.model_validate(block)
+
+
+@pytest.mark.parametrize("path", [README, CHINESE, *sorted((ROOT / "docs").glob("*.md"))], ids=str)
+def test_links_between_files_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link
+
+
+def test_the_tree_in_the_readme_names_every_module():
+    tree = README.read_text(encoding="utf-8")
+    for path in (ROOT / "seq2seq_cli").rglob("*.py"):
+        assert path.name in tree or path.name.startswith("__"), path.name
+
+
+def test_the_documents_name_no_figure_that_is_still_to_come():
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        assert "TODO" not in path.read_text(encoding="utf-8"), path.name
