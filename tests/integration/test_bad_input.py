@@ -9,7 +9,7 @@ import yaml
 from commands import Command
 from number_task import numbers_config
 
-Break = Callable[[Path, dict], None]
+Break = Callable[[Path, dict], object]
 
 
 def option(name: str, value: object) -> Break:
@@ -24,7 +24,7 @@ def option(name: str, value: object) -> Break:
 
 
 def text(name: str, content: bytes) -> Break:
-    return lambda folder, config: (folder / name).write_bytes(content) and None
+    return lambda folder, config: (folder / name).write_bytes(content)
 
 
 def pairs(name: str, content: bytes) -> Break:
@@ -37,6 +37,16 @@ def pairs(name: str, content: bytes) -> Break:
 
 def without(name: str) -> Break:
     return lambda folder, config: (folder / name).unlink()
+
+
+def empty_files(folder: Path, config: dict) -> None:
+    for side in ("src", "tgt"):
+        (folder / f"train.{side}").write_bytes(b"")
+
+
+def everything_too_long(folder: Path, config: dict) -> None:
+    (folder / "train.src").write_bytes(b"1 2\n" * 3_000)
+    config["data"]["max_length"] = 1
 
 
 BROKEN: dict[str, tuple[Break, str]] = {
@@ -58,8 +68,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
     "warm-up without end": (option("training.warmup_steps", 999), "would never be reached"),
     "no training text": (option("data", {}), "data.train: this option is required"),
-    "one side only": (option("data.train", {"src": "a"}), "needs src and tgt, or pairs alone"),
-    "pairs of unknown form": (option("data.train", {"pairs": "a.txt"}), "a .tsv or .jsonl file"),
+    "one side only": (option("data.train", {"src": __file__}), "needs src and tgt, or pairs alone"),
+    "pairs of unknown form": (option("data.train", {"pairs": __file__}), "a .tsv or .jsonl file"),
     "missing file": (without("train.src"), "data.train.src: there is no file"),
     "missing validation file": (without("valid.tgt"), "data.valid.tgt: there is no file"),
     "metric without decoding": (
@@ -70,14 +80,9 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "unequal validation": (text("valid.src", b"1\n" * 61), "differ in length"),
     "not UTF-8": (text("train.src", b"1\n" * 9 + b"\xff\n" * 2_991), "line 10, byte 1: not valid"),
     "UTF-16": (text("train.src", ("1\n" * 3_000).encode("utf-16")), "(is it UTF-16?)"),
-    "empty files": (
-        lambda folder, config: (
-            [(folder / f"train.{s}").write_bytes(b"") for s in ("src", "tgt")] and None
-        ),
-        "no pairs in",
-    ),
+    "empty files": (empty_files, "no pairs in"),
     "blank lines only": (text("train.src", b"\n" * 3_000), "3,000 have an empty side"),
-    "everything too long": (option("data.max_length", 1), "longer than data.max_length 1"),
+    "everything too long": (everything_too_long, "3,000 are longer than data.max_length 1"),
     "TSV without tab": (pairs("x.tsv", b"1\tone\n2 two\n"), "line 2: needs 2 columns"),
     "broken JSON": (pairs("x.jsonl", b'{"src": "1", "tgt": "one"}\n{\n'), "line 2: not valid JSON"),
     "JSON without tgt": (pairs("x.jsonl", b'{"src": "1"}\n'), "line 1: needs the form"),

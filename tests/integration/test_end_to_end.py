@@ -166,8 +166,8 @@ def test_tensorboard_and_metrics_hold_the_same_points(trained):
 def test_tensorboard_shows_samples_beside_their_references_and_the_config(trained, numbers):
     events = events_of(trained)
     samples = events.Tensors("valid/samples/text_summary")[-1].tensor_proto.string_val[0].decode()
-    src, tgt = (numbers / "valid.src").open().readline(), (numbers / "valid.tgt").open().readline()
-    assert f"| {src.strip()} | {tgt.strip()} | {tgt.strip()} |" in samples
+    src, tgt = ((numbers / f"valid.{side}").read_text().split("\n")[0] for side in ("src", "tgt"))
+    assert f"| {src} | {tgt} | {tgt} |" in samples
     config = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "    d_model: 64" in config.replace("      d_model", "    d_model")
 
