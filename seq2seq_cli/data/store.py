@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from seq2seq_cli.config import Corpus
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import sync
 from seq2seq_cli.text.parallel import OnBadLine, Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
 
@@ -126,10 +127,12 @@ def open_store(
         _make_store(pairs, tokenizers, folder, max_length)
     store = TokenStore(folder)
     if len(store) == 0:
-        raise UserError(
-            f"no pairs are left of {' and '.join(map(str, corpus.files))}: "
-            f"{store.facts.too_long:,} are longer than data.max_length {max_length} tokens"
+        reason = (
+            f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
+            if max_length is not None
+            else "there is no line that can be read"
         )
+        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: {reason}")
     return store
 
 
@@ -158,8 +161,13 @@ def _make_store(
                 tgt.add([tgt_ids[i] for i in kept])
         facts = StoreFacts(src.num_sentences, too_long, src.facts, tgt.facts)
         (part / "facts.json").write_text(json.dumps(asdict(facts)))
-        if not folder.exists():
+        for file in part.iterdir():
+            sync(file)
+        try:
             part.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster, with the same result
+                raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -14,8 +14,9 @@ from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding.search import greedy_search
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import choose_device, load_weights
+from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
@@ -64,23 +65,25 @@ class Translator:
         A line longer than the training limit is translated in pieces of that length, which are
         joined, and reported as a warning.
         """
-        pieces: list[list[int]] = []
-        owners: list[int] = []  # of every piece: its line
-        for owner, ids in enumerate(self.tokenizers.src.to_ids_of_all(lines)):
-            of_line = _pieces(ids, self.config.data.max_length)
-            if len(of_line) > 1:
-                logger.warning(
-                    "a line of %s tokens is translated in %s pieces: %s...",
-                    f"{len(ids):,}",
-                    len(of_line),
-                    lines[owner].strip()[:40],
-                )
-            pieces += of_line
-            owners += [owner] * len(of_line)
+        pieces = [
+            _pieces(ids, self.config.data.max_length)
+            for ids in self.tokenizers.src.to_ids_of_all(lines)
+        ]
+        self._report_long_lines(pieces)
+        owners = [line for line, of_line in enumerate(pieces) for _ in of_line]
+        found = self._translate_ids([ids for of_line in pieces for ids in of_line])
         outputs: list[list[int]] = [[] for _ in lines]
-        for owner, ids in zip(owners, self._translate_ids(pieces), strict=True):
+        for owner, ids in zip(owners, found, strict=True):
             outputs[owner] += ids
         return [self.tokenizers.tgt.to_text(ids) for ids in outputs]
+
+    def _report_long_lines(self, pieces: list[list[list[int]]]) -> None:
+        counts = [len(of_line) for of_line in pieces if len(of_line) > 1]
+        if counts:
+            logger.warning(
+                f"{len(counts):,} lines are longer than data.max_length "
+                f"{self.config.data.max_length:,} tokens: translated in {sum(counts):,} pieces"
+            )
 
     def _translate_ids(self, sources: list[list[int]]) -> list[list[int]]:
         """Search in batches of like length; results in the order of the sources."""

@@ -1,4 +1,4 @@
-"""A model's parameters: where they live, how many there are, and on disk as safetensors."""
+"""A model's parameters: how many there are, and on disk as safetensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,18 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from seq2seq_cli.config import DeviceName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-
-
-def choose_device(name: DeviceName) -> torch.device:
-    """`auto` is the GPU where there is one; asking for a GPU that is not there is a UserError."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: PyTorch sees no CUDA device here (use --device cpu or auto)")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:

@@ -60,7 +60,7 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
     if path in (None, _STANDARD_STREAM):
         target: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
     else:
-        target = cast(Path, path).open("wb")
+        target = path.open("wb")
     with target as file:
         for line in () if first is None else itertools.chain([first], iterator):
             file.write(line.encode("utf-8", errors="replace") + b"\n")

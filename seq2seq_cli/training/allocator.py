@@ -20,4 +20,4 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _TOP_PAD_BYTES))
-    return sum(mallopt(option, value) for option, value in settings) == len(settings)
+    return sum(int(mallopt(option, value)) for option, value in settings) == len(settings)

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from seq2seq_cli.config import Config, Metric, Precision, TrainingConfig
+from seq2seq_cli.config import Config, Metric, TrainingConfig
 from seq2seq_cli.data.batches import Batch, Epochs
 from seq2seq_cli.decoding.translator import Translator, new_model
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, evaluate
+from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import choose_device, save_weights
+from seq2seq_cli.model.weights import save_weights
 from seq2seq_cli.run_folder import RunFolder, write_atomically
 from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.beginning import begin_run, may_continue
@@ -75,7 +76,7 @@ def train(config: Config, run_dir: Path) -> None:
             batches = epochs.batches(state.epoch, state.position, training.accumulation)
             lr = set_lr(optimizer, training, state.step + 1, total_steps)
             with_precision = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16)
-            update = train_step(model, optimizer, batches, training, with_precision)
+            update = train_step(model, optimizer, batches, training, with_precision, state.step + 1)
             advance(state, batches, len(epochs), update, time.perf_counter() - started)
             monitor.advance()
             is_last = state.step == total_steps
@@ -119,6 +120,7 @@ def train_step(
     batches: Sequence[Batch],
     config: TrainingConfig,
     precision: AbstractContextManager[None],
+    step: int,
 ) -> Update:
     """One update from one or more batches: the summed loss divided once, by all their tokens.
 
@@ -138,8 +140,9 @@ def train_step(
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm).item()
     if not math.isfinite(grad_norm) or not math.isfinite(total):
         raise UserError(
-            f"loss {total / num_tokens} with gradient norm {grad_norm}: the update is not made; "
-            "lower training.lr, warm up longer, or set training.precision: fp32"
+            f"step {step:,}: loss {total / num_tokens} with gradient norm {grad_norm}; the update "
+            "is not made and the last checkpoint stands; lower training.lr, warm up longer, or set "
+            "training.precision: fp32"
         )
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -238,13 +241,6 @@ def count_steps(config: TrainingConfig, batches_per_epoch: int) -> int:
     if config.max_epochs is None:
         return config.max_steps
     return min(config.max_steps, config.max_epochs * -(-batches_per_epoch // config.accumulation))
-
-
-def choose_bf16(precision: Precision, device: torch.device) -> bool:
-    """Whether matrix products run in bf16: parameters and optimizer are fp32 in any case."""
-    if precision == "auto":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return precision == "bf16"
 
 
 def closing_line(run: RunFolder, config: Config, state: TrainingState) -> str:

@@ -1,4 +1,5 @@
 import contextlib
+import ctypes
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import sequence_loss
@@ -74,7 +76,7 @@ def test_one_batch_of_four_is_two_of_two_is_four_of_one():
         model = build()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # shows gradients as they are
         batches = [batch_of(PAIRS[i : i + size]) for i in range(0, 4, size)]
-        update = train_step(model, optimizer, batches, CONFIG, FP32)
+        update = train_step(model, optimizer, batches, CONFIG, FP32, 1)
         results.append((update, [p.detach().clone() for p in model.parameters()]))
     for update, parameters in results[1:]:
         assert update.loss == pytest.approx(results[0][0].loss, rel=1e-5)
@@ -90,7 +92,7 @@ def test_one_batch_is_learnt_by_heart():
     plain = CONFIG.model_copy(update={"label_smoothing": 0.0})
     for step in range(1, 101):
         set_lr(optimizer, plain, step, 100)
-        update = train_step(model, optimizer, [batch], plain, FP32)
+        update = train_step(model, optimizer, [batch], plain, FP32, step)
     assert update.loss / batch.num_tokens < 0.05
 
 
@@ -99,7 +101,7 @@ def test_gradients_are_clipped_to_the_norm():
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = [p.detach().clone() for p in model.parameters()]
     clipped = CONFIG.model_copy(update={"max_grad_norm": 0.01})
-    update = train_step(model, optimizer, [batch_of(PAIRS)], clipped, FP32)
+    update = train_step(model, optimizer, [batch_of(PAIRS)], clipped, FP32, 1)
     moved = torch.stack([(p - q).norm() for p, q in zip(model.parameters(), before, strict=True)])
     assert update.grad_norm > 0.01
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -111,8 +113,8 @@ def test_an_update_that_is_not_finite_is_not_made():
     with torch.no_grad():
         model.encoder[0].feed_forward.expand.weight[0, 0] = math.inf
     before = model.tgt_embedding.weight.detach().clone()
-    with pytest.raises(UserError, match=r"lower training\.lr"):
-        train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32)
+    with pytest.raises(UserError, match=r"step 1: loss .* lower training\.lr"):
+        train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32, 1)
     assert torch.equal(model.tgt_embedding.weight, before)
 
 
@@ -121,7 +123,7 @@ def test_bf16_keeps_the_parameters_in_fp32_and_the_loss_close():
     for precision in (FP32, torch.autocast("cpu", torch.bfloat16)):
         model = build()
         optimizer = build_optimizer(model, CONFIG)
-        losses.append(train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, precision).loss)
+        losses.append(train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, precision, 1).loss)
         assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
 
@@ -159,7 +161,8 @@ def test_a_checkpoint_restores_weights_optimizer_randomness_and_place(tmp_path):
 
     def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
         return [
-            train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32).loss for _ in range(count)
+            train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32, 1).loss
+            for _ in range(count)
         ]
 
     model = build(dropout=0.3)
@@ -179,3 +182,12 @@ def test_a_checkpoint_restores_weights_optimizer_randomness_and_place(tmp_path):
     for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_keeping_freed_memory_is_a_no_op_without_glibc(monkeypatch):
+    class NoLibrary:
+        def __getattr__(self, name: str):
+            raise AttributeError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: NoLibrary())
+    assert keep_freed_memory() is False
