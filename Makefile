@@ -17,7 +17,7 @@ demo: install
 	@head -n 5 data/quickstart/test.de > runs/quickstart/demo.de
 	@$(BIN)/seq2seq translate runs/quickstart -i runs/quickstart/demo.de -o runs/quickstart/demo.en
 	@echo; echo "Five sentences that training never saw, and what the model makes of them:"; echo
-	@paste runs/quickstart/demo.de runs/quickstart/demo.en | sed 's/^/  /; s/\t/\n    → /'
+	@paste runs/quickstart/demo.de runs/quickstart/demo.en | awk -F '\t' '{ print "  " $$1; print "    → " $$2 }'
 	@echo
 
 test: install

@@ -118,7 +118,8 @@ def train(
     'seq2seq translate runs/quickstart "ich möchte ein Bier."\n\n'
     "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
     "cat test.de | seq2seq translate runs/quickstart > test.en\n\n"
-    "seq2seq translate runs/quickstart      (asks for sentences; Ctrl-D ends)"
+    "seq2seq translate runs/quickstart      (asks for sentences; Ctrl-D ends)\n\n"
+    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that begins with a dash)'
 )
 def translate(
     run_dir: RunDir,
@@ -198,8 +199,8 @@ def vocab(
     loaded = _load_config(config, overrides)
     from seq2seq_cli.text.vocabulary import build_vocabulary
 
-    for line in build_vocabulary(loaded, output or Path("runs") / config.stem / "vocab"):
-        typer.echo(line)
+    report = build_vocabulary(loaded, output or Path("runs") / config.stem / "vocab")
+    typer.echo("\n".join(report))
 
 
 @app.command(
@@ -210,9 +211,10 @@ def vocab(
 def check(config: ConfigFile, overrides: Overrides = None, device: Device = None) -> None:
     """Read and audit config and text, and summarise the run; nothing is trained."""
     loaded = _load_config(config, overrides, device)
-    from seq2seq_cli.training.loop import check as check_run
+    from seq2seq_cli.training.preparation import prepare
+    from seq2seq_cli.training.summary import summarize
 
-    typer.echo(check_run(loaded))
+    typer.echo(summarize(loaded, prepare(loaded)))
 
 
 def _load_config(path: Path, overrides: list[str] | None, device: str | None = None) -> "Config":
@@ -229,11 +231,12 @@ def _corpus(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus |
 
     if not (src or ref or pairs):
         return None
+    if (src is None) != (ref is None) or (pairs and src):
+        raise UserError("give --src and --ref, or --pairs alone")
     try:
         return Corpus(src=src, tgt=ref, pairs=pairs)
     except ValidationError as error:
-        reason = error.errors()[0].get("ctx", {}).get("error", "")
-        raise UserError(f"give --src and --ref, or --pairs alone ({reason})") from None
+        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 
 
 def _translate_in_chunks(translator: "Translator", lines: Iterable[str]) -> Iterator[str]:
@@ -251,10 +254,12 @@ def _converse(translator: "Translator") -> None:
     """Ask, translate, print, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    prompt = "> " if _is_terminal(sys.stdout) else ""  # a redirected output gets results only
+    prompt = "> "
     while True:
+        if not _is_terminal(sys.stdout):  # a redirected output gets results only
+            typer.echo(prompt, err=True, nl=False)
         try:
-            line = input(prompt)
+            line = input(prompt if _is_terminal(sys.stdout) else "")
         except EOFError:
             typer.echo(err=True)
             return

@@ -21,10 +21,12 @@ from pydantic import (
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
+OnBadLine = Literal["error", "skip"]
 TokenizerKind = Literal["word", "char", "bpe", "unigram"]
 Normalization = Literal["nfkc", "nfkc_cf", "identity"]
 NormPlace = Literal["pre", "post"]
@@ -95,7 +97,7 @@ class DataConfig(Section):
         description="tokens; training pairs with a longer side are dropped and counted, longer "
         "lines to translate are translated in pieces",
     )
-    on_bad_line: Literal["error", "skip"] = Field(
+    on_bad_line: OnBadLine = Field(
         "error",
         description="a line that is not valid UTF-8, TSV or JSON: stop there, or drop and count it",
     )
@@ -112,7 +114,7 @@ class TokenizerConfig(Section):
         description="Unicode normalization of both sides; identity: none, so that translations are "
         "spelt as the training text is; nfkc_cf lower-cases too",
     )
-    max_sentences: PositiveInt = Field(
+    max_sentences: Annotated[int, Field(gt=100)] = Field(
         1_000_000, description="lines to learn from; of more training text, a random sample"
     )
 
@@ -197,14 +199,14 @@ class TrainingConfig(Section):
     label_smoothing: Share = Field(
         0.1, description="probability mass spread evenly over the vocabulary"
     )
-    seed: NonNegativeInt = Field(1, description="of initialisation, data order and dropout")
+    seed: Seed = Field(1, description="of initialisation, data order and dropout")
     device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Precision = Field(
         "auto", description="of the matrix products; auto: bf16 on a GPU that has it, else fp32"
     )
     log_every: PositiveInt = Field(50, description="updates between two logged points")
     save_every: PositiveInt | None = Field(
-        None, description="updates between checkpoints; null: at validations and at the end only"
+        500, description="updates between checkpoints, which validations make too; null: only those"
     )
 
     @field_validator("warmup_steps")

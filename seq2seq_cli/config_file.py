@@ -21,6 +21,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.MarkedYAMLError(
@@ -70,10 +72,9 @@ def load_config(
     raise UserError(_message(path, mistakes))
 
 
-def save_config(config: Config, path: Path) -> None:
-    """Write every option, defaults included; `load_config` reads it back."""
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    path.write_text(text, encoding="utf-8")
+def config_yaml(config: Config) -> str:
+    """Every option, defaults included; `load_config` reads it back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
@@ -99,15 +100,14 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        tree = yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        tree = loader.construct_document(node) if node is not None else {}
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem or 'this is not YAML'}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: this is not YAML ({str(error).splitlines()[0]})") from None
-    if tree is None:
-        tree = {}
     if not isinstance(tree, dict):
         raise UserError(f"{path}: a config is a mapping of sections ({_names(Config)})")
     return tree, node
@@ -124,17 +124,20 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"--set {override}: the value is not YAML") from None
     section = tree
-    for part in parts[:-1]:
-        if not isinstance(section.get(part), dict):
-            section[part] = _long_form(section.get(part))
-        section = section[part]
+    for depth, part in enumerate(parts[:-1], 1):
+        inner = section.get(part)
+        if parts[:depth] == ("model", "layers") and isinstance(inner, int):
+            inner = {"encoder": inner, "decoder": inner}
+        elif inner is None:
+            inner = {}
+        elif not isinstance(inner, dict):
+            raise UserError(
+                f"--set {override}: {'.'.join(parts[:depth])} has no options of its own"
+            )
+        section[part] = inner
+        section = inner
     section[parts[-1]] = value
     return parts
-
-
-def _long_form(value: Any) -> dict[str, Any]:
-    """What `--set model.layers.decoder=2` changes when the file says `layers: 4`."""
-    return {"encoder": value, "decoder": value} if isinstance(value, int) else {}
 
 
 def _place(
@@ -142,9 +145,10 @@ def _place(
 ) -> tuple[int | str | None, str]:
     """The line (or the `--set`) and the full name of an option."""
     name = ".".join(str(part) for part in location)
-    for end in range(len(location), 0, -1):
-        if location[:end] in overrides:
-            return overrides[location[:end]], name
+    for changed, override in reversed(overrides.items()):
+        common = min(len(changed), len(location))
+        if common and changed[:common] == location[:common]:
+            return override, name
     return _line(location, node), name
 
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq_cli.config import Corpus
+from seq2seq_cli.config import Corpus, OnBadLine
 from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.metrics import TextScores, score_text
-from seq2seq_cli.text.parallel import OnBadLine, Pair, read_pairs
+from seq2seq_cli.text.parallel import Pair, read_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
 
 
@@ -117,7 +117,7 @@ def _score_references(translator: Translator, store: TokenStore) -> tuple[float,
         translator.config.training.tokens_per_batch,
     )
     for indices in plan:
-        batch = make_batch(store, indices).to(translator.device)
+        batch = make_batch(store, indices).to(translator.model.device)
         logits_BTV = translator.model(batch.src_BS, batch.tgt_in_BT)
         loss += float(
             F.cross_entropy(

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +40,50 @@ class RunFolder:
             return self.path / "tokenizer.model", self.path / "tokenizer.model"
         return self.path / "src.model", self.path / "tgt.model"
 
-    def must_hold_a_model(self) -> None:
-        """Raises UserError unless there is something to translate with."""
+    def weights(self, *, last: bool) -> Path:
+        """The best model's weights, or the last checkpoint's; UserError if they are not there."""
         if not self.path.is_dir():
             raise UserError(f"there is no run folder {self.path}")
-        for file in (self.config, self.model):
-            if not file.is_file():
-                raise UserError(
-                    f"{self.path} is not the folder of a trained run: it has no {file.name}"
-                )
+        if not self.config.is_file():
+            raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
+        checkpoint = self.last_checkpoint
+        if last and checkpoint is None:
+            raise UserError(f"{self.path} has no checkpoint: leave out --last")
+        if last and checkpoint is not None:
+            return checkpoint / "weights.safetensors"
+        if not self.model.is_file():
+            hint = "; --last takes the last checkpoint" if checkpoint is not None else ""
+            raise UserError(f"{self.path} has no {self.model.name} yet{hint}")
+        return self.model
+
+    def must_be_free(self) -> None:
+        """Raises UserError rather than write a run among somebody's other files."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, not a run folder")
+        own = {path.name for path in vars(self).values()} | {"vocab", "src.model", "tgt.model"}
+        own |= {"tokenizer.model"}
+        names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
+        foreign = [name for name in names if name.removesuffix(".part") not in own]
+        if foreign:
+            raise UserError(
+                f"{self.path} is not a run folder and not empty (it holds {foreign[0]}); "
+                "give the run a --run-dir of its own"
+            )
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """A crash leaves the old file or the new one, never half of one."""
+def write_bytes(path: Path, data: bytes) -> None:
+    """A crash leaves the old file or the new one, never half of one; an error names the file."""
     part = path.with_name(path.name + ".part")
     try:
-        write(part)
+        part.write_bytes(data)
         sync(part)
         part.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)
-    sync(path.parent)
 
 
 def sync(path: Path) -> None:
@@ -75,7 +97,7 @@ def sync(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_bytes(path, text.encode("utf-8"))
 
 
 def read_json(path: Path) -> Any:

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.config import Corpus
+from seq2seq_cli.config import Corpus, OnBadLine
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import sync
-from seq2seq_cli.text.parallel import OnBadLine, Pair, hash_of_files, read_pairs
+from seq2seq_cli.text.parallel import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
 
 _FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
@@ -65,6 +65,10 @@ class Sentences:
     def __getitem__(self, index: int) -> Ids:
         return self._ids[self.offsets[index] : self.offsets[index + 1]]
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self._ids)
+
     def lengths(self) -> Ids:
         """Tokens of every sentence, EOS included."""
         return np.diff(self.offsets).astype(np.int32)
@@ -74,6 +78,7 @@ class TokenStore:
     """Both sides of a corpus as ids, and what was counted while they were made."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
         facts = json.loads((folder / "facts.json").read_text())
         self.facts = StoreFacts(
             facts["pairs"],
@@ -83,6 +88,9 @@ class TokenStore:
         )
         self.src = Sentences(folder, "src")
         self.tgt = Sentences(folder, "tgt")
+        for side, counted in ((self.src, self.facts.src), (self.tgt, self.facts.tgt)):
+            if (len(side), side.num_tokens) != (self.facts.pairs, counted.tokens):
+                raise ValueError(f"{folder} is not whole")
 
     def __len__(self) -> int:
         return len(self.src)
@@ -120,12 +128,15 @@ def open_store(
         ).encode()
     ).hexdigest()[:32]
     folder = cache_folder() / key
-    if not (folder / "facts.json").is_file():
+    try:
+        store = TokenStore(folder)
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: it can be remade
+        shutil.rmtree(folder, ignore_errors=True)
         pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
         if max_length is not None:
             pairs = (pair for pair in pairs if not pair.is_empty)
         _make_store(pairs, tokenizers, folder, max_length)
-    store = TokenStore(folder)
+        store = TokenStore(folder)
     if len(store) == 0:
         reason = (
             f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
@@ -142,6 +153,7 @@ def _make_store(
     """Write a store whole or not at all: into a folder beside it that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+    part.chmod(0o755)  # others may read it, as they may the text
     try:
         with (
             _SideWriter(part, "src") as src,

@@ -18,7 +18,7 @@ from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizer, Tokenizers
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers, load_tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -45,19 +45,15 @@ class Translator:
         Raises UserError saying which file is missing, damaged or does not fit.
         """
         run = RunFolder(run_dir)
-        run.must_hold_a_model()
+        weights = run.weights(last=last)
         for override in overrides:
             if not override.startswith("decoding."):
                 raise UserError(f"--set {override}: a trained run takes only decoding.* options")
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer.shared)
         model = new_model(config, tokenizers)
-        load_weights(model, _last_weights(run) if last else run.model)
+        load_weights(model, weights)
         return cls(model.to(choose_device(device)).eval(), tokenizers, config)
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.projection.weight.device
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translation of every line; of an empty one, an empty one.
@@ -97,7 +93,7 @@ class Translator:
             max_lengths = [
                 int(limit.max_len_factor * len(sources[i])) + limit.max_len_extra for i in batch
             ]
-            found = greedy_search(self.model, src_BS.to(self.device), max_lengths)
+            found = greedy_search(self.model, src_BS.to(self.model.device), max_lengths)
             for i, ids in zip(batch, found, strict=True):
                 outputs[i] = ids
         return outputs
@@ -107,18 +103,6 @@ def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     """A fresh model for these vocabularies."""
     src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
     return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
-
-
-def load_tokenizers(run: RunFolder, shared: bool) -> Tokenizers:
-    src_path, tgt_path = run.tokenizer_paths(shared)
-    src = Tokenizer.load(src_path)
-    return Tokenizers(src, src if shared else Tokenizer.load(tgt_path))
-
-
-def _last_weights(run: RunFolder) -> Path:
-    if run.last_checkpoint is None:
-        raise UserError(f"{run.path} has no checkpoint: only its best model is there")
-    return run.last_checkpoint / "weights.safetensors"
 
 
 def _pieces(ids: list[int], max_length: int) -> list[list[int]]:

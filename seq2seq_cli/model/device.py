@@ -21,5 +21,5 @@ def choose_bf16(precision: Precision, device: torch.device) -> bool:
     Parameters, optimizer and evaluation are fp32 in any case.
     """
     if precision == "auto":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return precision == "bf16"

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config import ModelConfig
@@ -89,6 +90,10 @@ class Transformer(nn.Module):
         for embedding in (self.src_embedding, self.tgt_embedding):
             nn.init.normal_(embedding.weight, std=embedding_std)
             nn.init.zeros_(embedding.weight[self.pad_id].detach())
+
+    @property
+    def device(self) -> torch.device:
+        return self.projection.weight.device
 
     def encode(self, src_BS: Tensor, record: Record | None = None) -> Memory:
         """Read the source; every sentence holds at least one token (its EOS)."""

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.run_folder import write_bytes
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
@@ -31,7 +32,14 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Every parameter once, under its first name: tied ones are not repeated."""
-    save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, path)
+    save_tensors(dict(model.named_parameters()), path)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write whole or not at all."""
+    write_bytes(
+        path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+    )
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

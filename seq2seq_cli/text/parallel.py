@@ -6,13 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from seq2seq_cli.config import Corpus
+from seq2seq_cli.config import Corpus, OnBadLine
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.lines import raw_lines
-
-OnBadLine = Literal["error", "skip"]
 
 
 class Pair(NamedTuple):
@@ -137,7 +135,7 @@ def _parser(corpus: Corpus) -> Callable[[int, tuple[bytes, ...]], Pair]:
             *(_decoded(path, number, raw) for path, raw in zip(corpus.files, row, strict=True))
         )
     path = corpus.pairs
-    split = _split_tsv if ".tsv" in path.suffixes else _split_json
+    split = _split_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _split_json
     return lambda number, row: split(path, number, _decoded(path, number, row[0]))
 
 

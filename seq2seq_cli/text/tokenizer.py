@@ -8,9 +8,10 @@ from typing import NamedTuple, Self
 
 import sentencepiece
 
-from seq2seq_cli.config import Corpus, TokenizerConfig
+from seq2seq_cli.config import Corpus, OnBadLine, TokenizerConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.parallel import OnBadLine, read_pairs
+from seq2seq_cli.run_folder import RunFolder, write_bytes
+from seq2seq_cli.text.parallel import read_pairs
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -64,8 +65,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Self:
+        """Raises UserError when the file is missing or something else."""
         try:
             return cls(path.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
@@ -130,9 +134,27 @@ def fit_tokenizers(
     return Tokenizers(Tokenizer.fit(lines("src"), config), Tokenizer.fit(lines("tgt"), config))
 
 
+def load_tokenizers(run: RunFolder, shared: bool) -> Tokenizers:
+    src_path, tgt_path = run.tokenizer_paths(shared)
+    src = Tokenizer.load(src_path)
+    return Tokenizers(src, src if shared else Tokenizer.load(tgt_path))
+
+
+def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:
+    """Write one file, or two when the vocabularies are separate; returns what went where."""
+    paths = run.tokenizer_paths(tokenizers.is_shared)
+    written = dict(zip(paths, tokenizers, strict=True))
+    for path, tokenizer in written.items():
+        write_bytes(path, tokenizer.model)
+    return written
+
+
 def _one_spaced(text: str) -> str:
-    """All white space (tabs, no-break spaces, Unicode's line ends) becomes single spaces."""
-    return " ".join(text.split())
+    """All white space (tabs, no-break spaces, Unicode's line ends) becomes single spaces.
+
+    A lone surrogate, which is how Python keeps a byte that is not UTF-8, becomes a question mark.
+    """
+    return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
 
 
 def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:

@@ -1,4 +1,4 @@
-"""The start of a run: a new folder with all that the run depends on, or one that may go on."""
+"""The start of a run: a new folder with all that the run depends on, or one that goes on."""
 
 import datetime
 import importlib.metadata
@@ -9,86 +9,125 @@ from typing import Any
 
 import torch
 
+from seq2seq_cli import __version__
 from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import flatten, load_config, save_config, yaml_text
+from seq2seq_cli.config_file import config_yaml, flatten, load_config, yaml_text
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import RunFolder, read_json, write_atomically, write_json
-from seq2seq_cli.training.preparation import Prepared, must_be_same_data
+from seq2seq_cli.run_folder import RunFolder, read_json, write_bytes, write_json
+from seq2seq_cli.text.parallel import hash_of_files
+from seq2seq_cli.text.tokenizer import save_tokenizers
+from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from seq2seq_cli.training.preparation import Prepared
 
 # What a continued run may do otherwise: how long, how often it looks up, and on what device.
-FREE_TO_CHANGE = (
+FREE_TO_CHANGE = {
     "training.max_steps",
     "training.max_epochs",
     "training.device",
     "training.log_every",
     "training.save_every",
-    "validation.",
-)
+    "validation.every",
+    "validation.unit",
+    "validation.patience",
+    "validation.samples",
+}
 
 _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
 
 
-def may_continue(run: RunFolder, config: Config) -> bool:
-    """True if the folder holds a run of this config, False if there is none.
+def config_to_continue(run: RunFolder, config: Config) -> Config | None:
+    """The config with which the folder's run goes on; None if there is no run yet.
 
-    Raises UserError naming the options that differ if it holds a run of another config,
-    and rather than train over a model whose checkpoint is gone.
+    An option that was left out and whose default depends on others keeps the run's value. Raises
+    UserError naming the options that differ if the folder holds a run of another config, and
+    rather than train over a model whose checkpoint is gone, or among other files.
     """
     if not run.is_started:
-        if run.path.exists() and not run.path.is_dir():
-            raise UserError(f"{run.path} is a file, not a run folder")
-        return False
-    begun, wanted = flatten(load_config(run.config)), flatten(config)
+        run.must_be_free()
+        return None
+    begun = load_config(run.config)
+    if "warmup_steps" not in config.training.model_fields_set:
+        kept = {"warmup_steps": begun.training.warmup_steps}
+        config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
+    before, now = flatten(begun), flatten(config)
     differing = [
-        f"  {name}: {yaml_text(begun.get(name))} in the run, {yaml_text(wanted.get(name))} now"
-        for name in dict.fromkeys([*wanted, *begun])
-        if begun.get(name) != wanted.get(name) and not name.startswith(FREE_TO_CHANGE)
+        f"  {name}: {yaml_text(before.get(name))} in the run, {yaml_text(now.get(name))} now"
+        for name in dict.fromkeys([*now, *before])
+        if before.get(name) != now.get(name) and name not in FREE_TO_CHANGE
     ]
     if differing:
+        message = f"{run.path} holds a run of another config; undo the change, or give this one a "
+        raise UserError("\n".join([message + "--run-dir of its own", *differing]))
+    if run.last_checkpoint is None:
         raise UserError(
-            "\n".join(
-                [
-                    f"{run.path} holds a run of another config; give this one a --run-dir of "
-                    "its own, or undo the change",
-                    *differing,
-                ]
-            )
+            f"{run.path} holds a run but no checkpoint to continue from; "
+            "start another one with --run-dir"
         )
-    if run.model.exists() and run.last_checkpoint is None:
-        raise UserError(
-            f"{run.path} holds a trained model but no checkpoint to continue from; "
-            "start another run with --run-dir"
-        )
-    return True
+    return config
 
 
 def begin_run(
-    run: RunFolder, config: Config, prepared: Prepared, device: torch.device, is_continued: bool
-) -> None:
+    run: RunFolder, config: Config, prepared: Prepared, optimizer: torch.optim.Optimizer
+) -> TrainingState:
     """Write what the run depends on; the config comes last, so that it marks a whole beginning."""
-    if is_continued:
-        must_be_same_data(prepared, read_json(run.manifest))
-    else:
-        run.path.mkdir(parents=True, exist_ok=True)
-        paths = run.tokenizer_paths(config.tokenizer.shared)
-        for path, tokenizer in zip(paths, prepared.tokenizers, strict=True):
-            write_atomically(path, lambda part, model=tokenizer.model: part.write_bytes(model))  # type: ignore[misc]
-        write_json(run.manifest, _manifest(config, prepared, device))
-    write_atomically(run.config, lambda part: save_config(config, part))
+    state = TrainingState()
+    run.path.mkdir(parents=True, exist_ok=True)
+    save_tokenizers(run, prepared.tokenizers)
+    write_json(run.manifest, _manifest(config, prepared.device))
+    save_checkpoint(run, prepared.model, optimizer, state)
+    _write_config(run, config)
+    return state
 
 
-def _manifest(config: Config, prepared: Prepared, device: torch.device) -> dict[str, Any]:
-    packages = {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES}
+def continue_run(
+    run: RunFolder, config: Config, prepared: Prepared, optimizer: torch.optim.Optimizer
+) -> TrainingState:
+    """Put model, optimizer and random generators back to the last checkpoint.
+
+    Raises UserError when a file is damaged or the text has changed; then nothing is written.
+    """
+    _must_be_the_same_text(run, config)
+    assert run.last_checkpoint is not None
+    state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
+    _write_config(run, config)
+    return state
+
+
+def _write_config(run: RunFolder, config: Config) -> None:
+    write_bytes(run.config, config_yaml(config).encode("utf-8"))
+
+
+def _must_be_the_same_text(run: RunFolder, config: Config) -> None:
+    manifest = read_json(run.manifest)
+    begun_with = manifest.get("data") if isinstance(manifest, dict) else None
+    if not isinstance(begun_with, dict):
+        raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
+    found = _hashes(config)
+    changed = [f"data.{name}" for name, value in found.items() if begun_with.get(name) != value]
+    if changed:
+        raise UserError(
+            f"the text of {' and '.join(changed)} changed since this run began; "
+            "put it back, or start another run with --run-dir"
+        )
+
+
+def _hashes(config: Config) -> dict[str, str]:
+    data = config.data
+    corpora = {"train": data.train, "valid": data.valid}
+    return {name: hash_of_files(c.files) for name, c in corpora.items() if c is not None}
+
+
+def _manifest(config: Config, device: torch.device) -> dict[str, Any]:
     return {
         "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "seed": config.training.seed,
-        "data": prepared.data_hashes,
+        "data": _hashes(config),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "seq2seq_cli": importlib.metadata.version("seq2seq-cli"),
-        "packages": packages,
+        "seq2seq_cli": __version__,
+        "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
         "git": _git_state(),
     }
 

@@ -9,12 +9,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.weights import load_weights, read_tensors, save_weights
+from seq2seq_cli.model.weights import (
+    load_weights,
+    read_tensors,
+    save_tensors,
+    save_weights,
+)
 from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
+
+_FORMAT = 1  # of state.json; counted up when its fields change
 
 
 @dataclass
@@ -51,17 +57,14 @@ def save_checkpoint(
     part.mkdir()
     try:
         save_weights(model, part / "weights.safetensors")
-        save_file(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
-        save_file(_random_states(), part / "random.safetensors")
-        write_json(part / "state.json", asdict(state))
-        for file in part.iterdir():
-            sync(file)
-        sync(part)
+        save_tensors(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
+        save_tensors(_random_states(), part / "random.safetensors")
+        write_json(part / "state.json", {"format": _FORMAT, **asdict(state)})
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
+    if folder.exists():  # else the old one is all there is, after a crash between these renames
+        shutil.rmtree(old, ignore_errors=True)
         folder.rename(old)
     part.rename(folder)
     sync(folder.parent)
@@ -79,6 +82,8 @@ def load_checkpoint(
     load_weights(model, folder / "weights.safetensors")
     _restore_optimizer(folder / "optimizer.safetensors", model, optimizer)
     random = read_tensors(folder / "random.safetensors")
+    if "cpu" not in random:
+        raise UserError(f"{folder / 'random.safetensors'} is damaged: it lacks a state")
     torch.set_rng_state(random["cpu"])
     if "cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
@@ -86,8 +91,10 @@ def load_checkpoint(
 
 
 def _read_state(path: Path) -> TrainingState:
+    values = read_json(path)
+    if isinstance(values, dict) and values.pop("format", None) != _FORMAT:
+        raise UserError(f"{path} was written by another version of this program")
     try:
-        values = read_json(path)
         return TrainingState(**{**values, "window": Window(**values["window"])})
     except (TypeError, KeyError):
         raise UserError(f"{path} is damaged: it is not the state of a run") from None
@@ -103,11 +110,15 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 def _restore_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     parameters = dict(model.named_parameters())
+    found: set[str] = set()
     for full_name, tensor in read_tensors(path).items():
         name, _, key = full_name.rpartition("/")
         if name not in parameters or tensor.shape not in (parameters[name].shape, ()):
             raise UserError(f"{path} does not fit the model: {full_name}")
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
+        found.add(name)
+    if found and found != set(parameters):  # before the first update it holds nothing
+        raise UserError(f"{path} is damaged: it lacks {min(set(parameters) - found)}")
 
 
 def _random_states() -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM ask for an end; the loop ends when what it has can be saved."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
         request.signal = signal.Signals(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this update; a second Ctrl-C ends at once\n")
 
     for number in before:
         signal.signal(number, note)

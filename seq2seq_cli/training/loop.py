@@ -12,22 +12,16 @@ import torch
 from torch import nn
 
 from seq2seq_cli.config import Config, Metric, TrainingConfig
-from seq2seq_cli.data.batches import Batch, Epochs
-from seq2seq_cli.decoding.translator import Translator, new_model
+from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, evaluate
-from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_weights
-from seq2seq_cli.run_folder import RunFolder, write_atomically
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.allocator import keep_freed_memory
-from seq2seq_cli.training.beginning import begin_run, may_continue
-from seq2seq_cli.training.checkpoint import (
-    TrainingState,
-    Window,
-    load_checkpoint,
-    save_checkpoint,
-)
+from seq2seq_cli.training.beginning import begin_run, config_to_continue, continue_run
+from seq2seq_cli.training.checkpoint import TrainingState, Window, save_checkpoint
 from seq2seq_cli.training.interruption import stop_on_signals
 from seq2seq_cli.training.loss import sequence_loss
 from seq2seq_cli.training.monitor import Monitor
@@ -45,66 +39,48 @@ def train(config: Config, run_dir: Path) -> None:
 
     Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
     """
-    run, training = RunFolder(run_dir), config.training
-    is_continued = may_continue(run, config)
     keep_freed_memory()
-    device = choose_device(training.device)
-    use_bf16 = choose_bf16(training.precision, device)
-    prepared = prepare(config, run if is_continued else None)
-    epochs = Epochs(prepared.train, training.tokens_per_batch, training.seed)
-    total_steps = count_steps(training, len(epochs))
-
-    torch.manual_seed(training.seed)
-    model = new_model(config, prepared.tokenizers).to(device)
+    run = RunFolder(run_dir)
+    continued = config_to_continue(run, config)
+    config = continued or config
+    training = config.training
+    prepared = prepare(config, run if continued else None)
+    model, epochs, total_steps = prepared.model, prepared.epochs, prepared.total_steps
     optimizer = build_optimizer(model, training)
-    state = TrainingState()
-    begin_run(run, config, prepared, device, is_continued)
-    if run.last_checkpoint is not None:
-        state = load_checkpoint(run.last_checkpoint, model, optimizer)
+    start = continue_run if continued else begin_run
+    state = start(run, config, prepared, optimizer)
     if is_finished(config, state, total_steps):
-        logger.info("%s is finished: %s updates", run.path, f"{state.step:,}")
+        logger.info("%s", finished_line(run, config, state))
         return
 
     translator = Translator(model, prepared.tokenizers, config)
-    summary = summarize(config, prepared, model, epochs, total_steps, device, use_bf16)
     with Monitor(run, state.step, total_steps) as monitor, stop_on_signals() as stop:
-        logger.info("%s", summary)
+        logger.info("%s", summarize(config, prepared))
         logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(run.config.read_text(encoding="utf-8"))
         while not is_finished(config, state, total_steps):
             started = time.perf_counter()
             batches = epochs.batches(state.epoch, state.position, training.accumulation)
             lr = set_lr(optimizer, training, state.step + 1, total_steps)
-            with_precision = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16)
-            update = train_step(model, optimizer, batches, training, with_precision, state.step + 1)
+            autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=prepared.use_bf16)
+            update = train_step(model, optimizer, batches, training, autocast, state.step + 1)
             advance(state, batches, len(epochs), update, time.perf_counter() - started)
             monitor.advance()
             is_last = state.step == total_steps
             if state.step % training.log_every == 0 or is_last:
                 log_point(monitor, state, update, lr)
-            is_validated = is_last or validation_is_due(config, state)
-            if is_validated:
+            validates = is_last or validation_is_due(config, state)
+            if validates and prepared.valid is not None:
                 validate(translator, prepared.valid, state, monitor, run)
-            if is_validated or stop.is_made or save_is_due(training, state):
+            if validates or stop.is_made or save_is_due(training, state):
+                if prepared.valid is None:  # the last model is the best one
+                    save_weights(model, run.model)
                 save_checkpoint(run, model, optimizer, state)
             if stop.is_made and not is_finished(config, state, total_steps):
-                raise Interrupted(
-                    f"stopped and saved at step {state.step:,}; the same command continues",
-                    stop.exit_status,
-                )
-    logger.info("%s", closing_line(run, config, state))
-
-
-def check(config: Config) -> str:
-    """What `train` would do, in a page; reads everything and trains nothing."""
-    training = config.training
-    device = choose_device(training.device)
-    prepared = prepare(config)
-    epochs = Epochs(prepared.train, training.tokens_per_batch, training.seed)
-    total_steps = count_steps(training, len(epochs))
-    model = new_model(config, prepared.tokenizers)
-    use_bf16 = choose_bf16(training.precision, device)
-    return summarize(config, prepared, model, epochs, total_steps, device, use_bf16)
+                message = f"stopped and saved at step {state.step:,}; the same command continues"
+                logger.debug("%s", message)
+                raise Interrupted(message, stop.exit_status)
+        logger.info("%s", finished_line(run, config, state))
 
 
 class Update(NamedTuple):
@@ -127,7 +103,7 @@ def train_step(
     Raises UserError before the update if the gradients are not finite.
     """
     model.train()
-    device = model.projection.weight.device
+    device = model.device
     num_tokens = sum(batch.num_tokens for batch in batches)
     total = 0.0
     for batch in (batch.to(device) for batch in batches):
@@ -181,34 +157,29 @@ def log_point(monitor: Monitor, state: TrainingState, update: Update, lr: float)
 
 def validate(
     translator: Translator,
-    held_out: HeldOut | None,
+    held_out: HeldOut,
     state: TrainingState,
     monitor: Monitor,
     run: RunFolder,
 ) -> None:
-    """Score, and keep the model if it is the best so far.
-
-    Without validation text the last model is the best one.
-    """
+    """Score, and keep the model if it is the best so far."""
     config = translator.config.validation
-    is_best = True
-    if held_out is not None:
-        scores = evaluate(translator, held_out, decode=config.decode)
-        score = scores.metrics()[config.metric]
-        is_best = is_better(config.metric, score, state.best_score)
-        monitor.validation_point(state.step, scores, is_best)
-        if scores.hypotheses and config.samples:
-            monitor.samples(state.step, held_out, scores, config.samples)
-        state.validations_without_best = 0 if is_best else state.validations_without_best + 1
-        if is_best:
-            state.best_step, state.best_score = state.step, score
+    scores = evaluate(translator, held_out, decode=config.decode)
+    score = scores.metrics()[config.metric]
+    is_best = is_better(config.metric, score, state.best_score)
+    monitor.validation_point(state.step, scores, is_best)
+    if scores.hypotheses and config.samples:
+        monitor.samples(state.step, held_out, scores, config.samples)
+    state.validations_without_best = 0 if is_best else state.validations_without_best + 1
     if is_best:
-        write_atomically(run.model, lambda part: save_weights(translator.model, part))
+        state.best_step, state.best_score = state.step, score
+        save_weights(translator.model, run.model)
 
 
 def is_better(metric: Metric, score: float, best: float | None) -> bool:
-    if best is None:
-        return True
+    """A score that is no number is never better."""
+    if best is None or not math.isfinite(score):
+        return math.isfinite(score)
     return score < best if metric in LOWER_IS_BETTER else score > best
 
 
@@ -224,8 +195,6 @@ def is_out_of_patience(config: Config, state: TrainingState) -> bool:
 
 def validation_is_due(config: Config, state: TrainingState) -> bool:
     """At the end of every n-th epoch, or after every n-th update."""
-    if config.data.valid is None:
-        return False
     validation = config.validation
     if validation.unit == "steps":
         return state.step % validation.every == 0
@@ -236,18 +205,19 @@ def save_is_due(config: TrainingConfig, state: TrainingState) -> bool:
     return config.save_every is not None and state.step % config.save_every == 0
 
 
-def count_steps(config: TrainingConfig, batches_per_epoch: int) -> int:
-    """Updates until max_steps or max_epochs, whichever comes first."""
-    if config.max_epochs is None:
-        return config.max_steps
-    return min(config.max_steps, config.max_epochs * -(-batches_per_epoch // config.accumulation))
-
-
-def closing_line(run: RunFolder, config: Config, state: TrainingState) -> str:
-    if state.best_score is None:
-        return f"done: {run.model} is the model after {state.step:,} updates"
-    how = "stopped early" if is_out_of_patience(config, state) else "done"
-    return (
-        f"{how}: {run.model} is the best model, of step {state.best_step:,}, "
-        f"with validation {config.validation.metric} {state.best_score:.3f}"
+def finished_line(run: RunFolder, config: Config, state: TrainingState) -> str:
+    """Why the run is at its end, and where its model is."""
+    why = (
+        "no better score within validation.patience"
+        if is_out_of_patience(config, state)
+        else ("all updates made")
     )
+    which = (
+        "the last"
+        if state.best_score is None
+        else (
+            f"the best, of step {state.best_step:,}, "
+            f"with validation {config.validation.metric} {state.best_score:.3f}"
+        )
+    )
+    return f"finished after {state.step:,} updates ({why}): {run.model} is {which}"

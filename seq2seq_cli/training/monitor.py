@@ -12,7 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from seq2seq_cli.evaluation import HeldOut, Scores
-from seq2seq_cli.run_folder import RunFolder, write_atomically
+from seq2seq_cli.run_folder import RunFolder, write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Monitor:
         self._log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger("seq2seq_cli").addHandler(self._log_file)
         self._metrics = run.metrics.open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(run.path), purge_step=step + 1 if step else None)
+        self._tensorboard = SummaryWriter(str(run.path), purge_step=step + 1)
         self._total = total_steps
         self._first_step = step
         self._started = time.monotonic()
@@ -104,12 +104,19 @@ class Monitor:
 
 
 def _forget_after(run: RunFolder, step: int) -> None:
-    if not run.metrics.exists():
-        return
-    lines = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-    if len(kept) < len(lines):
-        write_atomically(run.metrics, lambda part: part.write_text("".join(kept), "utf-8"))
+    """Drop the points after a step, and what a crash left half-written."""
+    if run.metrics.exists():
+        lines = run.metrics.read_bytes().splitlines(keepends=True)
+        kept = b"".join(line for line in lines if 0 <= _step_of(line) <= step)
+        write_bytes(run.metrics, kept)
+
+
+def _step_of(line: bytes) -> int:
+    """The step of a line of metrics.jsonl; -1 for a line that is none."""
+    try:
+        return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
+    except (ValueError, TypeError, KeyError):
+        return -1
 
 
 def _cell(text: str) -> str:

@@ -3,39 +3,32 @@
 import torch
 
 from seq2seq_cli.config import Config
-from seq2seq_cli.data.batches import Epochs
 from seq2seq_cli.data.store import SideFacts
+from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.parallel import Audit
 from seq2seq_cli.training.preparation import Prepared
 
 
-def summarize(
-    config: Config,
-    prepared: Prepared,
-    model: Transformer,
-    epochs: Epochs,
-    total_steps: int,
-    device: torch.device,
-    use_bf16: bool,
-) -> str:
+def summarize(config: Config, prepared: Prepared) -> str:
     """One aligned line for each thing worth knowing before training time is spent."""
-    rows = [("training text", _training_text(prepared.train_audit, prepared, config))]
+    rows = [("training text", _training_text(config, prepared))]
     if prepared.valid is not None and prepared.valid_audit is not None:
-        rows.append(("validation text", _held_out_text(prepared)))
+        rows.append(("validation text", _held_out_text(prepared.valid, prepared.valid_audit)))
     rows += [
         ("tokens", _tokens(prepared)),
         ("vocabulary", _vocabulary(config, prepared)),
-        ("model", _model(config, model)),
-        ("parameters", _parameters(model)),
-        ("training", _training(config, epochs, total_steps)),
-        ("device", f"{_device_name(device)}, {'bf16' if use_bf16 else 'fp32'}"),
+        ("model", _model(config)),
+        ("parameters", _parameters(prepared.model)),
+        ("training", _training(config, prepared)),
+        ("device", _device(prepared)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
 
-def _training_text(audit: Audit, prepared: Prepared, config: Config) -> str:
+def _training_text(config: Config, prepared: Prepared) -> str:
+    audit = prepared.train_audit
     dropped = [
         (audit.empty, "with an empty side"),
         (prepared.train.facts.too_long, f"over {config.data.max_length:,} tokens"),
@@ -45,11 +38,9 @@ def _training_text(audit: Audit, prepared: Prepared, config: Config) -> str:
     return f"{len(prepared.train):,} pairs; dropped: {reasons or 'none'}"
 
 
-def _held_out_text(prepared: Prepared) -> str:
-    assert prepared.valid is not None
-    assert prepared.valid_audit is not None
-    audit, facts = prepared.valid_audit, prepared.valid.store.facts
-    text = f"{len(prepared.valid.pairs):,} pairs"
+def _held_out_text(valid: HeldOut, audit: Audit) -> str:
+    facts = valid.store.facts
+    text = f"{len(valid.pairs):,} pairs"
     text += f", {audit.bad:,} unreadable left out" if audit.bad else ""
     text += f", {audit.empty:,} with an empty side" if audit.empty else ""
     unknown = facts.src.unknown + facts.tgt.unknown
@@ -75,7 +66,7 @@ def _vocabulary(config: Config, prepared: Prepared) -> str:
     return f"{sizes} {config.tokenizer.kind}"
 
 
-def _model(config: Config, model: Transformer) -> str:
+def _model(config: Config) -> str:
     shape = config.model
     return (
         f"{shape.layers.encoder}+{shape.layers.decoder} layers, d_model {shape.d_model}, "
@@ -90,18 +81,19 @@ def _parameters(model: Transformer) -> str:
     return f"{sum(counts.values()):,} ({parts}{tied})"
 
 
-def _training(config: Config, epochs: Epochs, total_steps: int) -> str:
-    training = config.training
-    passes = total_steps * training.accumulation / len(epochs)
+def _training(config: Config, prepared: Prepared) -> str:
+    training, epochs = config.training, prepared.epochs
+    passes = prepared.total_steps / prepared.updates_per_epoch
     return (
-        f"{total_steps:,} updates, {passes:.1f} epochs of {len(epochs):,} batches "
+        f"{prepared.total_steps:,} updates, {passes:.1f} epochs of {len(epochs):,} batches "
         f"({epochs.padding():.1%} padding); {training.optimizer}, lr {training.lr:g}, "
         f"{training.schedule} after {training.warmup_steps:,} updates of warm-up"
     )
 
 
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
+def _device(prepared: Prepared) -> str:
+    precision = "bf16" if prepared.use_bf16 else "fp32"
+    if prepared.device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(prepared.device)}), {precision}"
     threads = torch.get_num_threads()
-    return f"{device.type} ({threads} thread{'s' if threads > 1 else ''})"
+    return f"{prepared.device.type} ({threads} thread{'s' * (threads > 1)}), {precision}"

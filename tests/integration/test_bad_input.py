@@ -1,13 +1,16 @@
 """Broken configs and corpora: exit status 2, one clear message, nothing half-written."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from commands import Command
 from number_task import numbers_config
+from safetensors.torch import save
 
 Break = Callable[[Path, dict], object]
 
@@ -129,7 +132,7 @@ def test_there_are_thirty_of_them():
         (("train", "nowhere.yaml"), "there is no config file nowhere.yaml"),
         (("train",), "Missing argument 'CONFIG'"),
         (("translate", "nowhere", "x"), "there is no run folder nowhere"),
-        (("translate", ".", "x"), "is not the folder of a trained run: it has no config.yaml"),
+        (("translate", ".", "x"), ". is not a run folder: it has no config.yaml"),
         (("trian", "x.yaml"), "No such command 'trian'. Did you mean 'train'?"),
         (("train", "x.yaml", "--sett", "a=b"), "No such option: --sett"),
         (("eval", ".", "--src", "a"), "give --src and --ref, or --pairs alone"),
@@ -143,7 +146,8 @@ def test_a_wrong_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
     assert expected in result.stderr
 
 
-def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path):
+def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "in").write_text("1\n")
     out = tmp_path / "out"
     cases = {
@@ -162,8 +166,6 @@ def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path):
 
 
 def copy_of(run: Path, target: Path) -> Path:
-    import shutil
-
     return Path(shutil.copytree(run, target))
 
 
@@ -191,12 +193,21 @@ def test_a_damaged_checkpoint_is_refused_and_a_lost_one_not_trained_over(
     trained, numbers, seq2seq, tmp_path
 ):
     train = ("train", numbers / "numbers.yaml", "--set", "training.max_steps=400", "--run-dir")
-    for name in ("state.json", "weights.safetensors", "optimizer.safetensors"):
-        run = copy_of(trained, tmp_path / name)
-        (run / "checkpoint" / name).write_bytes(b"{}" if name == "state.json" else b"x")
+    damage = {
+        "state.json": b"{}",
+        "weights.safetensors": b"x",
+        "optimizer.safetensors": b"",
+        "random.safetensors": save({"other": torch.zeros(1)}),
+        "../manifest.json": b"[1]",
+    }
+    for name, content in damage.items():
+        run = copy_of(trained, tmp_path / Path(name).name)
+        config = (run / "config.yaml").read_bytes()
+        (run / "checkpoint" / name).write_bytes(content)
         result = seq2seq(*train, run)
-        assert result.exit_code == 2
-        assert name in result.stderr
+        assert result.exit_code == 2, name
+        assert Path(name).name in result.stderr
+        assert (run / "config.yaml").read_bytes() == config
     run = copy_of(trained, tmp_path / "lost")
     for path in (run / "checkpoint").iterdir():
         path.unlink()
@@ -204,3 +215,22 @@ def test_a_damaged_checkpoint_is_refused_and_a_lost_one_not_trained_over(
     assert result.exit_code == 2
     assert "no checkpoint to continue from" in result.stderr
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["step"] == 20
+
+
+def test_a_run_is_not_written_among_other_files(numbers, seq2seq, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path)
+    assert result.exit_code == 2
+    assert "not empty (it holds thesis.tex)" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_line_of_metrics_that_a_crash_halved_is_dropped(trained, numbers, seq2seq, tmp_path):
+    run = copy_of(trained, tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('\n[1]\n{"step": 361, "x": 1}\n{"step": 3')
+    more = ("--set", "training.max_steps=361")
+    assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
+    points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in points][-3:] == [360, 361, 361]
+    assert "x" not in points[-1]

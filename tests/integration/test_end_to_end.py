@@ -4,14 +4,19 @@ import gzip
 import json
 import random
 import shutil
+import signal
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from commands import Command
 from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from seq2seq_cli import cli
 
 SCALARS = {
     "train/loss",
@@ -84,7 +89,8 @@ def hostile_lines(count: int) -> list[bytes]:
     return [generator.choice(kinds[:12]) for _ in range(count - len(kinds))] + kinds
 
 
-def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_path):
+def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_LINES_AT_ONCE", 70)
     lines = hostile_lines(300)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
     result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out")
@@ -100,15 +106,11 @@ def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_pat
 
 
 def test_at_a_terminal_it_asks_until_the_input_ends(trained, seq2seq, monkeypatch):
-    from seq2seq_cli import cli
-
-    monkeypatch.setattr(cli, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(cli, "_is_terminal", lambda stream: stream is sys.stdin)
     result = seq2seq("translate", trained, stdin="1 2\n\n3\n")
-    assert [line.removeprefix("> ") for line in result.stdout.splitlines()][:3] == [
-        "one two",
-        "",
-        "three",
-    ]
+    assert result.stdout == "one two\n\nthree\n"
+    assert result.stderr == "> > > > \n"
+    assert "readline" in sys.modules  # line editing and history
 
 
 def test_eval_scores_the_validation_text_as_the_best_step_logged_it(trained, seq2seq):
@@ -191,6 +193,7 @@ def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
     assert manifest["packages"]["torch"]
     log = (trained / "train.log").read_text()
     assert "step 20/360" in log
+    assert "finished after 360 updates" in log
     assert "3,000 pairs; dropped: none" in log
 
 
@@ -204,7 +207,7 @@ def test_training_again_says_that_it_is_finished(trained, numbers, seq2seq):
     before = metrics_of(trained)
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained)
     assert result.exit_code == 0
-    assert "is finished: 360 updates" in result.stderr
+    assert "finished after 360 updates (all updates made)" in result.stderr
     assert metrics_of(trained) == before
 
 
@@ -243,10 +246,10 @@ def test_an_interrupted_run_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, 
     assert steps == [20, 40, 60]
 
 
-def _interrupt_at_step(patch: pytest.MonkeyPatch, stop_at: int) -> None:
-    """Send SIGINT, as Ctrl-C does, right after the given update."""
-    import signal
-
+def _interrupt_at_step(
+    patch: pytest.MonkeyPatch, stop_at: int, number: signal.Signals = signal.SIGINT
+) -> None:
+    """Send a signal, SIGINT as Ctrl-C does, right after the given update."""
     from seq2seq_cli.training import loop
 
     real = loop.advance
@@ -254,14 +257,12 @@ def _interrupt_at_step(patch: pytest.MonkeyPatch, stop_at: int) -> None:
     def advance_and_interrupt(state, *arguments):
         real(state, *arguments)
         if state.step == stop_at:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
     patch.setattr(loop, "advance", advance_and_interrupt)
 
 
 def test_a_second_ctrl_c_ends_at_once(numbers, seq2seq, tmp_path, monkeypatch):
-    import signal
-
     from seq2seq_cli.training import loop
 
     def interrupt_twice(*arguments, **options):
@@ -279,10 +280,10 @@ def test_patience_ends_a_run_that_does_not_get_better(numbers, seq2seq, tmp_path
     run = tmp_path / "run"
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
     assert result.exit_code == 0
-    assert "stopped early" in result.stderr
+    assert "no better score within validation.patience" in result.stderr
     assert [p["step"] for p in metrics_of(run) if "valid/loss" in p] == [5, 10, 15]
     again = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
-    assert "is finished: 15 updates" in again.stderr
+    assert "finished after 15 updates (no better score" in again.stderr
 
 
 def test_validation_by_epochs_and_an_end_by_epochs(numbers, seq2seq, tmp_path):
@@ -350,3 +351,98 @@ def test_the_same_command_gives_the_same_bits(numbers, seq2seq, tmp_path):
         assert train_short(seq2seq, config, run).exit_code == 0
     one, other = (load_file(run / "model.safetensors") for run in runs)
     assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_a_finished_run_can_be_trained_for_longer(numbers, seq2seq, tmp_path):
+    """Also when the warm-up was left out, whose default depends on the number of updates."""
+    config = yaml.safe_load((numbers / "numbers.yaml").read_text())
+    del config["training"]["warmup_steps"]
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
+    run = tmp_path / "run"
+    assert train_short(seq2seq, tmp_path / "x.yaml", run).exit_code == 0
+    longer = ("--set", "training.max_steps=80", "--set", "validation.every=25")
+    assert seq2seq("train", tmp_path / "x.yaml", "--run-dir", run, *longer).exit_code == 0
+    assert metrics_of(run)[-1]["step"] == 80
+    assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 6
+
+
+def test_what_is_the_best_may_not_change_half_way(trained, numbers, seq2seq):
+    config = numbers / "numbers.yaml"
+    result = seq2seq("train", config, "--run-dir", trained, "--set", "validation.metric=bleu")
+    assert result.exit_code == 2
+    assert "validation.metric: loss in the run, bleu now" in result.stderr
+
+
+def test_a_run_stopped_before_any_validation_can_be_used_and_continued(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        _interrupt_at_step(patch, 3)
+        assert train_short(seq2seq, numbers / "numbers.yaml", run).exit_code == 130
+    result = seq2seq("translate", run, "1")
+    assert result.exit_code == 2
+    assert "no model.safetensors yet; --last takes the last checkpoint" in result.stderr
+    assert seq2seq("translate", run, "--last", "1").exit_code == 0
+
+
+def test_sigterm_saves_and_exits_with_its_own_status(numbers, seq2seq, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        _interrupt_at_step(patch, 5, signal.SIGTERM)
+        result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
+    assert result.exit_code == 143
+    assert "saved at step 5" in result.stderr
+
+
+def test_a_crash_before_the_first_save_is_started_over(numbers, seq2seq, tmp_path, monkeypatch):
+    from seq2seq_cli.training import loop
+
+    class PowerCut(BaseException):
+        pass
+
+    def cut(*arguments):
+        raise PowerCut
+
+    config, whole, parts = numbers / "numbers.yaml", tmp_path / "whole", tmp_path / "parts"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "train_step", cut)
+        with pytest.raises(PowerCut):
+            train_short(seq2seq, config, parts)
+    for run in (whole, parts):
+        assert train_short(seq2seq, config, run).exit_code == 0
+    ours, theirs = (load_file(run / "model.safetensors") for run in (parts, whole))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_damaged_caches_are_made_anew(numbers, seq2seq, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path))
+    expected = seq2seq("check", numbers / "numbers.yaml").stdout
+    for name, content in {"facts.json": b"", "src.ids": b"", "tgt.offsets": b"x" * 8}.items():
+        for store in tmp_path.iterdir():
+            (store / name).write_bytes(content)
+        assert seq2seq("check", numbers / "numbers.yaml").stdout == expected
+
+
+def test_bytes_that_are_not_utf8_in_a_sentence_are_no_error(trained, seq2seq):
+    result = seq2seq("translate", trained, "1 \udcff 2")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_files_of_a_run_are_readable_as_any_other_file(trained, tmp_path):
+    (tmp_path / "plain").write_text("")
+    mode = (tmp_path / "plain").stat().st_mode
+    files = [path for path in trained.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode for path in files} == {mode}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_learns_the_task_too(numbers, seq2seq, tmp_path):
+    run = tmp_path / "run"
+    trained = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, "--device", "cuda")
+    assert trained.exit_code == 0
+    assert "cuda (" in trained.stderr
+    for device in ("cuda", "cpu"):
+        result = seq2seq("eval", run, "--json", "--device", device)
+        assert json.loads(result.stdout)["exact_match"] >= 95

@@ -28,12 +28,22 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+def imported_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative import"
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_down(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("seq2seq_cli."):
-            imported = (node.module or "").split(".")[1]
-            assert imported == room(path) or RANK[imported] < RANK[room(path)], node.module
+        for name in imported_names(node):
+            package, *rest = name.split(".")
+            if package == "seq2seq_cli" and rest and rest[0] in RANK:
+                assert rest[0] == room(path) or RANK[rest[0]] < RANK[room(path)], name
 
 
 def test_the_package_is_where_this_test_looks():
