@@ -136,7 +136,8 @@ def translate(
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
-    At a terminal, without sentences or a file, it asks for them one by one.
+    At a terminal, without sentences or a file, it asks for them one by one. From a file or pipe it
+    takes 2,000 lines at a time, to translate those of like length together.
     """
     if sentences and input_file:
         raise UserError("give sentences or --input, not both")

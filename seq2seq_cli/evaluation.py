@@ -42,6 +42,7 @@ class Scores:
     loss: float  # nats per target token, EOS included, without label smoothing
     accuracy: float  # percent of target tokens that are the likeliest after their prefix
     num_tokens: int
+    num_lines: int
     text: TextScores | None = None
     hypotheses: tuple[str, ...] = ()
 
@@ -70,7 +71,8 @@ class Scores:
             if self.text is not None
             else {}
         )
-        return {**self.metrics(), "num_tokens": self.num_tokens, **signatures}
+        counts = {"num_lines": self.num_lines, "num_tokens": self.num_tokens}
+        return {**self.metrics(), **counts, **signatures}
 
 
 def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bool) -> Scores:
@@ -102,6 +104,7 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
         num_tokens=num_tokens,
+        num_lines=len(held_out.pairs),
         text=score_text(hypotheses, references, bleu_tokenize) if decode else None,
         hypotheses=tuple(hypotheses),
     )

@@ -22,6 +22,8 @@ from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers, load_tokenize
 
 logger = logging.getLogger(__name__)
 
+_FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
+
 
 class Translator:
     """A trained model with its tokenizers."""
@@ -40,15 +42,18 @@ class Translator:
         *,
         last: bool = False,
     ) -> Self:
-        """The best model of a run, or its last one, with `decoding.key=value` overrides.
+        """The best model of a run, or its last one, with `key=value` overrides of its config.
 
         Raises UserError saying which file is missing, damaged or does not fit.
         """
         run = RunFolder(run_dir)
         weights = run.weights(last=last)
         for override in overrides:
-            if not override.startswith("decoding."):
-                raise UserError(f"--set {override}: a trained run takes only decoding.* options")
+            if not override.startswith(_FREE_OF_TRAINING):
+                raise UserError(
+                    f"--set {override}: a trained run takes only decoding.* options and "
+                    "validation.bleu_tokenize"
+                )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer.shared)
         model = new_model(config, tokenizers)

@@ -142,7 +142,7 @@ def advance(
 
 
 def log_point(monitor: Monitor, state: TrainingState, update: Update, lr: float) -> None:
-    """Log the means since the last point, and begin anew."""
+    """Log what happened since the last point (lr and grad_norm of this update), and begin anew."""
     window, state.window = state.window, Window()
     scalars = {
         "loss": window.loss / window.num_tokens,

@@ -1,5 +1,6 @@
 """Everything before the first update: audit the text, make it ids, build the model."""
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.parallel import Audit, audit_training_text
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,13 @@ def prepare(config: Config, run: RunFolder | None = None) -> Prepared:
     """
     data, training = config.data, config.training
     device = choose_device(training.device)
+    logger.info("reading %s", ", ".join(map(str, data.train.files)))
     train_audit, valid_audit = audit_training_text(data.train, data.valid, data.on_bad_line)
-    tokenizers = (
-        load_tokenizers(run, config.tokenizer.shared)
-        if run is not None
-        else fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
-    )
+    if run is not None:
+        tokenizers = load_tokenizers(run, config.tokenizer.shared)
+    else:
+        logger.info("learning the vocabulary (%s)", config.tokenizer.kind)
+        tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
     train = open_store(data.train, tokenizers, data.on_bad_line, data.max_length)
     valid = read_held_out(data.valid, tokenizers, data.on_bad_line) if data.valid else None
     epochs = Epochs(train, training.tokens_per_batch, training.seed)

@@ -138,13 +138,14 @@ def test_eval_prints_a_table_and_can_leave_out_decoding(trained, numbers, seq2se
     assert "nats per target token" in table
     assert "version:" in table
     report = json.loads(seq2seq("eval", trained, *files, "--loss-only", "--json").stdout)
-    assert set(report) == {"loss", "perplexity", "accuracy", "num_tokens"}
+    assert set(report) == {"loss", "perplexity", "accuracy", "num_lines", "num_tokens"}
 
 
 def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
     (tmp_path / "x.jsonl").write_text('{"src": "", "tgt": "one"}\n{"src": "2", "tgt": "two"}\n')
     report = json.loads(seq2seq("eval", trained, "--pairs", tmp_path / "x.jsonl", "--json").stdout)
     assert report["exact_match"] == 50
+    assert report["num_lines"] == 2
     assert report["num_tokens"] == 4
 
 
