@@ -53,7 +53,7 @@ app = typer.Typer(
     name="seq2seq",
     cls=_Program,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -92,7 +92,7 @@ Last = Annotated[bool, typer.Option("--last", help="Use the last model, not the 
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
+    epilog="**Examples**\n\n"
     "seq2seq train configs/quickstart.yaml\n\n"
     "seq2seq train configs/quickstart.yaml --run-dir runs/deep --set model.layers=4\n\n"
     "tensorboard --logdir runs"
@@ -114,7 +114,7 @@ def train(
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
+    epilog="**Examples**\n\n"
     'seq2seq translate runs/quickstart "ich möchte ein Bier."\n\n'
     "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
     "cat test.de | seq2seq translate runs/quickstart > test.en\n\n"
@@ -156,7 +156,7 @@ def translate(
 
 @app.command(
     "eval",
-    epilog="[bold]Examples[/bold]\n\n"
+    epilog="**Examples**\n\n"
     "seq2seq eval runs/quickstart --src test.de --ref test.en\n\n"
     "seq2seq eval runs/quickstart --json      (on the run's own validation text)",
 )
@@ -184,7 +184,7 @@ def evaluate(
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
+    epilog="**Examples**\n\n"
     "seq2seq vocab configs/quickstart.yaml\n\n"
     "seq2seq vocab configs/quickstart.yaml --set tokenizer.kind=char --output /tmp/vocabulary"
 )
@@ -205,7 +205,7 @@ def vocab(
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
+    epilog="**Examples**\n\n"
     "seq2seq check configs/quickstart.yaml\n\n"
     "seq2seq check configs/quickstart.yaml --set data.max_length=20"
 )
