@@ -8,6 +8,7 @@ One folder a corpus, made once and found again by the hash of everything it depe
 import hashlib
 import itertools
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -53,11 +54,10 @@ class Sentences:
     """The ids of one side; `sentences[i]` is a view into the file."""
 
     def __init__(self, folder: Path, side: str) -> None:
-        self.offsets: Offsets = np.memmap(folder / f"{side}.offsets", np.int64, "r")
-        ids = folder / f"{side}.ids"  # a file of no bytes cannot be mapped
-        self._ids: Ids = (
-            np.memmap(ids, np.int32, "r") if ids.stat().st_size else np.empty(0, np.int32)
-        )
+        self._offsets_file = _map(folder / f"{side}.offsets")
+        self._ids_file = _map(folder / f"{side}.ids")
+        self.offsets: Offsets = np.frombuffer(self._offsets_file, np.int64)
+        self._ids: Ids = np.frombuffer(self._ids_file, np.int32)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -69,9 +69,22 @@ class Sentences:
     def num_tokens(self) -> int:
         return len(self._ids)
 
+    def release(self) -> None:
+        """Give back the memory of what was read; the operating system keeps it as file cache."""
+        for file in (self._offsets_file, self._ids_file):
+            if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                file.madvise(mmap.MADV_DONTNEED)
+
     def lengths(self) -> Ids:
         """Tokens of every sentence, EOS included."""
         return np.diff(self.offsets).astype(np.int32)
+
+
+def _map(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file without reading it; a file of no bytes cannot be mapped."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
 
 class TokenStore:
@@ -94,6 +107,11 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def release(self) -> None:
+        """Give back the memory of what was read so far."""
+        self.src.release()
+        self.tgt.release()
 
 
 def cache_folder() -> Path:
