@@ -186,7 +186,7 @@ def evaluate(
 @app.command(
     epilog="**Examples**\n\n"
     "seq2seq vocab configs/quickstart.yaml\n\n"
-    "seq2seq vocab configs/quickstart.yaml --set tokenizer.kind=char --output /tmp/vocabulary"
+    "seq2seq vocab configs/quickstart.yaml --set tokenizer.kind=char --output runs/vocabulary"
 )
 def vocab(
     config: ConfigFile,
