@@ -102,7 +102,7 @@ def _read_state(path: Path) -> TrainingState:
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
-        f"{name}/{key}": value.detach().contiguous()
+        f"{name}/{key}": value
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state[parameter].items()
     }

@@ -118,7 +118,7 @@ def train_step(
         raise UserError(
             f"step {step:,}: loss {total / num_tokens} with gradient norm {grad_norm}; the update "
             "is not made and the last checkpoint stands; lower training.lr, warm up longer, or set "
-            "training.precision: fp32"
+            "training.precision: fp32, in another --run-dir"
         )
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -210,7 +210,7 @@ def finished_line(run: RunFolder, config: Config, state: TrainingState) -> str:
     why = (
         "no better score within validation.patience"
         if is_out_of_patience(config, state)
-        else ("all updates made")
+        else "all updates made"
     )
     which = (
         "the last"
