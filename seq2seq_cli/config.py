@@ -202,7 +202,14 @@ class TrainingConfig(Section):
     seed: Seed = Field(1, description="of initialisation, data order and dropout")
     device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Precision = Field(
-        "auto", description="of the matrix products; auto: bf16 on a GPU that has it, else fp32"
+        "auto",
+        description="of the matrix products; auto: bf16 where the processor or GPU has "
+        "fast instructions for it, else fp32",
+    )
+    workers: Literal["auto"] | PositiveInt = Field(
+        "auto",
+        description="processes that share each batch; auto: one for each CPU core where that is "
+        "faster, else one",
     )
     log_every: PositiveInt = Field(50, description="updates between two logged points")
     save_every: PositiveInt | None = Field(

@@ -77,6 +77,20 @@ class Batch:
         """Of both sides, padding included."""
         return self.src_BS.numel() + self.labels_BT.numel()
 
+    def every(self, count: int, first: int) -> "Batch":
+        """Every `count`-th pair from `first` on; if there is none, one without a label."""
+        if first >= len(self.src_BS):
+            nothing_BT = torch.full_like(self.labels_BT[:1], IGNORED)
+            return Batch(self.src_BS[:1], self.tgt_in_BT[:1], nothing_BT, 0, 0)
+        src_BS, tgt_in_BT, labels_BT = (
+            ids[first::count] for ids in (self.src_BS, self.tgt_in_BT, self.labels_BT)
+        )
+        num_tokens, num_src_tokens = (
+            int((labels_BT != IGNORED).sum()),
+            int((src_BS != PAD_ID).sum()),
+        )
+        return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens)
+
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self

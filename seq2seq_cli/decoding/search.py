@@ -24,12 +24,11 @@ def greedy_search(
     batch. What a row gives does not depend on the rows beside it.
     """
     outputs: list[list[int]] = [[] for _ in max_lengths]
-    memory = model.encode(src_BS)
-    cache = model.start_cache(memory)
+    cache = model.start_cache(model.encode(src_BS))
     unfinished = list(range(len(outputs)))
     last_B1 = src_BS.new_full((len(outputs), 1), BOS_ID)
     while unfinished:
-        logits_BV = model.decode(last_B1, memory, cache)[:, -1]
+        logits_BV = model.decode(last_B1, cache)[:, -1]
         logits_BV[:, list(NEVER_OUTPUT)] = -torch.inf
         last_B1 = logits_BV.argmax(dim=-1, keepdim=True)
         going_on = []
@@ -41,6 +40,6 @@ def greedy_search(
                     going_on.append(row)
         if 0 < len(going_on) < len(unfinished):
             rows_B = torch.tensor(going_on, device=src_BS.device)
-            last_B1, memory, cache = last_B1[rows_B], memory.select(rows_B), cache.select(rows_B)
+            last_B1, cache = last_B1[rows_B], cache.select(rows_B)
         unfinished = [unfinished[row] for row in going_on]
     return outputs

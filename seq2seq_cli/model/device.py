@@ -1,6 +1,7 @@
 """Where a model computes, and how precisely: chosen once, by whoever makes or loads it."""
 
 import torch
+from torch import Tensor
 
 from seq2seq_cli.config import DeviceName, Precision
 from seq2seq_cli.errors import UserError
@@ -16,10 +17,22 @@ def choose_device(name: DeviceName) -> torch.device:
 
 
 def choose_bf16(precision: Precision, device: torch.device) -> bool:
-    """Whether training's matrix products run in bf16; `auto`: on a GPU that has it.
+    """Whether training's matrix products run in bf16; `auto`: where that is faster.
 
     Parameters, optimizer and evaluation are fp32 in any case.
     """
-    if precision == "auto":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return precision == "bf16"
+    return has_fast_bf16(device) if precision == "auto" else precision == "bf16"
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether the GPU or the processor has instructions for products of bf16 numbers."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in every PyTorch
+    return any(bool(getattr(torch.cpu, test, bool)()) for test in tests)
+
+
+def activation_dtype(x: Tensor) -> torch.dtype:
+    """What the layers hand on: fp32, or under autocast its type."""
+    name = x.device.type
+    return torch.get_autocast_dtype(name) if torch.is_autocast_enabled(name) else x.dtype

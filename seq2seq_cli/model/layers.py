@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config import Activation, ModelConfig
 from seq2seq_cli.model.attention import KeysValues, MultiHeadAttention, Record
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.layout import Layout
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
@@ -36,7 +38,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.expand = nn.Linear(d_model, d_ff)
         self.activation = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = nn.Linear(d_ff, d_model)
 
     def forward(self, states_BMD: Tensor) -> Tensor:
@@ -55,7 +57,7 @@ class Residual(nn.Module):
     def __init__(self, d_model: int, dropout: float, norm_first: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
     def forward(self, states_BMD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -91,11 +93,17 @@ class EncoderLayer(nn.Module):
         self.add_transformed = _residual(config)
 
     def forward(
-        self, states_BSD: Tensor, keep_B11S: Tensor | None, record: Record | None = None
+        self,
+        states_BSD: Tensor,
+        layout: Layout,
+        keep_B11S: Tensor | None,
+        record: Record | None = None,
     ) -> Tensor:
         def attend_to_source(x_BSD: Tensor) -> Tensor:
-            keys_values = self.self_attention.keys_values(x_BSD)
-            attended_BSD: Tensor = self.self_attention(x_BSD, keys_values, keep_B11S, record)
+            keys_values = self.self_attention.keys_values(x_BSD, layout)
+            attended_BSD: Tensor = self.self_attention(
+                x_BSD, layout, keys_values, keep_B11S, record
+            )
             return attended_BSD
 
         states_BSD = self.add_attended(states_BSD, attend_to_source)
@@ -131,6 +139,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         states_BTD: Tensor,
+        layout: Layout,
         cache: LayerCache,
         keep_past_11TT: Tensor,
         keep_memory_B11S: Tensor | None,
@@ -139,14 +148,16 @@ class DecoderLayer(nn.Module):
         """One layer; the keys and values of `states_BTD` are added to `cache.past`."""
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
-            new = self.self_attention.keys_values(x_BTD)
+            new = self.self_attention.keys_values(x_BTD, layout)
             cache.past = new if cache.past is None else cache.past.extend(new)
-            attended_BTD: Tensor = self.self_attention(x_BTD, cache.past, keep_past_11TT, record)
+            attended_BTD: Tensor = self.self_attention(
+                x_BTD, layout, cache.past, keep_past_11TT, record
+            )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
             gathered_BTD: Tensor = self.cross_attention(
-                x_BTD, cache.memory, keep_memory_B11S, record
+                x_BTD, layout, cache.memory, keep_memory_B11S, record
             )
             return gathered_BTD
 

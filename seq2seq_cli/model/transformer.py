@@ -12,35 +12,37 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config import ModelConfig
 from seq2seq_cli.model.attention import Record, keep_past, keep_tokens
+from seq2seq_cli.model.device import activation_dtype
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
     DecoderLayer,
     EncoderLayer,
     LayerCache,
     sinusoidal_positions,
 )
+from seq2seq_cli.model.layout import Layout, Padded
 
 
 class Memory(NamedTuple):
-    """What the encoder gives to the decoder: its output, and where there are tokens."""
+    """What the encoder gives to the decoder: its output, its layout, where there are tokens."""
 
     states_BSD: Tensor
+    layout: Layout
     keep_B11S: Tensor
-
-    def select(self, rows_B: Tensor) -> "Memory":
-        """The given sentences, in that order."""
-        return Memory(self.states_BSD[rows_B], self.keep_B11S[rows_B])
 
 
 @dataclass
 class Cache:
-    """Keys and values of every decoder layer during a search; the caller owns it."""
+    """What the decoder looks at, kept between the steps of a search; the caller owns it."""
 
     layers: list[LayerCache]
+    keep_B11S: Tensor  # where the source has tokens
     length: int = 0  # target positions decoded
 
     def select(self, rows_B: Tensor) -> "Cache":
         """The given sentences, in that order."""
-        return Cache([layer.select(rows_B) for layer in self.layers], self.length)
+        layers = [layer.select(rows_B) for layer in self.layers]
+        return Cache(layers, self.keep_B11S[rows_B], self.length)
 
 
 class AttentionWeights(NamedTuple):
@@ -69,7 +71,7 @@ class Transformer(nn.Module):
             if shared and config.tie_embeddings
             else nn.Embedding(src_vocab, d_model, padding_idx=pad_id)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers.decoder))
         ends_normed = config.norm == "pre"
@@ -95,60 +97,72 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return self.projection.weight.device
 
-    def encode(self, src_BS: Tensor, record: Record | None = None) -> Memory:
+    def encode(
+        self, src_BS: Tensor, layout: type[Layout] = Padded, record: Record | None = None
+    ) -> Memory:
         """Read the source; every sentence holds at least one token (its EOS)."""
         keep_B11S = keep_tokens(src_BS, self.pad_id)
-        states_BSD = self._embed(self.src_embedding, src_BS, start=0)
+        placed = layout(keep_B11S[:, 0, 0])
+        states_BSD = self._embed(self.src_embedding, src_BS, placed, start=0)
         for layer in self.encoder:
-            states_BSD = layer(states_BSD, keep_B11S, record)
-        return Memory(self.encoder_norm(states_BSD), keep_B11S)
+            states_BSD = layer(states_BSD, placed, keep_B11S, record)
+        return Memory(self.encoder_norm(states_BSD), placed, keep_B11S)
 
     def start_cache(self, memory: Memory) -> Cache:
         """The keys and values of the encoder's output, made once for all steps of a search."""
-        return Cache(
-            [
-                LayerCache(layer.cross_attention.keys_values(memory.states_BSD))  # type: ignore
-                for layer in self.decoder
-            ]
-        )
+        layers = [
+            LayerCache(layer.cross_attention.keys_values(memory.states_BSD, memory.layout))  # type: ignore
+            for layer in self.decoder
+        ]
+        return Cache(layers, memory.keep_B11S)
 
-    def decode(
-        self,
-        tgt_BT: Tensor,
-        memory: Memory,
-        cache: Cache | None = None,
-        record: Record | None = None,
-    ) -> Tensor:
+    def decode(self, tgt_BT: Tensor, cache: Cache, record: Record | None = None) -> Tensor:
         """Logits_BTV of the token after each of `tgt_BT`.
 
-        With a cache, `tgt_BT` holds only the positions after those that the cache has, and the
-        cache grows by them. Padding may stand only at the end of a row: nothing before it looks
-        at it.
+        `tgt_BT` holds only the positions after those that the cache has, and the cache grows by
+        them. Padding may stand only at the end of a row: nothing before it looks at it.
         """
-        cache = self.start_cache(memory) if cache is None else cache
-        start, cache.length = cache.length, cache.length + tgt_BT.size(1)
-        keep_11TT = keep_past(tgt_BT.size(1), cache.length, tgt_BT.device)
-        states_BTD = self._embed(self.tgt_embedding, tgt_BT, start)
-        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            states_BTD = layer(states_BTD, layer_cache, keep_11TT, memory.keep_B11S, record)
-        logits_BTV: Tensor = self.projection(self.decoder_norm(states_BTD))
+        logits_BTV: Tensor = self.projection(
+            self._decode(tgt_BT, cache, Padded(tgt_BT != self.pad_id), record)
+        )
         return logits_BTV
 
     def forward(self, src_BS: Tensor, tgt_in_BT: Tensor) -> Tensor:
         """Teacher forcing: logits_BTV."""
-        return self.decode(tgt_in_BT, self.encode(src_BS))
+        return self.decode(tgt_in_BT, self.start_cache(self.encode(src_BS)))
+
+    def teacher_forced_states(
+        self, src_BS: Tensor, tgt_in_BT: Tensor, layout: type[Layout]
+    ) -> tuple[Tensor, Layout]:
+        """What `projection` makes the logits of, in the layout that comes with it."""
+        cache = self.start_cache(self.encode(src_BS, layout))
+        placed = layout(tgt_in_BT != self.pad_id)
+        return self._decode(tgt_in_BT, cache, placed), placed
 
     def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
         """Who looks at whom, under teacher forcing."""
         encoder: Record = []
         decoder: Record = []
-        self.decode(tgt_in_BT, self.encode(src_BS, encoder), record=decoder)
+        memory = self.encode(src_BS, record=encoder)
+        self.decode(tgt_in_BT, self.start_cache(memory), decoder)
         return AttentionWeights(encoder, decoder[0::2], decoder[1::2])
 
-    def _embed(self, embedding: nn.Embedding, ids_BT: Tensor, start: int) -> Tensor:
+    def _decode(
+        self, tgt_BT: Tensor, cache: Cache, layout: Layout, record: Record | None = None
+    ) -> Tensor:
+        start, cache.length = cache.length, cache.length + tgt_BT.size(1)
+        keep_11TT = keep_past(tgt_BT.size(1), cache.length, tgt_BT.device)
+        states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start)
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
+            states_BTD = layer(states_BTD, layout, layer_cache, keep_11TT, cache.keep_B11S, record)
+        normed_BTD: Tensor = self.decoder_norm(states_BTD)
+        return normed_BTD
+
+    def _embed(self, embedding: nn.Embedding, ids_BT: Tensor, layout: Layout, start: int) -> Tensor:
         """Token vectors plus position signals, BTD; the first position is number `start`."""
-        positions_TD = sinusoidal_positions(
+        signals_TD = sinusoidal_positions(
             start, start + ids_BT.size(1), embedding.embedding_dim, ids_BT.device
         )
-        embedded_BTD: Tensor = self.dropout(embedding(ids_BT) * self.scale + positions_TD)
-        return embedded_BTD
+        vectors_BTD = embedding(layout.place(ids_BT, self.pad_id)) * self.scale
+        embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.place_signals(signals_TD))
+        return embedded_BTD.to(activation_dtype(embedded_BTD))

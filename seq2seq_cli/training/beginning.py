@@ -5,7 +5,7 @@ import importlib.metadata
 import platform
 import subprocess
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,13 +17,16 @@ from seq2seq_cli.run_folder import RunFolder, read_json, write_bytes, write_json
 from seq2seq_cli.text.parallel import hash_of_files
 from seq2seq_cli.text.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from seq2seq_cli.training.preparation import Prepared
+from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.training.preparation import Prepared, prepare
+from seq2seq_cli.training.workers import Workers
 
 # What a continued run may do otherwise: how long, how often it looks up, and on what device.
 FREE_TO_CHANGE = {
     "training.max_steps",
     "training.max_epochs",
     "training.device",
+    "training.workers",
     "training.log_every",
     "training.save_every",
     "validation.every",
@@ -33,6 +36,38 @@ FREE_TO_CHANGE = {
 }
 
 _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
+
+
+class Beginning(NamedTuple):
+    """Where a worker begins; all of them alike."""
+
+    config: Config
+    prepared: Prepared
+    optimizer: torch.optim.Optimizer
+    state: TrainingState
+
+
+def begin(run: RunFolder, config: Config, workers: Workers) -> Beginning:
+    """Begin a run, or continue the one that the folder holds.
+
+    The first worker reads the text and puts all that the run depends on into the folder, from
+    which the others take it. Raises UserError for what the user can mend.
+    """
+    if workers.is_first:
+        continued = config_to_continue(run, config)
+        config = continued or config
+        prepared = prepare(config, run if continued else None)
+        optimizer = build_optimizer(prepared.model, config.training)
+        state = (continue_run if continued else begin_run)(run, config, prepared, optimizer)
+        workers.wait()
+    else:
+        workers.wait()
+        config = load_config(run.config)
+        prepared = prepare(config, run, reads_text=False)
+        optimizer = build_optimizer(prepared.model, config.training)
+        assert run.last_checkpoint is not None, "the first worker has written one"
+        state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
+    return Beginning(config, prepared, optimizer, state)
 
 
 def config_to_continue(run: RunFolder, config: Config) -> Config | None:
@@ -82,7 +117,7 @@ def begin_run(
 def continue_run(
     run: RunFolder, config: Config, prepared: Prepared, optimizer: torch.optim.Optimizer
 ) -> TrainingState:
-    """Put model, optimizer and random generators back to the last checkpoint.
+    """Put model and optimizer back to the last checkpoint.
 
     Raises UserError when a file is damaged or the text has changed; then nothing is written.
     """

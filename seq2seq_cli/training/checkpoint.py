@@ -1,7 +1,7 @@
 """What continuing a run needs, written whole or not at all.
 
-`checkpoint/` holds `weights.safetensors`, `optimizer.safetensors` (its state by parameter name),
-`random.safetensors` (the states of the random generators) and `state.json`.
+`checkpoint/` holds `weights.safetensors`, `optimizer.safetensors` (its state by parameter name) and
+`state.json`. Random numbers need nothing: every update seeds them by its number.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from seq2seq_cli.model.weights import (
 )
 from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
 
-_FORMAT = 1  # of state.json; counted up when its fields change
+_FORMAT = 2  # of state.json; counted up when its fields change
 
 
 @dataclass
@@ -58,7 +58,6 @@ def save_checkpoint(
     try:
         save_weights(model, part / "weights.safetensors")
         save_tensors(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
-        save_tensors(_random_states(), part / "random.safetensors")
         write_json(part / "state.json", {"format": _FORMAT, **asdict(state)})
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -74,19 +73,13 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> TrainingState:
-    """Put model, optimizer and random generators back where they were.
+    """Put model and optimizer back where they were.
 
     Raises UserError when a file is damaged or belongs to another model.
     """
     state = _read_state(folder / "state.json")
     load_weights(model, folder / "weights.safetensors")
     _restore_optimizer(folder / "optimizer.safetensors", model, optimizer)
-    random = read_tensors(folder / "random.safetensors")
-    if "cpu" not in random:
-        raise UserError(f"{folder / 'random.safetensors'} is damaged: it lacks a state")
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
     return state
 
 
@@ -119,10 +112,3 @@ def _restore_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Opti
         found.add(name)
     if found and found != set(parameters):  # before the first update it holds nothing
         raise UserError(f"{path} is damaged: it lacks {min(set(parameters) - found)}")
-
-
-def _random_states() -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states

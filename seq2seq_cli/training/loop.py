@@ -1,13 +1,15 @@
 """train(): the story of a run, from text to the best model; train_step(): one update."""
 
+import gc
 import logging
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,19 +17,20 @@ from seq2seq_cli.config import Config, Metric, TrainingConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.evaluation import HeldOut, evaluate
+from seq2seq_cli.evaluation import evaluate
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.allocator import keep_freed_memory
-from seq2seq_cli.training.beginning import begin_run, config_to_continue, continue_run
+from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.checkpoint import TrainingState, Window, save_checkpoint
 from seq2seq_cli.training.interruption import stop_on_signals
-from seq2seq_cli.training.loss import sequence_loss
-from seq2seq_cli.training.monitor import Monitor
-from seq2seq_cli.training.optimizer import build_optimizer, set_lr
-from seq2seq_cli.training.preparation import prepare
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.monitor import Monitor, Silence
+from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.preparation import Prepared
 from seq2seq_cli.training.summary import summarize
+from seq2seq_cli.training.workers import Workers, all_cores, without_exchange, work_together
 
 logger = logging.getLogger(__name__)
 
@@ -39,47 +42,48 @@ def train(config: Config, run_dir: Path) -> None:
 
     Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
     """
+    work_together(train_in_worker, config, run_dir)
+
+
+def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
+    """The story of a run, as each of its workers lives it."""
     keep_freed_memory()
     run = RunFolder(run_dir)
-    continued = config_to_continue(run, config)
-    config = continued or config
-    training = config.training
-    prepared = prepare(config, run if continued else None)
-    model, epochs, total_steps = prepared.model, prepared.epochs, prepared.total_steps
-    optimizer = build_optimizer(model, training)
-    start = continue_run if continued else begin_run
-    state = start(run, config, prepared, optimizer)
+    config, prepared, optimizer, state = begin(run, config, workers)
+    training, epochs, total_steps = config.training, prepared.epochs, prepared.total_steps
     if is_finished(config, state, total_steps):
         logger.info("%s", finished_line(run, config, state))
         return
-
-    translator = Translator(model, prepared.tokenizers, config)
-    with Monitor(run, state.step, total_steps) as monitor, stop_on_signals() as stop:
-        logger.info("%s", summarize(config, prepared))
-        logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
+    batch_loss = workers.parallel(
+        BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16)
+    )
+    gc.freeze()  # what is here now stays to the end: nothing to search for garbage
+    shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
+    with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
+        if workers.is_first:
+            logger.info("%s", summarize(config, prepared))
+            logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(run.config.read_text(encoding="utf-8"))
         while not is_finished(config, state, total_steps):
             started = time.perf_counter()
             batches = epochs.batches(state.epoch, state.position, training.accumulation)
             lr = set_lr(optimizer, training, state.step + 1, total_steps)
-            autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=prepared.use_bf16)
-            update = train_step(model, optimizer, batches, training, autocast, state.step + 1)
+            update = train_step(batch_loss, optimizer, batches, training, state.step + 1, workers)
             advance(state, batches, len(epochs), update, time.perf_counter() - started)
             monitor.advance()
             is_last = state.step == total_steps
             if state.step % training.log_every == 0 or is_last:
                 log_point(monitor, state, update, lr)
             validates = is_last or validation_is_due(config, state)
-            if validates and prepared.valid is not None:
-                validate(translator, prepared.valid, state, monitor, run)
-            if validates or stop.is_made or save_is_due(training, state):
-                if prepared.valid is None:  # the last model is the best one
-                    save_weights(model, run.model)
-                save_checkpoint(run, model, optimizer, state)
-            if stop.is_made and not is_finished(config, state, total_steps):
+            if validates and config.data.valid is not None:
+                validate(config, prepared, state, monitor, run, workers)
+            stop_signal = int(workers.greatest(stop.signal))
+            if workers.is_first and (validates or stop_signal or save_is_due(training, state)):
+                save(run, config, prepared.model, optimizer, state)
+            if stop_signal and not is_finished(config, state, total_steps):
                 message = f"stopped and saved at step {state.step:,}; the same command continues"
                 logger.debug("%s", message)
-                raise Interrupted(message, stop.exit_status)
+                raise Interrupted(message, 128 + stop_signal)
         logger.info("%s", finished_line(run, config, state))
 
 
@@ -91,29 +95,31 @@ class Update(NamedTuple):
 
 
 def train_step(
-    model: Transformer,
+    batch_loss: nn.Module,
     optimizer: torch.optim.Optimizer,
     batches: Sequence[Batch],
     config: TrainingConfig,
-    precision: AbstractContextManager[None],
     step: int,
+    workers: Workers,
 ) -> Update:
     """One update from one or more batches: the summed loss divided once, by all their tokens.
 
-    Raises UserError before the update if the gradients are not finite.
+    `batch_loss` is what `workers.parallel` made of a BatchLoss. Raises UserError before the update
+    if the gradients are not finite.
     """
-    model.train()
-    device = model.device
+    batch_loss.train()
+    seed_dropout(config.seed, step, workers.rank)
     num_tokens = sum(batch.num_tokens for batch in batches)
     total = 0.0
-    for batch in (batch.to(device) for batch in batches):
-        with precision:
-            logits_BTV = model(batch.src_BS, batch.tgt_in_BT)
-        loss = sequence_loss(logits_BTV, batch.labels_BT, config.label_smoothing)
-        (loss / num_tokens).backward()  # type: ignore[no-untyped-call]
+    for number, batch in enumerate(batches, start=1):
+        mine = workers.share(batch)
+        with nullcontext() if number == len(batches) else without_exchange(batch_loss):
+            loss = batch_loss(mine)
+            (loss * (workers.count / num_tokens)).backward()
         total += loss.item()
+    total = workers.summed(total)
     max_norm = config.max_grad_norm or math.inf
-    grad_norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm).item()
+    grad_norm = nn.utils.clip_grad_norm_(batch_loss.parameters(), max_norm).item()
     if not math.isfinite(grad_norm) or not math.isfinite(total):
         raise UserError(
             f"step {step:,}: loss {total / num_tokens} with gradient norm {grad_norm}; the update "
@@ -123,6 +129,12 @@ def train_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return Update(total, grad_norm)
+
+
+def seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Noise of an update that depends on nothing before it, other for every worker."""
+    sequence = np.random.SeedSequence([seed, step, rank])
+    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
 
 
 def advance(
@@ -141,7 +153,7 @@ def advance(
     window.num_positions += sum(batch.num_positions for batch in batches)
 
 
-def log_point(monitor: Monitor, state: TrainingState, update: Update, lr: float) -> None:
+def log_point(monitor: Monitor | Silence, state: TrainingState, update: Update, lr: float) -> None:
     """Log what happened since the last point (lr and grad_norm of this update), and begin anew."""
     window, state.window = state.window, Window()
     scalars = {
@@ -156,24 +168,44 @@ def log_point(monitor: Monitor, state: TrainingState, update: Update, lr: float)
 
 
 def validate(
-    translator: Translator,
-    held_out: HeldOut,
+    config: Config,
+    prepared: Prepared,
     state: TrainingState,
-    monitor: Monitor,
+    monitor: Monitor | Silence,
     run: RunFolder,
+    workers: Workers,
 ) -> None:
-    """Score, and keep the model if it is the best so far."""
-    config = translator.config.validation
-    scores = evaluate(translator, held_out, decode=config.decode)
-    score = scores.metrics()[config.metric]
-    is_best = is_better(config.metric, score, state.best_score)
-    monitor.validation_point(state.step, scores, is_best)
-    if scores.hypotheses and config.samples:
-        monitor.samples(state.step, held_out, scores, config.samples)
+    """Score, and keep the model if it is the best so far; the first worker tells the others."""
+    validation, held_out, score = config.validation, prepared.valid, math.nan
+    if held_out is not None:
+        translator = Translator(prepared.model, prepared.tokenizers, config)
+        with all_cores():
+            scores = evaluate(translator, held_out, decode=validation.decode)
+        score = scores.metrics()[validation.metric]
+    score = workers.of_the_first(score)
+    is_best = is_better(validation.metric, score, state.best_score)
     state.validations_without_best = 0 if is_best else state.validations_without_best + 1
     if is_best:
         state.best_step, state.best_score = state.step, score
-        save_weights(translator.model, run.model)
+    if held_out is not None:
+        monitor.validation_point(state.step, scores, is_best)
+        if scores.hypotheses and validation.samples:
+            monitor.samples(state.step, held_out, scores, validation.samples)
+        if is_best:
+            save_weights(prepared.model, run.model)
+
+
+def save(
+    run: RunFolder,
+    config: Config,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    state: TrainingState,
+) -> None:
+    """A checkpoint; and where nothing is validated, the last model as the best one."""
+    if config.data.valid is None:
+        save_weights(model, run.model)
+    save_checkpoint(run, model, optimizer, state)
 
 
 def is_better(metric: Metric, score: float, best: float | None) -> bool:

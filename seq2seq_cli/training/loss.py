@@ -1,24 +1,123 @@
-"""Pad-ignoring, label-smoothed cross-entropy.
+"""Pad-ignoring, label-smoothed cross-entropy of the output layer's predictions.
 
-B sentences, T target positions, V target vocabulary.
+R positions, C positions of a chunk, D d_model, V target vocabulary.
 """
 
-from torch import Tensor
-from torch.nn import functional as F
+from typing import Any
 
-from seq2seq_cli.data.batches import IGNORED
+import torch
+from torch import Tensor, nn
+
+from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.model.device import activation_dtype
+from seq2seq_cli.model.layout import Layout, Packed
+from seq2seq_cli.model.transformer import Transformer
+
+_CHUNK_ELEMENTS = 8 << 20  # logits held at once
+_CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, see Packed
 
 
-def sequence_loss(logits_BTV: Tensor, labels_BT: Tensor, label_smoothing: float) -> Tensor:
-    """Cross-entropy in nats, summed over the target tokens; padding counts nothing.
+class BatchLoss(nn.Module):
+    """What training minimises, of a whole batch: the model, its layout, its precision."""
 
-    Against (1 - ε) · one-hot + ε / V (Szegedy et al. 2016, section 7). A sum, so that the caller
-    divides once, by all tokens of an update.
+    def __init__(self, model: Transformer, label_smoothing: float, use_bf16: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing = label_smoothing
+        self.use_bf16 = use_bf16
+        self.layout: type[Layout] = Packed
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Nats, summed over the batch's target tokens."""
+        batch = batch.to(self.model.device)
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.use_bf16):
+            states_BTD, layout = self.model.teacher_forced_states(
+                batch.src_BS, batch.tgt_in_BT, self.layout
+            )
+            return sequence_loss(
+                states_BTD.flatten(0, 1),
+                self.model.projection.weight,
+                layout.place(batch.labels_BT, IGNORED).flatten(),
+                self.label_smoothing,
+            )
+
+
+def sequence_loss(
+    states_RD: Tensor, projection_VD: Tensor, labels_R: Tensor, label_smoothing: float
+) -> Tensor:
+    """Cross-entropy in nats of softmax(states projectionᵀ), summed over the target tokens.
+
+    Against (1 - ε) · one-hot + ε / V (Szegedy et al. 2016, section 7); a position whose label is
+    IGNORED counts nothing. A sum, so that the caller divides once, by all tokens of an update.
+
+    The same as `F.cross_entropy(F.linear(states, projection), labels, ...)`, but without logits
+    of padding, without ever holding all logits, and with the gradients made on the way, while a
+    chunk's probabilities are at hand. Under autocast the products are in its type. Gives no second
+    derivatives.
     """
-    return F.cross_entropy(
-        logits_BTV.flatten(0, 1).float(),
-        labels_BT.flatten(),
-        ignore_index=IGNORED,
-        reduction="sum",
-        label_smoothing=label_smoothing,
+    loss: Tensor = _SequenceLoss.apply(  # type: ignore[no-untyped-call]
+        states_RD, projection_VD, labels_R, label_smoothing, activation_dtype(states_RD)
     )
+    return loss
+
+
+class _SequenceLoss(torch.autograd.Function):
+    """With p = softmax(W x), y the label and ε the smoothing, of one position:
+
+    loss     = -log p_y + ε (W x)_y - ε / V Σ_v (W x)_v
+    d / d Wx = p - (1 - ε) · one-hot - ε / V
+
+    Only p needs products chunk by chunk; the other terms are sums over rows of x or W.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states_RD: Tensor,
+        projection_VD: Tensor,
+        labels_R: Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        vocabulary = len(projection_VD)
+        token_rows = (labels_R != IGNORED).nonzero()[:, 0]
+        y_R, x_RD = labels_R[token_rows], states_RD[token_rows]
+        num_tokens = len(y_R)
+        padded_RD = x_RD.new_zeros(-(-num_tokens // _CHUNK_STEP) * _CHUNK_STEP, x_RD.size(1))
+        padded_RD = padded_RD.to(dtype)
+        padded_RD[:num_tokens] = x_RD
+        w_VD = projection_VD.to(dtype)
+        dx_RD = torch.empty_like(padded_RD)
+        dw_VD = torch.zeros_like(projection_VD)
+        loss = x_RD.new_zeros((), dtype=torch.float32)
+        size = max(_CHUNK_ELEMENTS // vocabulary // _CHUNK_STEP, 1) * _CHUNK_STEP
+        with torch.autocast(x_RD.device.type, enabled=False):
+            for start in range(0, len(padded_RD), size):
+                x_CD = padded_RD[start : start + size]
+                y_C1 = y_R[start : start + size, None]
+                logits_CV = x_CD @ w_VD.T
+                p_CV = logits_CV.softmax(dim=-1)
+                p_CV[len(y_C1) :] = 0
+                p_y = p_CV[: len(y_C1)].gather(1, y_C1).float()
+                loss -= p_y.clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+                loss += smoothing * logits_CV[: len(y_C1)].gather(1, y_C1).float().sum()
+                torch.mm(p_CV, w_VD, out=dx_RD[start : start + size])
+                dw_VD += p_CV.T @ x_CD
+            x_RD = x_RD.float()
+            sum_x_D, sum_w_D = x_RD.sum(0), projection_VD.sum(0)
+            uniform = smoothing / vocabulary
+            loss -= uniform * (sum_x_D @ sum_w_D)
+            dx = dx_RD[:num_tokens].float()
+            dx -= uniform * sum_w_D
+            dx -= (1 - smoothing) * projection_VD[y_R]
+            dw_VD -= uniform * sum_x_D
+            dw_VD.index_add_(0, y_R, x_RD, alpha=smoothing - 1)
+        d_states_RD = torch.zeros_like(states_RD)
+        d_states_RD[token_rows] = dx.to(states_RD.dtype)
+        ctx.save_for_backward(d_states_RD, dw_VD)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        d_states_RD, dw_VD = ctx.saved_tensors
+        return d_states_RD.mul_(gradient), dw_VD.mul_(gradient), None, None, None

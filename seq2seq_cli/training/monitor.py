@@ -103,6 +103,25 @@ class Monitor:
         self._metrics.flush()
 
 
+class Silence:
+    """The Monitor of a worker that shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def config(self, yaml_text: str) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def training_point(self, step: int, scalars: Mapping[str, float]) -> None: ...
+
+    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
+
+    def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
+
+
 def _forget_after(run: RunFolder, step: int) -> None:
     """Drop the points after a step, and what a crash left half-written."""
     if run.metrics.exists():

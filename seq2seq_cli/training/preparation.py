@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Prepared:
     """What `train` trains on and with, and what `check` reports of it."""
 
-    train_audit: Audit
+    train_audit: Audit | None  # None where the text was not read
     valid_audit: Audit | None
     tokenizers: Tokenizers
     train: TokenStore
@@ -36,23 +36,27 @@ class Prepared:
     use_bf16: bool
 
 
-def prepare(config: Config, run: RunFolder | None = None) -> Prepared:
+def prepare(config: Config, run: RunFolder | None = None, *, reads_text: bool = True) -> Prepared:
     """Read the text, learn the vocabulary, make the ids, initialise the model.
 
-    A run that has begun lends its tokenizers. Seeds PyTorch's random generator. Raises UserError
-    for text that cannot be trained on and for a device that is not there.
+    A run that has begun lends its tokenizers; only then the text, beyond the ids that are stored
+    of it, may be left unread. Seeds PyTorch's random generator. Raises UserError for text that
+    cannot be trained on and for a device that is not there.
     """
     data, training = config.data, config.training
     device = choose_device(training.device)
-    logger.info("reading %s", ", ".join(map(str, data.train.files)))
-    train_audit, valid_audit = audit_training_text(data.train, data.valid, data.on_bad_line)
+    train_audit = valid_audit = valid = None
+    if reads_text:
+        logger.info("reading %s", ", ".join(map(str, data.train.files)))
+        train_audit, valid_audit = audit_training_text(data.train, data.valid, data.on_bad_line)
     if run is not None:
         tokenizers = load_tokenizers(run, config.tokenizer.shared)
     else:
         logger.info("learning the vocabulary (%s)", config.tokenizer.kind)
         tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
     train = open_store(data.train, tokenizers, data.on_bad_line, data.max_length)
-    valid = read_held_out(data.valid, tokenizers, data.on_bad_line) if data.valid else None
+    if reads_text and data.valid is not None:
+        valid = read_held_out(data.valid, tokenizers, data.on_bad_line)
     epochs = Epochs(train, training.tokens_per_batch, training.seed)
     updates_per_epoch = -(-len(epochs) // training.accumulation)
     max_epochs = training.max_epochs

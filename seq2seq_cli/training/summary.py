@@ -29,6 +29,7 @@ def summarize(config: Config, prepared: Prepared) -> str:
 
 def _training_text(config: Config, prepared: Prepared) -> str:
     audit = prepared.train_audit
+    assert audit is not None, "only the worker that read the text sums it up"
     dropped = [
         (audit.empty, "with an empty side"),
         (prepared.train.facts.too_long, f"over {config.data.max_length:,} tokens"),

@@ -10,7 +10,6 @@ import torch
 import yaml
 from commands import Command
 from number_task import numbers_config
-from safetensors.torch import save
 
 Break = Callable[[Path, dict], object]
 
@@ -201,7 +200,6 @@ def test_a_damaged_checkpoint_is_refused_and_a_lost_one_not_trained_over(
         "state.json": b"{}",
         "weights.safetensors": b"x",
         "optimizer.safetensors": b"",
-        "random.safetensors": save({"other": torch.zeros(1)}),
         "../manifest.json": b"[1]",
     }
     for name, content in damage.items():

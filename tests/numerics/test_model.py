@@ -15,6 +15,7 @@ from seq2seq_cli.model.attention import (
     keep_tokens,
 )
 from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.layout import Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 
@@ -37,6 +38,7 @@ def model(request) -> Transformer:
     return build(norm=request.param)
 
 
+PADDED = Padded(torch.ones(0, 0, dtype=torch.bool))
 SRC_BS = torch.tensor([[5, 6, 7, 8, 3], [9, 4, 3, PAD, PAD]])
 TGT_BT = torch.tensor([[2, 5, 6, 7], [2, 9, 10, PAD]])
 
@@ -88,25 +90,24 @@ def test_the_order_of_the_batch_does_not_matter(model):
 
 
 def test_decoding_step_by_step_gives_the_logits_of_all_steps_at_once(model):
-    memory = model.encode(SRC_BS)
-    cache = model.start_cache(memory)
-    steps = [model.decode(TGT_BT[:, i : i + 1], memory, cache) for i in range(3)]
+    cache = model.start_cache(model.encode(SRC_BS))
+    steps = [model.decode(TGT_BT[:, i : i + 1], cache) for i in range(3)]
     at_once = model(SRC_BS, TGT_BT[:, :3])
     torch.testing.assert_close(torch.cat(steps, dim=1), at_once, atol=1e-5, rtol=0)
 
 
-def test_selecting_rows_of_memory_and_cache_is_decoding_those_rows(model):
-    memory = model.encode(SRC_BS)
-    cache = model.start_cache(memory)
-    model.decode(TGT_BT[:, :2], memory, cache)
+def test_selecting_rows_of_a_cache_is_decoding_those_rows(model):
+    cache = model.start_cache(model.encode(SRC_BS))
+    model.decode(TGT_BT[:, :2], cache)
     rows = torch.tensor([1])
-    step = model.decode(TGT_BT[rows, 2:3], memory.select(rows), cache.select(rows))
+    step = model.decode(TGT_BT[rows, 2:3], cache.select(rows))
     torch.testing.assert_close(step, model(SRC_BS, TGT_BT)[rows, 2:3], atol=1e-5, rtol=0)
 
 
 def test_recording_attention_weights_changes_no_logits(model):
     record = []
-    logits = model.decode(TGT_BT, model.encode(SRC_BS, record), record=record)
+    memory = model.encode(SRC_BS, record=record)
+    logits = model.decode(TGT_BT, model.start_cache(memory), record)
     torch.testing.assert_close(logits, model(SRC_BS, TGT_BT), atol=1e-5, rtol=0)
     assert len(record) == 2 + 2 * 2
     for weights_BHQM in record:
@@ -164,12 +165,12 @@ def test_attention_equals_pytorchs_with_the_same_weights():
     query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
     keep = keep_tokens(SRC_BS, PAD)
     record = []
-    keys_values = ours.keys_values(memory)
+    keys_values = ours.keys_values(memory, PADDED)
     expected, weights = theirs(
         query, memory, memory, key_padding_mask=~keep[:, 0, 0], average_attn_weights=False
     )
-    torch.testing.assert_close(ours(query, keys_values, keep), expected, atol=1e-5, rtol=0)
-    recorded = ours(query, keys_values, keep, record)
+    torch.testing.assert_close(ours(query, PADDED, keys_values, keep), expected, atol=1e-5, rtol=0)
+    recorded = ours(query, PADDED, keys_values, keep, record)
     torch.testing.assert_close(recorded, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(record[0], weights, atol=1e-6, rtol=0)
 
@@ -177,10 +178,12 @@ def test_attention_equals_pytorchs_with_the_same_weights():
 def test_attention_dropout_drops_weights_in_training_only():
     attention = MultiHeadAttention(16, 4, bias=True, dropout=0.5)
     x = torch.randn(2, 3, 16)
-    keys_values = attention.keys_values(x)
-    assert not torch.equal(attention(x, keys_values, None), attention(x, keys_values, None))
+    keys_values = attention.keys_values(x, PADDED)
+    first, second = (attention(x, PADDED, keys_values, None) for _ in range(2))
+    assert not torch.equal(first, second)
     attention.eval()
-    assert torch.equal(attention(x, keys_values, None), attention(x, keys_values, None))
+    first, second = (attention(x, PADDED, keys_values, None) for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_masks_keep_what_their_names_say():

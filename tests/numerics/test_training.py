@@ -1,31 +1,37 @@
-import contextlib
 import ctypes
 import math
 
 import pytest
 import torch
-from torch import nn
+from torch.nn import functional
 
 from seq2seq_cli.config import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.layout import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.training import loss as loss_module
 from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from seq2seq_cli.training.loop import train_step
-from seq2seq_cli.training.loss import sequence_loss
+from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
+from seq2seq_cli.training.workers import Workers
 
-FP32 = contextlib.nullcontext()
+ALONE = Workers()
 CONFIG = TrainingConfig(lr=1e-2, warmup_steps=10, max_steps=100)
 
 
-def build(dropout: float = 0.0) -> Transformer:
+def build(dropout: float = 0.0, norm: str = "pre") -> Transformer:
     torch.manual_seed(0)
-    config = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout)
+    config = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout, norm=norm)
     return Transformer(config, 20, 20, True, PAD_ID)
+
+
+def loss_of(model: Transformer, use_bf16: bool = False) -> BatchLoss:
+    return BatchLoss(model, CONFIG.label_smoothing, use_bf16)
 
 
 def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
@@ -54,19 +60,79 @@ PAIRS = [
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_a_double_loop_over_tokens_that_are_no_padding(smoothing):
     torch.manual_seed(3)
-    logits = torch.randn(2, 3, 5)
-    labels = torch.tensor([[1, 4, 2], [3, IGNORED, IGNORED]])
+    states, projection = torch.randn(6, 4), torch.randn(5, 4)
+    labels = torch.tensor([1, 4, 2, 3, IGNORED, IGNORED])
     expected = 0.0
-    for row in range(2):
-        for position in range(3):
-            label = int(labels[row, position])
-            if label == IGNORED:
-                continue
-            scores = [math.exp(float(x)) for x in logits[row, position]]
-            for word in range(5):
-                share = (1 - smoothing) * (word == label) + smoothing / 5
-                expected -= share * math.log(scores[word] / sum(scores))
-    assert sequence_loss(logits, labels, smoothing).item() == pytest.approx(expected, rel=1e-5)
+    for position, label in enumerate(labels.tolist()):
+        if label == IGNORED:
+            continue
+        scores = [math.exp(float(row @ states[position])) for row in projection]
+        for word in range(5):
+            share = (1 - smoothing) * (word == label) + smoothing / 5
+            expected -= share * math.log(scores[word] / sum(scores))
+    loss = sequence_loss(states, projection, labels, smoothing)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [1, 1 << 30], ids=["many chunks", "one chunk"])
+def test_the_loss_and_its_gradients_are_those_of_cross_entropy_on_all_logits(
+    smoothing, chunk, monkeypatch
+):
+    monkeypatch.setattr(loss_module, "_CHUNK_ELEMENTS", chunk)
+    torch.manual_seed(4)
+    states = torch.randn(150, 8, requires_grad=True)
+    projection = torch.randn(30, 8, requires_grad=True)
+    labels = torch.randint(30, (150,))
+    labels[torch.rand(150) < 0.2] = IGNORED
+    plain = functional.cross_entropy(
+        states @ projection.T,
+        labels,
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    ours = sequence_loss(states, projection, labels, smoothing)
+    assert ours.item() == pytest.approx(plain.item(), rel=1e-5)
+    expected = torch.autograd.grad(plain * 0.5, (states, projection))
+    actual = torch.autograd.grad(ours * 0.5, (states, projection))
+    for theirs, mine in zip(expected, actual, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_the_loss_of_nothing_but_padding_is_zero_and_so_are_its_gradients():
+    states = torch.randn(3, 4, requires_grad=True)
+    projection = torch.randn(5, 4, requires_grad=True)
+    loss = sequence_loss(states, projection, torch.full((3,), IGNORED), 0.1)
+    gradients = torch.autograd.grad(loss, (states, projection))
+    assert [loss.item(), *(float(g.abs().sum()) for g in gradients)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_packed_batches_give_the_loss_and_gradients_of_padded_ones(norm):
+    results = []
+    for layout in (Padded, Packed):
+        model = build(norm=norm)
+        batch_loss = loss_of(model)
+        batch_loss.layout = layout
+        loss = batch_loss(batch_of(PAIRS))
+        loss.backward()
+        results.append((loss.item(), {n: p.grad for n, p in model.named_parameters()}))
+    (padded, expected), (packed, actual) = results
+    assert packed == pytest.approx(padded, rel=1e-6)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(actual[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_packed_batch_without_padding_is_the_same_too():
+    results = []
+    for layout in (Padded, Packed):
+        model = build()
+        batch_loss = loss_of(model)
+        batch_loss.layout = layout
+        batch_loss(batch_of(PAIRS[:1] * 16)).backward()
+        results.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
 
 
 def test_one_batch_of_four_is_two_of_two_is_four_of_one():
@@ -76,7 +142,7 @@ def test_one_batch_of_four_is_two_of_two_is_four_of_one():
         model = build()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # shows gradients as they are
         batches = [batch_of(PAIRS[i : i + size]) for i in range(0, 4, size)]
-        update = train_step(model, optimizer, batches, CONFIG, FP32, 1)
+        update = train_step(loss_of(model), optimizer, batches, CONFIG, 1, ALONE)
         results.append((update, [p.detach().clone() for p in model.parameters()]))
     for update, parameters in results[1:]:
         assert update.loss == pytest.approx(results[0][0].loss, rel=1e-5)
@@ -89,10 +155,10 @@ def test_one_batch_is_learnt_by_heart():
     model = build()
     optimizer = build_optimizer(model, CONFIG)
     batch = batch_of(PAIRS)
-    plain = CONFIG.model_copy(update={"label_smoothing": 0.0})
+    batch_loss = BatchLoss(model, 0.0, use_bf16=False)
     for step in range(1, 101):
-        set_lr(optimizer, plain, step, 100)
-        update = train_step(model, optimizer, [batch], plain, FP32, step)
+        set_lr(optimizer, CONFIG, step, 100)
+        update = train_step(batch_loss, optimizer, [batch], CONFIG, step, ALONE)
     assert update.loss / batch.num_tokens < 0.05
 
 
@@ -101,7 +167,7 @@ def test_gradients_are_clipped_to_the_norm():
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = [p.detach().clone() for p in model.parameters()]
     clipped = CONFIG.model_copy(update={"max_grad_norm": 0.01})
-    update = train_step(model, optimizer, [batch_of(PAIRS)], clipped, FP32, 1)
+    update = train_step(loss_of(model), optimizer, [batch_of(PAIRS)], clipped, 1, ALONE)
     moved = torch.stack([(p - q).norm() for p, q in zip(model.parameters(), before, strict=True)])
     assert update.grad_norm > 0.01
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -114,16 +180,17 @@ def test_an_update_that_is_not_finite_is_not_made():
         model.encoder[0].feed_forward.expand.weight[0, 0] = math.inf
     before = model.tgt_embedding.weight.detach().clone()
     with pytest.raises(UserError, match=r"step 1: loss .* lower training\.lr"):
-        train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32, 1)
+        train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, 1, ALONE)
     assert torch.equal(model.tgt_embedding.weight, before)
 
 
 def test_bf16_keeps_the_parameters_in_fp32_and_the_loss_close():
     losses = []
-    for precision in (FP32, torch.autocast("cpu", torch.bfloat16)):
+    for use_bf16 in (False, True):
         model = build()
         optimizer = build_optimizer(model, CONFIG)
-        losses.append(train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, precision, 1).loss)
+        batch_loss = loss_of(model, use_bf16)
+        losses.append(train_step(batch_loss, optimizer, [batch_of(PAIRS)], CONFIG, 1, ALONE).loss)
         assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
 
@@ -156,29 +223,29 @@ def test_only_matrices_decay(name):
         assert all((p.dim() > 1) == (group["weight_decay"] > 0) for p in group["params"])
 
 
-def test_a_checkpoint_restores_weights_optimizer_randomness_and_place(tmp_path):
+def test_a_checkpoint_restores_weights_optimizer_and_place(tmp_path):
     """Twice five updates with dropout are ten, to the last bit."""
 
-    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
+    def steps(model: Transformer, optimizer: torch.optim.Optimizer, first: int) -> list[float]:
         return [
-            train_step(model, optimizer, [batch_of(PAIRS)], CONFIG, FP32, 1).loss
-            for _ in range(count)
+            train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, step, ALONE).loss
+            for step in range(first, first + 5)
         ]
 
     model = build(dropout=0.3)
     optimizer = build_optimizer(model, CONFIG)
     torch.manual_seed(7)
-    steps(model, optimizer, 5)
+    steps(model, optimizer, 1)
     state = TrainingState(step=5, epoch=2, position=1, best_score=3.5)
     state.window.loss = 1.25
     save_checkpoint(RunFolder(tmp_path), model, optimizer, state)
-    expected = steps(model, optimizer, 5)
+    expected = steps(model, optimizer, 6)
 
     resumed = build(dropout=0.3)
     optimizer = build_optimizer(resumed, CONFIG)
     torch.manual_seed(99)
     assert load_checkpoint(tmp_path / "checkpoint", resumed, optimizer) == state
-    assert steps(resumed, optimizer, 5) == expected
+    assert steps(resumed, optimizer, 6) == expected
     for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -1,0 +1,46 @@
+"""Dropout whose chance comes in bytes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_LEVELS = 256  # of a random byte
+
+
+class Dropout(nn.Module):
+    """Zero with probability p, else scale by 1 / (1 - p); the identity when not training.
+
+    On a CPU `F.dropout` draws a number for each element, one after the other, which can take a
+    quarter of an update. Here 64 random bits serve eight elements; p is rounded to a multiple of
+    1/256 (and not to zero), and the scale is that of the rounded p, so that means are kept.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.p)
+        dropped: Tensor = _ByteDropout.apply(x, self.p)  # type: ignore[no-untyped-call]
+        return dropped
+
+
+class _ByteDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        dropped_levels = min(max(round(p * _LEVELS), 1), _LEVELS - 1)
+        words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
+        keep = words.view(torch.int8)[: x.numel()].view(x.shape).ge_(dropped_levels - 128)
+        ctx.save_for_backward(keep)
+        ctx.scale = _LEVELS / (_LEVELS - dropped_levels)
+        return keep.to(x.dtype).mul_(x).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        return keep.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), None
