@@ -1,6 +1,6 @@
 """Scores of a model on parallel text: validation during training and `eval` are this code.
 
-B sentences, T target positions, V target vocabulary.
+B sentences, T target positions, R rows of them, V target vocabulary.
 """
 
 import math
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from seq2seq_cli.config import Corpus, OnBadLine
@@ -16,9 +15,12 @@ from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.layout import Packed
 from seq2seq_cli.text.metrics import TextScores, score_text
 from seq2seq_cli.text.parallel import Pair, read_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
+
+_ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
 
 
 @dataclass(frozen=True)
@@ -121,19 +123,16 @@ def _score_references(translator: Translator, store: TokenStore) -> tuple[float,
     )
     for indices in plan:
         batch = make_batch(store, indices).to(translator.model.device)
-        logits_BTV = translator.model(batch.src_BS, batch.tgt_in_BT)
-        loss += float(
-            F.cross_entropy(
-                logits_BTV.flatten(0, 1),
-                batch.labels_BT.flatten(),
-                ignore_index=IGNORED,
-                reduction="sum",
-            )
+        states_BTD, layout = translator.model.teacher_forced_states(
+            batch.src_BS, batch.tgt_in_BT, Packed
         )
-        correct += _count_correct(logits_BTV, batch.labels_BT)
+        labels_BT = layout.place(batch.labels_BT, IGNORED)
+        chunks = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in (states_BTD, labels_BT))
+        for states_RD, labels_R in zip(*chunks, strict=True):
+            logits_RV = translator.model.projection(states_RD)
+            loss += float(
+                F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORED, reduction="sum")
+            )
+            correct += int((logits_RV.argmax(dim=-1) == labels_R).sum())
         num_tokens += batch.num_tokens
     return loss, correct, num_tokens
-
-
-def _count_correct(logits_BTV: Tensor, labels_BT: Tensor) -> int:
-    return int((logits_BTV.argmax(dim=-1) == labels_BT).sum())
