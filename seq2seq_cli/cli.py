@@ -218,6 +218,36 @@ def check(config: ConfigFile, overrides: Overrides = None, device: Device = None
     typer.echo(summarize(loaded, prepare(loaded)))
 
 
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.command(
+    "train",
+    epilog="**Examples**\n\n"
+    "seq2seq bench train configs/quickstart.yaml\n\n"
+    "seq2seq bench train configs/quickstart.yaml --set training.precision=fp32 --json",
+)
+def bench_train(
+    config: ConfigFile,
+    updates: Annotated[int, typer.Option(min=1, help="Updates to measure.")] = 30,
+    warmup: Annotated[int, typer.Option(min=0, help="Updates before them.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Overrides = None,
+    device: Device = None,
+) -> None:
+    """Measure training: tokens per second, where the time goes, memory, share of the ceiling.
+
+    The ceiling is the speed of large matrix products, measured in the same run. Run it on an
+    otherwise idle machine. Nothing is kept.
+    """
+    loaded = _load_config(config, overrides, device)
+    from seq2seq_cli.training.benchmark import measure_training
+
+    speed = measure_training(loaded, warmup, updates)
+    typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
+
+
 def _load_config(path: Path, overrides: list[str] | None, device: str | None = None) -> "Config":
     from seq2seq_cli.config_file import load_config
 

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import distributed, nn
@@ -26,6 +27,7 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device
 
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; a dead worker is noticed at once, not by this
+_CORES_EACH = 2  # what two threads of one process lose to two processes is in the noise
 _TOKENS_EACH = 1_024  # of a batch; with fewer, a worker is busier with overhead than with products
 _EXCHANGEABLE = 20_000_000  # parameters whose gradients are exchanged in a small part of an update
 
@@ -53,7 +55,7 @@ class Workers:
         """
         if self.count == 1:
             return loss
-        return DistributedDataParallel(loss, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(loss, gradient_as_bucket_view=True)
 
     def summed(self, value: float) -> float:
         """Over all workers."""
@@ -103,37 +105,40 @@ def num_cores() -> int:
         return os.cpu_count() or 1
 
 
-Work = Callable[[Config, Path, Workers], None]
+Result = TypeVar("Result")
+Work = Callable[[Config, Path, Workers], Result]
 
 
-def work_together(work: Work, config: Config, run_dir: Path) -> None:
-    """Call `work` in every worker: in one that torchrun started, or in all that are started here.
+def work_together(work: Work[Result], config: Config, run_dir: Path) -> Result:
+    """Call `work` in every worker: in those that torchrun started, or in all that start here.
 
-    Raises what `work` raises, and UserError when another worker died.
+    Returns what it returned in this process. Raises what `work` raises, and UserError when another
+    worker died.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         with _group("env://", rank, count, int(os.environ["LOCAL_RANK"])) as workers:
-            work(config, run_dir, workers)
-    elif (count := choose_workers(config)) == 1:
-        work(config, run_dir, Workers())
-    else:
-        _work_locally(work, config, run_dir, count)
+            return work(config, run_dir, workers)
+    count = choose_workers(config)
+    if count == 1:
+        return work(config, run_dir, Workers())
+    return _work_locally(work, config, run_dir, count)
 
 
 def choose_workers(config: Config) -> int:
     """Processes to start on this machine; `auto`: as many as make training faster.
 
-    On a CPU two processes of one thread outrun one process of two, as drawing random numbers and
-    starting small operations do not get faster with threads; large models lose more by exchanging
-    gradients than that. On GPUs only what is asked for is started.
+    On a CPU drawing random numbers and starting small operations take no part in threads, so that
+    beyond two cores another process serves better than more threads; but large models lose more by
+    exchanging gradients. On GPUs only what is asked for is started.
     """
     asked = config.training.workers
     is_cpu = choose_device(config.training.device).type == "cpu"
     if asked == "auto":
         if not is_cpu or _num_weights(config) > _EXCHANGEABLE:
             return 1
-        return max(1, min(num_cores(), config.training.tokens_per_batch // _TOKENS_EACH))
+        tokens = config.training.tokens_per_batch
+        return max(1, min(num_cores() // _CORES_EACH, tokens // _TOKENS_EACH))
     if not is_cpu and asked > torch.cuda.device_count():
         raise UserError(
             f"training.workers: {asked}, but this machine has {torch.cuda.device_count()} GPUs"
@@ -150,7 +155,7 @@ def _num_weights(config: Config) -> int:
     return encoder + decoder + model.d_model * config.tokenizer.vocab_size
 
 
-def _work_locally(work: Work, config: Config, run_dir: Path, count: int) -> None:
+def _work_locally(work: Work[Result], config: Config, run_dir: Path, count: int) -> Result:
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="seq2seq-workers-") as folder:
         meeting = (Path(folder) / "meeting").as_uri()
@@ -165,7 +170,7 @@ def _work_locally(work: Work, config: Config, run_dir: Path, count: int) -> None
         threads = torch.get_num_threads()
         try:
             with _group(meeting, 0, count, 0) as workers:
-                work(config, run_dir, workers)
+                return work(config, run_dir, workers)
         except RuntimeError as error:  # what a broken connection looks like from here
             raise _reason(others) or error from None
         finally:
@@ -175,7 +180,9 @@ def _work_locally(work: Work, config: Config, run_dir: Path, count: int) -> None
                 process.kill()
 
 
-def _follow(work: Work, config: Config, run_dir: Path, meeting: str, rank: int, count: int) -> None:
+def _follow(
+    work: Work[object], config: Config, run_dir: Path, meeting: str, rank: int, count: int
+) -> None:
     """The life of a worker that is not the first; the first one tells the user what happened."""
     try:
         with _group(meeting, rank, count, rank) as workers:

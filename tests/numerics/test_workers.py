@@ -1,0 +1,173 @@
+"""Many workers are one: same sentences, same loss, same gradients; and they end together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from number_task import numbers_config, write_config
+from safetensors.torch import load_file, save_file
+
+from seq2seq_cli.config import Config, ModelConfig
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.training import workers as workers_module
+from seq2seq_cli.training.loop import train_step
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.workers import Workers, choose_workers, work_together
+
+
+def random_batch(sentences: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 9, (sentences, 2), generator=generator)
+    src, tgt = (torch.randint(4, 30, (sentences, 9), generator=generator) for _ in range(2))
+    places = torch.arange(9)
+    src[places >= lengths[:, :1]] = 0
+    labels = tgt.masked_fill(places >= lengths[:, 1:], IGNORED)
+    tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
+    tgt_in[places >= lengths[:, 1:]] = 0
+    return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
+
+
+def one_update(config: Config, run_dir: Path, workers: Workers) -> tuple[float, float]:
+    """Of plain SGD, so that the weights show the gradient; a worker may go without a sentence."""
+    torch.manual_seed(5 + workers.rank)  # the first worker's weights are everyone's
+    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
+    batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
+    parallel = workers.parallel(batch_loss)
+    optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
+    batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
+    update = train_step(parallel, optimizer, batches, config.training, 1, workers)
+    path = run_dir / f"{workers.count}-{workers.rank}.safetensors"
+    save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
+    assert workers.greatest(float(workers.rank)) == workers.count - 1
+    assert workers.of_the_first(10.0 + workers.rank) == 10.0
+    return update.loss, update.grad_norm
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    return write_config(tmp_path, numbers_config(tmp_path))
+
+
+def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
+    updates, weights = [], []
+    for count in (1, 2, 3):
+        loaded = load_config(config, [f"training.workers={count}"])
+        updates.append(work_together(one_update, loaded, tmp_path))
+        paths = [tmp_path / f"{count}-{rank}.safetensors" for rank in range(count)]
+        found = [load_file(path) for path in paths]
+        for other in found[1:]:
+            assert all(torch.equal(found[0][name], other[name]) for name in other)
+        weights.append(found[0])
+    for update, found in zip(updates[1:], weights[1:], strict=True):
+        assert update == pytest.approx(updates[0], rel=1e-5)
+        for name, value in found.items():
+            torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+def fails_in_the_second(config: Config, run_dir: Path, workers: Workers) -> None:
+    if workers.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    workers.wait()
+
+
+def test_a_worker_that_dies_ends_the_run_with_its_reason(config, tmp_path):
+    with pytest.raises(UserError, match=r"worker 1 was killed by signal 9 \(out of memory\?\)"):
+        work_together(fails_in_the_second, load_config(config, ["training.workers=3"]), tmp_path)
+
+
+def stops_in_the_first(config: Config, run_dir: Path, workers: Workers) -> None:
+    if workers.is_first:
+        raise UserError("the text is gone")
+    workers.wait()
+
+
+def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd):
+    with pytest.raises(UserError, match="the text is gone"):
+        work_together(stops_in_the_first, load_config(config, ["training.workers=2"]), tmp_path)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, monkeypatch):
+    def chosen(cores: int, *overrides: str) -> int:
+        monkeypatch.setattr(workers_module, "num_cores", lambda: cores)
+        return choose_workers(load_config(config, ["training.device=cpu", *overrides]))
+
+    assert chosen(2, "training.tokens_per_batch=4096") == 1
+    assert chosen(8, "training.tokens_per_batch=4096") == 4
+    assert chosen(8, "training.tokens_per_batch=512") == 1
+    assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
+    assert chosen(1, "training.workers=3") == 3
+
+
+SHORT = [
+    f"--set={option}"
+    for option in (
+        "training.max_steps=40",
+        "training.warmup_steps=10",
+        "training.log_every=5",
+        "validation.every=20",
+        "model.dropout=0.1",
+    )
+]
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*map(str, arguments), *SHORT],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    process = start(*arguments)
+    _, stderr = process.communicate()
+    return process.returncode, stderr
+
+
+TRAIN = (sys.executable, "-m", "seq2seq_cli", "train")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoint" / "weights.safetensors")
+
+
+def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
+    """Ctrl-C reaches all of them; torchrun's workers make the same run as those started here."""
+    whole, parts, by_torchrun = (tmp_path / name for name in ("whole", "parts", "torchrun"))
+    two = ("--set=training.workers=2",)
+    status, stderr = run(*TRAIN, config, "--run-dir", whole, *two)
+    assert (status, stderr.count("finished after 40 updates")) == (0, 1)
+    process = start(*TRAIN, config, "--run-dir", parts, *two, "--set=training.log_every=1")
+    wait_for_a_line(parts / "metrics.jsonl", process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert stderr.count("stopping after this update") == 1
+    status, stderr = run(*TRAIN, config, "--run-dir", parts, *two)
+    assert status == 0, stderr
+    status, stderr = run(*TORCHRUN, "-m", "seq2seq_cli", "train", config, "--run-dir", by_torchrun)
+    assert status == 0, stderr
+    expected = weights_of(whole)
+    for folder in (parts, by_torchrun):
+        found = weights_of(folder)
+        assert all(torch.equal(found[name], expected[name]) for name in expected), folder
+    points = (by_torchrun / "metrics.jsonl").read_text().splitlines()
+    assert len(points) == 40 // 5 + 2
+
+
+def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
+    while not (path.exists() and path.stat().st_size) and process.poll() is None:
+        time.sleep(0.05)
+    assert process.poll() is None, process.communicate()[1]
