@@ -18,7 +18,6 @@ from seq2seq_cli.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from seq2seq_cli.config import Config, Corpus
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.evaluation import Scores
 
 _LINES_AT_ONCE = 2_000  # translated together, so that they can be batched by length
 
@@ -180,7 +179,7 @@ def evaluate(
 
     translator = Translator.load(run_dir, device or "auto", overrides or (), last=last)
     scores = evaluate_corpus(translator, corpus, decode=not loss_only)
-    typer.echo(json.dumps(scores.report(), indent=2) if as_json else _table(scores))
+    typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
 
 
 @app.command(
@@ -295,20 +294,6 @@ def _converse(translator: "Translator") -> None:
             typer.echo(err=True)
             return
         typer.echo(translator.translate([line])[0])
-
-
-def _table(scores: "Scores") -> str:
-    units = {
-        "loss": "nats per target token",
-        "perplexity": "exp(loss)",
-        "accuracy": "% of target tokens",
-        "exact_match": "% of lines",
-    }
-    if scores.text is not None:
-        units |= {"bleu": scores.text.bleu_signature, "chrf": scores.text.chrf_signature}
-    return "\n".join(
-        f"{name:<12} {value:>9.4f}  {units[name]}" for name, value in scores.metrics().items()
-    )
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -63,6 +63,20 @@ class Scores:
             }
         return found
 
+    def table(self) -> str:
+        """What `eval` prints."""
+        units = {
+            "loss": "nats per target token",
+            "perplexity": "exp(loss)",
+            "accuracy": "% of target tokens",
+            "exact_match": "% of lines",
+        }
+        if self.text is not None:
+            units |= {"bleu": self.text.bleu_signature, "chrf": self.text.chrf_signature}
+        return "\n".join(
+            f"{name:<12} {value:>9.4f}  {units[name]}" for name, value in self.metrics().items()
+        )
+
     def report(self) -> dict[str, Any]:
         """What `eval --json` prints."""
         signatures = (

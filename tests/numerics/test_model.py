@@ -8,12 +8,15 @@ from literal_transformer import transformer as literal_transformer
 from torch import nn
 
 from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.model import attention as attention_module
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
     keep_past,
     keep_tokens,
 )
+from seq2seq_cli.model.device import choose_bf16
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.layout import Padded
 from seq2seq_cli.model.transformer import Transformer
@@ -207,3 +210,47 @@ def test_positions_are_the_papers_and_have_no_end():
         assert positions[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
         assert positions[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
     torch.testing.assert_close(sinusoidal_positions(40, 50, 8), positions[40:])
+
+
+def test_dropout_keeps_the_mean_and_drops_its_share():
+    """Also of every place in a word of random bits, and in the gradient."""
+    torch.manual_seed(6)
+    x = torch.ones(8, 40_000, requires_grad=True)
+    for p in (0.1, 0.3, 0.5):
+        dropped = Dropout(p)(x.T.contiguous())
+        values = dropped.unique().tolist()
+        assert len(values) == 2
+        assert values[0] == 0.0
+        shares = (dropped == 0).float().mean(0)
+        torch.testing.assert_close(shares, torch.full((8,), p), atol=0.012, rtol=0)
+        assert dropped.mean().item() == pytest.approx(1.0, abs=0.01)
+        (gradient,) = torch.autograd.grad(dropped.sum(), x)
+        assert torch.equal(gradient.T, dropped)
+
+
+def test_dropout_of_any_size_and_chance():
+    assert torch.equal(Dropout(0.5).eval()(torch.ones(3)), torch.ones(3))
+    for p, size in ((0.0001, 1), (0.9999, 7), (0.5, 0)):
+        assert Dropout(p)(torch.ones(size)).shape == (size,)
+    assert Dropout(0.0001)(torch.ones(100_000)).min() == 0, "a chance is never rounded to none"
+
+
+@pytest.mark.parametrize("length", [4, 300], ids=["short", "long"])
+def test_the_fused_attention_of_long_sentences_is_the_equation(model, length, monkeypatch):
+    src, tgt = torch.randint(4, 10, (2, 2, length)).unbind()
+    src[1, length // 2 :] = PAD
+    fused = model(src, tgt)
+    monkeypatch.setattr(attention_module, "_LONGEST_WEIGHTS", 10_000 if length == 300 else 0)
+    torch.testing.assert_close(model(src, tgt), fused, atol=1e-4, rtol=0)
+
+
+def test_bf16_is_for_processors_that_have_it(monkeypatch):
+    cpu = torch.device("cpu")
+    for has_it in (True, False):
+        for test in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+            monkeypatch.setattr(torch.cpu, test, lambda has_it=has_it: has_it, raising=False)
+        assert choose_bf16("auto", cpu) == has_it
+    assert (choose_bf16("bf16", cpu), choose_bf16("fp32", cpu)) == (True, False)
+    for test in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, test)
+    assert not choose_bf16("auto", cpu), "as in a PyTorch that cannot tell"
