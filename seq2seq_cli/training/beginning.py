@@ -1,6 +1,7 @@
 """The start of a run: a new folder with all that the run depends on, or one that goes on."""
 
 import datetime
+import gc
 import importlib.metadata
 import platform
 import subprocess
@@ -67,6 +68,7 @@ def begin(run: RunFolder, config: Config, workers: Workers) -> Beginning:
         optimizer = build_optimizer(prepared.model, config.training)
         assert run.last_checkpoint is not None, "the first worker has written one"
         state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
+    gc.freeze()  # what is here now stays to the end: nothing to search for garbage
     return Beginning(config, prepared, optimizer, state)
 
 

@@ -1,6 +1,5 @@
 """train(): the story of a run, from text to the best model; train_step(): one update."""
 
-import gc
 import logging
 import math
 import time
@@ -57,7 +56,6 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
     batch_loss = workers.parallel(
         BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16)
     )
-    gc.freeze()  # what is here now stays to the end: nothing to search for garbage
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         if workers.is_first:
