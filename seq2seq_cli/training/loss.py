@@ -97,11 +97,11 @@ class _SequenceLoss(torch.autograd.Function):
                 x_CD = padded_RD[start : start + size]
                 y_C1 = y_R[start : start + size, None]
                 logits_CV = x_CD @ w_VD.T
-                p_CV = logits_CV.softmax(dim=-1)
+                loss += smoothing * logits_CV[: len(y_C1)].gather(1, y_C1).float().sum()
+                p_CV = torch.softmax(logits_CV, dim=-1, out=logits_CV)
                 p_CV[len(y_C1) :] = 0
                 p_y = p_CV[: len(y_C1)].gather(1, y_C1).float()
                 loss -= p_y.clamp_min(torch.finfo(torch.float32).tiny).log().sum()
-                loss += smoothing * logits_CV[: len(y_C1)].gather(1, y_C1).float().sum()
                 torch.mm(p_CV, w_VD, out=dx_RD[start : start + size])
                 dw_VD += p_CV.T @ x_CD
             x_RD = x_RD.float()
