@@ -101,7 +101,8 @@ def measure(config: str, variant: str, updates: int) -> None:
     replace, overrides = VARIANTS[variant]
     replace()
     speed = measure_training(load_config(Path(config), overrides), updates // 3, updates)
-    print(speed.tokens_per_second, speed.peak_memory_mb)
+    if speed is not None:
+        print(speed.tokens_per_second, speed.peak_memory_mb)
 
 
 def main() -> None:

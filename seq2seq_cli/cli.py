@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from seq2seq_cli.config import Config, Corpus
     from seq2seq_cli.decoding.translator import Translator
 
-# Read by libraries when torch is imported. Threads that wait for work spin for some 10 µs, not for
-# milliseconds, which would slow training tenfold as soon as another program wants a core; large
-# tensors lie on large pages. What the user has set stands.
+# Read when torch is imported: threads that wait for work spin for some 10 µs (with milliseconds,
+# another program on one core slows training tenfold); large tensors lie on large pages.
 _ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 _LINES_AT_ONCE = 2_000  # translated together, so that they can be batched by length
@@ -81,8 +80,7 @@ def _global_options(
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
     _log_to_stderr()
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(_ENVIRONMENT | os.environ)
 
 
 ConfigFile = Annotated[
@@ -224,8 +222,8 @@ def check(config: ConfigFile, overrides: Overrides = None, device: Device = None
     typer.echo(summarize(loaded, prepare(loaded)))
 
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
-app.add_typer(bench_app, name="bench")
+bench_app = typer.Typer(no_args_is_help=True)
+app.add_typer(bench_app, name="bench", help="Measure speed and memory on this machine.")
 
 
 @bench_app.command(
@@ -244,14 +242,13 @@ def bench_train(
 ) -> None:
     """Measure training: tokens per second, where the time goes, memory, share of the ceiling.
 
-    The ceiling is the speed of large matrix products, measured in the same run. Run it on an
-    otherwise idle machine. Nothing is kept.
+    The ceiling is the speed of large matrix products here and now.
     """
     loaded = _load_config(config, overrides, device)
     from seq2seq_cli.training.benchmark import measure_training
 
-    speed = measure_training(loaded, warmup, updates)
-    typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
+    if (speed := measure_training(loaded, warmup, updates)) is not None:
+        typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
 
 
 def _load_config(path: Path, overrides: list[str] | None, device: str | None = None) -> "Config":

@@ -14,7 +14,8 @@ from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
 
 IGNORED = -100  # the label of padding: cross_entropy's own ignore_index
 
-Plan = list[npt.NDArray[np.int64]]  # for every batch the indices of its pairs
+Indices = npt.NDArray[np.int32]
+Plan = list[Indices]  # for every batch the indices of its pairs
 
 
 def plan_epoch(
@@ -26,7 +27,7 @@ def plan_epoch(
     alone is a batch of its own. Every pair appears once.
     """
     generator = np.random.default_rng([seed, epoch])
-    shuffled = generator.permutation(len(src_lengths))
+    shuffled = generator.permutation(np.arange(len(src_lengths), dtype=np.int32))
     order = shuffled[_by_length(src_lengths[shuffled], tgt_lengths[shuffled])]
     batches = _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
@@ -34,7 +35,7 @@ def plan_epoch(
 
 def plan_in_order(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
     """Batches of pairs of like length without chance, for evaluation: the longest come first."""
-    order = _by_length(src_lengths, tgt_lengths)[::-1]
+    order = _by_length(src_lengths, tgt_lengths)[::-1].astype(np.int32)
     return _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
 
 
@@ -49,17 +50,16 @@ def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> npt.NDArray[np.int64]:
     return np.lexsort((np.where(longer_side % 2, difference, -difference), longer_side))
 
 
-def _cut(order: npt.NDArray[np.int64], lengths: Ids, tokens_per_batch: int) -> Plan:
-    """Cut a sorted order into batches; `lengths` are those of the longer sides, in that order."""
+def _cut(order: Indices, lengths: Ids, tokens_per_batch: int) -> Plan:
+    """Cut an order into batches; `lengths` are those of the longer sides, in that order."""
     batches = []
-    start = longest = 0
-    for end, length in enumerate(lengths.tolist()):
-        longest = max(longest, length)
-        if (end + 1 - start) * longest > tokens_per_batch and end > start:
-            batches.append(order[start:end])
-            start, longest = end, length
-    if start < len(order):
-        batches.append(order[start:])
+    start = 0
+    while start < len(order):
+        ahead = lengths[start : start + max(1, tokens_per_batch // int(lengths[start]))]
+        sizes = np.maximum.accumulate(ahead, dtype=np.int64) * np.arange(1, len(ahead) + 1)
+        end = start + max(1, int(np.searchsorted(sizes, tokens_per_batch, side="right")))
+        batches.append(order[start:end])
+        start = end
     return batches
 
 
@@ -114,7 +114,7 @@ class Batch:
         return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
 
 
-def make_batch(store: TokenStore, indices: Sequence[int] | npt.NDArray[np.int64]) -> Batch:
+def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
     """Read the pairs of a batch from the store and pad them."""
     src_BS, num_src_tokens = _padded(store.src, indices, PAD_ID)
     labels_BT, num_tokens = _padded(store.tgt, indices, IGNORED)
@@ -130,7 +130,7 @@ def make_batch(store: TokenStore, indices: Sequence[int] | npt.NDArray[np.int64]
 
 
 def _padded(
-    sentences: Sentences, indices: Sequence[int] | npt.NDArray[np.int64], padding: int
+    sentences: Sentences, indices: Sequence[int] | Indices, padding: int
 ) -> tuple[npt.NDArray[np.int64], int]:
     rows = [sentences[int(i)] for i in indices]
     padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)

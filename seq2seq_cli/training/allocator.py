@@ -11,12 +11,14 @@ def keep_freed_memory() -> bool:
     """Serve large tensors from the heap and never trim it; False where there is no glibc.
 
     By default glibc maps every large block anew and unmaps it on release, so that each step waits
-    for the kernel to clear its pages again. Costs some resident memory, changes no result.
+    for the kernel to clear its pages again. Costs some resident memory, changes no result. What was
+    freed before the call is given back.
     """
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018 (only glibc has it)
         mallopt = library.mallopt
+        library.malloc_trim(0)
     except (OSError, AttributeError, TypeError):
         return False
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _TOP_PAD_BYTES))

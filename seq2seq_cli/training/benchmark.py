@@ -85,18 +85,24 @@ class Speed:
         return self.gflops / (bf16 if self.precision == "bf16" else fp32)
 
 
-def measure_training(config: Config, warmup: int, updates: int) -> Speed:
-    """Train for a moment, in a folder that is thrown away; UserError as for `train`."""
+def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
+    """Train for a moment, in a folder that is thrown away; UserError as for `train`.
+
+    None in torchrun's workers but the first.
+    """
+    return work_together(functools.partial(_measure_in_folder, config, warmup, updates), config)
+
+
+def _measure_in_folder(config: Config, warmup: int, updates: int, workers: Workers) -> Speed | None:
     with tempfile.TemporaryDirectory(prefix="seq2seq-bench-") as folder:
-        work = functools.partial(_measure, warmup=warmup, updates=updates)
-        return work_together(work, config, Path(folder) / "run")
+        run = RunFolder(Path(workers.of_the_first(folder)) / "run")
+        speed = _measure(config, run, warmup, updates, workers)
+        return speed if workers.is_first else None
 
 
-def _measure(
-    config: Config, run_dir: Path, workers: Workers, *, warmup: int, updates: int
-) -> Speed:
+def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers: Workers) -> Speed:
+    config, prepared, optimizer, _ = begin(run, config, workers)
     keep_freed_memory()
-    config, prepared, optimizer, _ = begin(RunFolder(run_dir), config, workers)
     training, epochs = config.training, prepared.epochs
     batch_loss = BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16)
     watch = _Watch(prepared.device, batch_loss, optimizer)

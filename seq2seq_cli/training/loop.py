@@ -1,5 +1,6 @@
 """train(): the story of a run, from text to the best model; train_step(): one update."""
 
+import functools
 import logging
 import math
 import time
@@ -41,14 +42,14 @@ def train(config: Config, run_dir: Path) -> None:
 
     Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
     """
-    work_together(train_in_worker, config, run_dir)
+    work_together(functools.partial(train_in_worker, config, run_dir), config)
 
 
 def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
     """The story of a run, as each of its workers lives it."""
-    keep_freed_memory()
     run = RunFolder(run_dir)
     config, prepared, optimizer, state = begin(run, config, workers)
+    keep_freed_memory()
     training, epochs, total_steps = config.training, prepared.epochs, prepared.total_steps
     if is_finished(config, state, total_steps):
         logger.info("%s", finished_line(run, config, state))

@@ -26,6 +26,9 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device
 
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; a dead worker is noticed at once, not by this
 _CORES_EACH = 2  # what two threads of one process lose to two processes is in the noise
 _TOKENS_EACH = 1_024  # of a batch; with fewer, a worker is busier with overhead than with products
@@ -65,9 +68,12 @@ class Workers:
         """Of all workers: what every one of them then knows."""
         return self._reduced(value, distributed.ReduceOp.MAX)
 
-    def of_the_first(self, value: float) -> float:
+    def of_the_first(self, value: Value) -> Value:
         """What the first worker has; the others' own values are ignored."""
-        return self.summed(value if self.is_first else 0.0)
+        values = [value]
+        if self.count > 1:
+            distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
     def wait(self) -> None:
         """Until all workers are here."""
@@ -105,11 +111,10 @@ def num_cores() -> int:
         return os.cpu_count() or 1
 
 
-Result = TypeVar("Result")
-Work = Callable[[Config, Path, Workers], Result]
+Work = Callable[[Workers], Result]
 
 
-def work_together(work: Work[Result], config: Config, run_dir: Path) -> Result:
+def work_together(work: Work[Result], config: Config) -> Result:
     """Call `work` in every worker: in those that torchrun started, or in all that start here.
 
     Returns what it returned in this process. Raises what `work` raises, and UserError when another
@@ -118,11 +123,11 @@ def work_together(work: Work[Result], config: Config, run_dir: Path) -> Result:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         with _group("env://", rank, count, int(os.environ["LOCAL_RANK"])) as workers:
-            return work(config, run_dir, workers)
+            return work(workers)
     count = choose_workers(config)
     if count == 1:
-        return work(config, run_dir, Workers())
-    return _work_locally(work, config, run_dir, count)
+        return work(Workers())
+    return _work_locally(work, count)
 
 
 def choose_workers(config: Config) -> int:
@@ -155,14 +160,12 @@ def _num_weights(config: Config) -> int:
     return encoder + decoder + model.d_model * config.tokenizer.vocab_size
 
 
-def _work_locally(work: Work[Result], config: Config, run_dir: Path, count: int) -> Result:
+def _work_locally(work: Work[Result], count: int) -> Result:
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="seq2seq-workers-") as folder:
         meeting = (Path(folder) / "meeting").as_uri()
         others = [
-            spawn.Process(
-                target=_follow, args=(work, config, run_dir, meeting, rank, count), daemon=True
-            )
+            spawn.Process(target=_follow, args=(work, meeting, rank, count), daemon=True)
             for rank in range(1, count)
         ]
         for process in others:
@@ -170,7 +173,7 @@ def _work_locally(work: Work[Result], config: Config, run_dir: Path, count: int)
         threads = torch.get_num_threads()
         try:
             with _group(meeting, 0, count, 0) as workers:
-                return work(config, run_dir, workers)
+                return work(workers)
         except RuntimeError as error:  # what a broken connection looks like from here
             raise _reason(others) or error from None
         finally:
@@ -180,13 +183,11 @@ def _work_locally(work: Work[Result], config: Config, run_dir: Path, count: int)
                 process.kill()
 
 
-def _follow(
-    work: Work[object], config: Config, run_dir: Path, meeting: str, rank: int, count: int
-) -> None:
+def _follow(work: Work[object], meeting: str, rank: int, count: int) -> None:
     """The life of a worker that is not the first; the first one tells the user what happened."""
     try:
         with _group(meeting, rank, count, rank) as workers:
-            work(config, run_dir, workers)
+            work(workers)
     except (UserError, Interrupted, KeyboardInterrupt):
         pass
     except RuntimeError as error:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
     updates, weights = [], []
     for count in (1, 2, 3):
         loaded = load_config(config, [f"training.workers={count}"])
-        updates.append(work_together(one_update, loaded, tmp_path))
+        updates.append(work_together(partial(one_update, loaded, tmp_path), loaded))
         paths = [tmp_path / f"{count}-{rank}.safetensors" for rank in range(count)]
         found = [load_file(path) for path in paths]
         for other in found[1:]:
@@ -72,7 +73,7 @@ def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-def fails_in_the_second(config: Config, run_dir: Path, workers: Workers) -> None:
+def fails_in_the_second(workers: Workers) -> None:
     if workers.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     workers.wait()
@@ -80,10 +81,10 @@ def fails_in_the_second(config: Config, run_dir: Path, workers: Workers) -> None
 
 def test_a_worker_that_dies_ends_the_run_with_its_reason(config, tmp_path):
     with pytest.raises(UserError, match=r"worker 1 was killed by signal 9 \(out of memory\?\)"):
-        work_together(fails_in_the_second, load_config(config, ["training.workers=3"]), tmp_path)
+        work_together(fails_in_the_second, load_config(config, ["training.workers=3"]))
 
 
-def stops_in_the_first(config: Config, run_dir: Path, workers: Workers) -> None:
+def stops_in_the_first(workers: Workers) -> None:
     if workers.is_first:
         raise UserError("the text is gone")
     workers.wait()
@@ -91,7 +92,7 @@ def stops_in_the_first(config: Config, run_dir: Path, workers: Workers) -> None:
 
 def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd):
     with pytest.raises(UserError, match="the text is gone"):
-        work_together(stops_in_the_first, load_config(config, ["training.workers=2"]), tmp_path)
+        work_together(stops_in_the_first, load_config(config, ["training.workers=2"]))
     assert "Traceback" not in capfd.readouterr().err
 
 
