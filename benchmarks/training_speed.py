@@ -107,7 +107,8 @@ def marian(shape: str, work: Path, command: str) -> tuple[float, float, dict]:
         --dim-emb {d_model} --transformer-dim-ffn {d_ff} --transformer-heads {heads}
         --enc-depth {layers} --dec-depth {layers} --transformer-dropout {dropout}
         --label-smoothing 0.1 --tied-embeddings-all --mini-batch-words 4096 --mini-batch 1000
-        --maxi-batch 1000 --max-length 100 --cost-type ce-mean-words --optimizer-params 0.9 0.98 1e-09
+        --maxi-batch 1000 --max-length 100 --cost-type ce-mean-words
+        --optimizer-params 0.9 0.98 1e-09
         --learn-rate 0.0005 --lr-warmup 400 --clip-norm 1 --cpu-threads 2 --workspace 2000
         --disp-freq 2 --seed 42 --sync-sgd --shuffle-in-ram --quiet-translation"""
     timeout = ["timeout", "-s", "TERM", str(MARIAN_SECONDS[shape])]

@@ -1,6 +1,6 @@
 """Trains transformers' MarianMTModel in a plain loop; prints target tokens per second as JSON.
 
-python huggingface.py FOLDER tiny|base SECONDS [bf16], in an environment with torch and transformers;
+python huggingface.py FOLDER tiny|base SECONDS [bf16], where torch and transformers are installed;
 FOLDER is what `training_speed.py` lays out. Batches are sorted by length and hold at most 4,096
 padded target tokens, as ours; AdamW, label smoothing and clipping too.
 """
