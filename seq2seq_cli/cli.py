@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
 
 # Read when torch is imported: threads that wait for work spin for some 10 µs (with milliseconds,
-# another program on one core slows training tenfold); large tensors lie on large pages.
+# another program on one core slows training sevenfold); large tensors lie on large pages.
 _ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 _LINES_AT_ONCE = 2_000  # translated together, so that they can be batched by length

@@ -21,7 +21,7 @@ from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.workers import Workers, all_cores, work_together
+from seq2seq_cli.training.workers import Workers, work_together
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
@@ -124,7 +124,7 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     seconds = sum(ms.values()) / 1000 * updates
     memory = workers.summed(_peak_memory_mb())
-    with all_cores():
+    with workers.all_cores():
         ceilings = [
             _ceiling_gflops(prepared.device, dtype) if workers.is_first else 0.0
             for dtype in (torch.float32, torch.bfloat16)

@@ -30,7 +30,7 @@ from seq2seq_cli.training.monitor import Monitor, Silence
 from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.preparation import Prepared
 from seq2seq_cli.training.summary import summarize
-from seq2seq_cli.training.workers import Workers, all_cores, without_exchange, work_together
+from seq2seq_cli.training.workers import Workers, without_exchange, work_together
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def validate(
     validation, held_out, score = config.validation, prepared.valid, math.nan
     if held_out is not None:
         translator = Translator(prepared.model, prepared.tokenizers, config)
-        with all_cores():
+        with workers.all_cores():
             scores = evaluate(translator, held_out, decode=validation.decode)
         score = scores.metrics()[validation.metric]
     score = workers.of_the_first(score)

@@ -79,6 +79,17 @@ class Workers:
         """Until all workers are here."""
         self.summed(0.0)
 
+    @contextmanager
+    def all_cores(self) -> Iterator[None]:
+        """For work that the first worker does while the others wait."""
+        before = torch.get_num_threads()
+        if self.count > 1:  # alone, it has the threads that it was given
+            torch.set_num_threads(num_cores())
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
     def _reduced(self, value: float, operation: "distributed.ReduceOp.RedOpType") -> float:
         if self.count == 1:
             return value
@@ -90,17 +101,6 @@ class Workers:
 def without_exchange(loss: nn.Module) -> AbstractContextManager[None]:
     """Gradients stay with their worker while the block runs: more batches follow."""
     return loss.no_sync() if isinstance(loss, DistributedDataParallel) else nullcontext()
-
-
-@contextmanager
-def all_cores() -> Iterator[None]:
-    """For work that the first worker does while the others wait."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_cores())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def num_cores() -> int:
