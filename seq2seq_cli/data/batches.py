@@ -145,7 +145,6 @@ class Epochs:
     def __init__(self, store: TokenStore, tokens_per_batch: int, seed: int) -> None:
         self._store = store
         self._lengths = store.src.lengths(), store.tgt.lengths()
-        store.release()
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
         self._epoch = 1
@@ -160,9 +159,7 @@ class Epochs:
         if epoch != self._epoch:
             self._epoch, self._plan = epoch, self._plan_of(epoch)
         plan = self._plan[position : position + count]
-        batches = [make_batch(self._store, pairs) for pairs in plan]
-        self._store.release()
-        return batches
+        return [make_batch(self._store, pairs) for pairs in plan]
 
     def padding(self) -> float:
         """Share of an epoch's positions, both sides together, that is padding."""

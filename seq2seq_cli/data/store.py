@@ -1,4 +1,4 @@
-"""Token ids of a corpus, memory-mapped: read from disk as needed, never held in memory.
+"""Token ids of a corpus: read from disk as needed, never held in memory.
 
 One folder a corpus, made once and found again by the hash of everything it depends on:
 `src.ids` and `tgt.ids` (all sentences end to end, each closed by EOS), `src.offsets` and
@@ -8,10 +8,10 @@ One folder a corpus, made once and found again by the hash of everything it depe
 import hashlib
 import itertools
 import json
-import mmap
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,41 +50,48 @@ class StoreFacts:
     tgt: SideFacts
 
 
-class Sentences:
-    """The ids of one side; `sentences[i]` is a view into the file."""
+class _NumbersFile:
+    """An array in a file, read in parts when asked for.
 
-    def __init__(self, folder: Path, side: str) -> None:
-        self._offsets_file = _map(folder / f"{side}.offsets")
-        self._ids_file = _map(folder / f"{side}.ids")
-        self.offsets: Offsets = np.frombuffer(self._offsets_file, np.int64)
-        self._ids: Ids = np.frombuffer(self._ids_file, np.int32)
+    Not memory-mapped: a mapping that is read here and there keeps many times the bytes asked for.
+    """
+
+    def __init__(self, path: Path, kind: npt.DTypeLike) -> None:
+        self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
+        self._kind = np.dtype(kind)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return os.fstat(self._file.fileno()).st_size // self._kind.itemsize
+
+    def read(self, start: int, end: int) -> npt.NDArray[Any]:
+        self._file.seek(start * self._kind.itemsize)
+        return np.frombuffer(self._file.read((end - start) * self._kind.itemsize), self._kind)
+
+
+class Sentences:
+    """The ids of one side; `sentences[i]` is read from the file."""
+
+    def __init__(self, folder: Path, side: str) -> None:
+        self._offsets = _NumbersFile(folder / f"{side}.offsets", np.int64)
+        self._ids = _NumbersFile(folder / f"{side}.ids", np.int32)
+        self._num_sentences = len(self._offsets) - 1
+
+    def __len__(self) -> int:
+        return self._num_sentences
 
     def __getitem__(self, index: int) -> Ids:
-        return self._ids[self.offsets[index] : self.offsets[index + 1]]
+        start, end = self._offsets.read(index, index + 2)
+        return self._ids.read(int(start), int(end))
 
     @property
     def num_tokens(self) -> int:
         return len(self._ids)
 
-    def release(self) -> None:
-        """Give back the memory of what was read; the operating system keeps it as file cache."""
-        for file in (self._offsets_file, self._ids_file):
-            if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-                file.madvise(mmap.MADV_DONTNEED)
-
     def lengths(self) -> Ids:
         """Tokens of every sentence, EOS included."""
-        return np.diff(self.offsets).astype(np.int32)
-
-
-def _map(path: Path) -> mmap.mmap | bytes:
-    """The bytes of a file without reading it; a file of no bytes cannot be mapped."""
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        lengths: Ids = np.diff(self._offsets.read(0, len(self) + 1)).astype(np.int32)
+        return lengths
 
 
 class TokenStore:
@@ -107,11 +114,6 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.src)
-
-    def release(self) -> None:
-        """Give back the memory of what was read so far."""
-        self.src.release()
-        self.tgt.release()
 
 
 def cache_folder() -> Path:
