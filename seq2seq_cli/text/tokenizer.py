@@ -1,8 +1,10 @@
 """Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
 
 import io
+import itertools
+import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -42,7 +44,7 @@ class Tokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(_one_spaced(line) for line in lines),
+                sentence_iterator=iter(_sample(map(_one_spaced, lines), config.max_sentences)),
                 model_writer=model,
                 model_type=config.kind,
                 vocab_size=config.vocab_size,
@@ -50,7 +52,6 @@ class Tokenizer:
                 byte_fallback=_BYTE_FALLBACK[config.kind],
                 character_coverage=1.0,
                 normalization_rule_name=config.normalization,
-                input_sentence_size=config.max_sentences,
                 max_sentence_length=_MAX_LINE_BYTES,
                 pad_id=PAD_ID,
                 unk_id=UNK_ID,
@@ -147,6 +148,20 @@ def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokeni
     for path, tokenizer in written.items():
         write_bytes(path, tokenizer.model)
     return written
+
+
+def _sample(lines: Iterator[str], size: int) -> list[str]:
+    """So many of the lines at random, the same in every process; all if there are fewer.
+
+    Vitter 1985, algorithm R. SentencePiece can sample too, but each time differently.
+    """
+    generator = random.Random(0)
+    sample = list(itertools.islice(lines, size))
+    for seen, line in enumerate(lines, start=size + 1):
+        place = generator.randrange(seen)
+        if place < size:
+            sample[place] = line
+    return sample
 
 
 def _one_spaced(text: str) -> str:

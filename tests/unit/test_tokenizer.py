@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from seq2seq_cli.config import TokenizerConfig
@@ -68,6 +71,26 @@ def test_the_same_text_gives_the_same_bytes():
     for kind in KINDS:
         config = TokenizerConfig(kind=kind, vocab_size=400)
         assert Tokenizer.fit(LINES, config).model == Tokenizer.fit(LINES, config).model
+
+
+LEARN_A_SAMPLE = """
+import hashlib
+from seq2seq_cli.config import TokenizerConfig
+from seq2seq_cli.text.tokenizer import Tokenizer
+lines = ["early"] * 101 + [f"late{i % 40}" for i in range(2_000)]
+config = TokenizerConfig(kind="word", vocab_size=60, max_sentences=101)
+tokenizer = Tokenizer.fit(lines, config)
+print(hashlib.sha256(tokenizer.model).hexdigest(), "▁late1" in tokenizer.pieces())
+"""
+
+
+def test_of_much_text_every_process_takes_the_same_random_sample():
+    first, second = (
+        subprocess.run([sys.executable, "-c", LEARN_A_SAMPLE], capture_output=True, text=True)
+        for _ in range(2)
+    )
+    assert first.stdout == second.stdout
+    assert first.stdout.split()[1] == "True"
 
 
 def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
