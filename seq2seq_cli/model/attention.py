@@ -102,15 +102,13 @@ class MultiHeadAttention(nn.Module):
                 if record is not None:
                     record.append(weights_BHQM)
                 heads_BHQK = self.dropout(weights_BHQM) @ memory.v_BHMK
-        gathered_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
+        gathered_BQD: Tensor = self.output(layout.join_heads(heads_BHQK.to(query_BQD.dtype)))
         return gathered_BQD
 
     def _heads(self, states_BMD: Tensor, layout: Layout) -> Tensor:
         """BHMK; on a CPU in fp32, as products of matrices this small gain nothing from bf16."""
         heads_BHMK = layout.split_heads(states_BMD, self.heads)
-        if heads_BHMK.device.type != "cpu":
-            return heads_BHMK
-        return heads_BHMK.to(torch.float32, memory_format=torch.contiguous_format)
+        return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
 
     def _is_better_fused(self, q_BHQK: Tensor, memory: KeysValues, record: Record | None) -> bool:
         """Whether PyTorch's kernel for the same function serves: it has no weights to show or drop.

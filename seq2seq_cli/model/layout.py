@@ -8,10 +8,13 @@ B sentences, T positions of the longest, R positions of all tokens in one row, D
 K size of one head.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+_Way = Callable[[Tensor], Tensor]
 
 
 class Layout(Protocol):
@@ -62,13 +65,13 @@ class Packed:
     STEP = 64
 
     def __init__(self, is_token_BT: Tensor) -> None:
-        self.shape = is_token_BT.shape
         slots_R = is_token_BT.flatten().nonzero()[:, 0]
         self.num_tokens = len(slots_R)
         length = (self.num_tokens // self.STEP + 1) * self.STEP
         self.slots_R = torch.cat([slots_R, slots_R.new_zeros(length - self.num_tokens)])
-        self.places = slots_R.new_full((is_token_BT.numel(),), length - 1)  # B·T: where in the row
-        self.places[slots_R] = torch.arange(self.num_tokens, device=slots_R.device)
+        self.place_BT = torch.full_like(is_token_BT, length - 1, dtype=torch.int64)
+        self.place_BT.view(-1)[slots_R] = torch.arange(self.num_tokens, device=slots_R.device)
+        self._moves: dict[int, _Moves] = {}
 
     def place(self, ids_BT: Tensor, padding: int) -> Tensor:
         ids_R = ids_BT.flatten()[self.slots_R]
@@ -76,49 +79,63 @@ class Packed:
         return ids_R[None]
 
     def place_signals(self, signals_TD: Tensor) -> Tensor:
-        return signals_TD[self.slots_R % self.shape[1]]
+        return signals_TD[self.slots_R % self.place_BT.size(1)]
 
     def split_heads(self, states_1RD: Tensor, heads: int) -> Tensor:
-        padded: Tensor = _Pad.apply(states_1RD[0], self)  # type: ignore[no-untyped-call]
-        return padded.view(*self.shape, heads, -1).transpose(1, 2)
+        moves = self._moves_of(heads)
+        split: Tensor = _Move.apply(states_1RD, moves.split, moves.join)  # type: ignore[no-untyped-call]
+        return split
 
     def join_heads(self, heads_BHTK: Tensor) -> Tensor:
-        padded = heads_BHTK.transpose(1, 2).reshape(len(self.places), -1)
-        packed: Tensor = _Pack.apply(padded, self)  # type: ignore[no-untyped-call]
-        return packed[None]
+        moves = self._moves_of(heads_BHTK.size(1))
+        joined: Tensor = _Move.apply(heads_BHTK, moves.join, moves.split)  # type: ignore[no-untyped-call]
+        return joined
 
-    def pad(self, rows_RD: Tensor) -> Tensor:
-        """Every slot of the padded batch its row; a padded slot the last row, which is padding."""
-        return rows_RD.index_select(0, self.places)
-
-    def pack(self, slots: Tensor) -> Tensor:
-        """Every row its slot of the padded batch; zeros behind the tokens."""
-        rows_RD = slots.index_select(0, self.slots_R)
-        rows_RD[self.num_tokens :] = 0
-        return rows_RD
+    def _moves_of(self, heads: int) -> "_Moves":
+        if heads not in self._moves:
+            self._moves[heads] = _Moves(self, heads)
+        return self._moves[heads]
 
 
-class _Pad(torch.autograd.Function):
-    """`Packed.pad`. Its gradient is `pack`: attention gives padded positions none."""
+class _Moves:
+    """The way of every head's vectors between the row and the padded batch, as two gathers."""
+
+    def __init__(self, packed: Packed, heads: int) -> None:
+        head_H = torch.arange(heads, device=packed.slots_R.device)
+        longest = packed.place_BT.size(1)
+        sentence_R, position_R = packed.slots_R // longest, packed.slots_R % longest
+        self.num_tokens = packed.num_tokens
+        self.from_row_BHT = packed.place_BT[:, None, :] * heads + head_H[:, None]
+        self.from_batch_RH = (sentence_R[:, None] * heads + head_H) * longest + position_R[:, None]
+
+    def split(self, states_1RD: Tensor) -> Tensor:
+        """BHTK; a padded position gets the end of the row, which is padding."""
+        vectors = states_1RD.reshape(self.from_batch_RH.numel(), -1)
+        return vectors.index_select(0, self.from_row_BHT.flatten()).view(
+            *self.from_row_BHT.shape, -1
+        )
+
+    def join(self, heads_BHTK: Tensor) -> Tensor:
+        """1RD; zeros behind the tokens."""
+        vectors = heads_BHTK.reshape(self.from_row_BHT.numel(), -1)
+        joined = vectors.index_select(0, self.from_batch_RH.flatten())
+        states_1RD = joined.view(1, len(self.from_batch_RH), -1)
+        states_1RD[:, self.num_tokens :] = 0
+        return states_1RD
+
+
+class _Move(torch.autograd.Function):
+    """Vectors moved there; their gradients are moved back, as each token has one place on a side.
+
+    Padding has no gradient: attention gives padded positions none, and the loss none to the
+    padding behind the tokens.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows_RD: Tensor, packed: Packed) -> Tensor:
-        ctx.packed = packed
-        return packed.pad(rows_RD)
+    def forward(ctx: Any, states: Tensor, there: _Way, back: _Way) -> Tensor:
+        ctx.back = back
+        return there(states)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.packed.pack(gradient), None
-
-
-class _Pack(torch.autograd.Function):
-    """`Packed.pack`. Its gradient is `pad`: the loss gives the padding behind the tokens none."""
-
-    @staticmethod
-    def forward(ctx: Any, slots: Tensor, packed: Packed) -> Tensor:
-        ctx.packed = packed
-        return packed.pack(slots)
-
-    @staticmethod
-    def backward(ctx: Any, gradient_RD: Tensor) -> tuple[Tensor, None]:
-        return ctx.packed.pad(gradient_RD), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradient), None, None
