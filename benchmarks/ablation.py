@@ -3,23 +3,28 @@
 python benchmarks/ablation.py benchmarks/tiny.yaml [--rounds 3] [--updates 60] [--only NAME ...]
 
 Run it from the repository's root on an otherwise idle machine. Every measurement is `bench train`
-in a process of its own, in which one thing is replaced by its plain twin.
+in a process of its own, in which one thing is replaced by its plain twin. Replacing reaches only
+that process, so that all but "two workers" train with one.
 """
 
 import argparse
+import gc
+import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
 
+from seq2seq_cli.cli import ENVIRONMENT
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.model import attention, dropout
-from seq2seq_cli.model.layout import Padded
+from seq2seq_cli.model.layout import Packed, Padded
 from seq2seq_cli.training import benchmark, loss, optimizer
 from seq2seq_cli.training.benchmark import measure_training
 
@@ -61,7 +66,25 @@ def default_allocator() -> None:
 
 
 def fused_attention() -> None:
-    attention._LONGEST_WEIGHTS = 0
+    attention._is_better_fused = lambda *_: True
+
+
+def attention_in_bf16() -> None:
+    attention.MultiHeadAttention._heads = lambda self, states, layout: layout.split_heads(
+        states, self.heads
+    )
+
+
+def rows_of_any_length() -> None:
+    Packed.STEP = loss._CHUNK_STEP = 1
+
+
+def all_logits_at_once() -> None:
+    loss._CHUNK_ELEMENTS = 1 << 40
+
+
+def garbage_not_frozen() -> None:
+    gc.freeze = lambda: None
 
 
 def short_rows() -> None:
@@ -80,26 +103,41 @@ def everything_plain() -> None:
         replace()
 
 
-VARIANTS: dict[str, tuple[Callable[[], None], list[str]]] = {
-    "all": (nothing, []),
-    "fp32 instead of bf16": (nothing, ["training.precision=fp32"]),
-    "cross_entropy of all logits": (plain_loss, []),
-    "F.dropout": (plain_dropout, []),
-    "glibc's own allocation": (default_allocator, []),
-    "padded batches": (padded_batches, []),
-    "PyTorch's fused attention": (fused_attention, []),
-    "sentences under 16 positions as they are": (short_rows, []),
-    "AdamW in a loop": (unfused_adam, []),
-    "two workers": (nothing, ["training.workers=2"]),
-    "nothing fast, bf16": (everything_plain, []),
-    "nothing fast, fp32": (everything_plain, ["training.precision=fp32"]),
+class Variant(NamedTuple):
+    """What differs from the update that has all fast paths."""
+
+    replace: Callable[[], None] = nothing
+    overrides: tuple[str, ...] = ()
+    environment: dict[str, str] = {}  # noqa: RUF012 (never written to)
+
+
+VARIANTS = {
+    "all": Variant(),
+    "fp32 instead of bf16": Variant(overrides=("training.precision=fp32",)),
+    "cross_entropy of all logits": Variant(plain_loss),
+    "logits of all tokens at once": Variant(all_logits_at_once),
+    "F.dropout": Variant(plain_dropout),
+    "padded batches": Variant(padded_batches),
+    "packed rows of any length": Variant(rows_of_any_length),
+    "PyTorch's fused attention": Variant(fused_attention),
+    "attention in bf16": Variant(attention_in_bf16),
+    "sentences under 16 positions as they are": Variant(short_rows),
+    "AdamW in a loop": Variant(unfused_adam),
+    "garbage collector not frozen": Variant(garbage_not_frozen),
+    "glibc's own allocation": Variant(default_allocator),
+    "pages of 4 kB": Variant(environment={"THP_MEM_ALLOC_ENABLE": "0"}),
+    "libgomp's own spinning": Variant(environment={"GOMP_SPINCOUNT": "300000"}),
+    "two workers": Variant(overrides=("training.workers=2",)),
+    "nothing fast, bf16": Variant(everything_plain),
+    "nothing fast, fp32": Variant(everything_plain, ("training.precision=fp32",)),
 }
 
 
-def measure(config: str, variant: str, updates: int) -> None:
+def measure(config: str, name: str, updates: int) -> None:
     """In a process of its own: prints tokens per second and peak memory."""
-    replace, overrides = VARIANTS[variant]
-    replace()
+    variant = VARIANTS[name]
+    variant.replace()
+    overrides = ["training.workers=1", *variant.overrides]
     speed = measure_training(load_config(Path(config), overrides), updates // 3, updates)
     if speed is not None:
         print(speed.tokens_per_second, speed.peak_memory_mb)
@@ -125,6 +163,7 @@ def main() -> None:
                 capture_output=True,
                 text=True,
                 check=True,
+                env=ENVIRONMENT | os.environ | VARIANTS[name].environment,
             ).stdout
             rate, memory = map(float, output.split())
             found[name].append((rate, memory))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ablation import everything_plain
 
+from seq2seq_cli.cli import ENVIRONMENT
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.training.loop import train
 
@@ -27,7 +28,8 @@ METRICS = ("valid/loss", "valid/bleu", "valid/exact_match")
 def run_plain(config: str, overrides: list[str], run_dir: str) -> None:
     """In a process of its own."""
     everything_plain()
-    train(load_config(Path(config), [*overrides, "training.precision=fp32"]), Path(run_dir))
+    plain = ["training.precision=fp32", "training.workers=1"]
+    train(load_config(Path(config), [*overrides, *plain]), Path(run_dir))
 
 
 def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
@@ -38,8 +40,8 @@ def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
         else:
             command = [sys.executable, "-m", "seq2seq_cli", "train", config, "--run-dir", run_dir]
         settings = [f"--set={override}" for override in overrides]
-        threads = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([*command, *settings], check=True, capture_output=True, env=threads)
+        environment = {**ENVIRONMENT, **os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run([*command, *settings], check=True, capture_output=True, env=environment)
         points = map(json.loads, Path(run_dir, "metrics.jsonl").read_text().splitlines())
         return [point for point in points if "valid/loss" in point][-1]
 

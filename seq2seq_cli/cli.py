@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Read when torch is imported: threads that wait for work spin for some 10 µs (with milliseconds,
 # another program on one core slows training sevenfold); large tensors lie on large pages.
-_ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
+ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 _LINES_AT_ONCE = 2_000  # translated together, so that they can be batched by length
 
@@ -80,7 +80,7 @@ def _global_options(
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
     _log_to_stderr()
-    os.environ.update(_ENVIRONMENT | os.environ)
+    os.environ.update(ENVIRONMENT | os.environ)
 
 
 ConfigFile = Annotated[
@@ -216,10 +216,9 @@ def vocab(
 def check(config: ConfigFile, overrides: Overrides = None, device: Device = None) -> None:
     """Read and audit config and text, and summarise the run; nothing is trained."""
     loaded = _load_config(config, overrides, device)
-    from seq2seq_cli.training.preparation import prepare
-    from seq2seq_cli.training.summary import summarize
+    from seq2seq_cli.training.summary import preview
 
-    typer.echo(summarize(loaded, prepare(loaded)))
+    typer.echo(preview(loaded))
 
 
 bench_app = typer.Typer(no_args_is_help=True)

@@ -208,8 +208,8 @@ class TrainingConfig(Section):
     )
     workers: Literal["auto"] | PositiveInt = Field(
         "auto",
-        description="processes that share each batch; auto: one for each CPU core where that is "
-        "faster, else one",
+        description="processes that share each batch; auto: one for two CPU cores where model and "
+        "batch suit that, else one; under torchrun as many as it starts",
     )
     log_every: PositiveInt = Field(50, description="updates between two logged points")
     save_every: PositiveInt | None = Field(

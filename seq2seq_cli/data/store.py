@@ -57,7 +57,7 @@ class _NumbersFile:
     """
 
     def __init__(self, path: Path, kind: npt.DTypeLike) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
         self._kind = np.dtype(kind)
 

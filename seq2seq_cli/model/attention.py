@@ -95,8 +95,9 @@ class MultiHeadAttention(nn.Module):
         """What each query gathers, BQD; with `record` the weights are appended to it."""
         q_BHQK = self._heads(self.query(query_BQD), layout)
         with torch.autocast("cpu", enabled=False):
-            if self._is_better_fused(q_BHQK, memory, record):
-                heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, keep_B1QM)
+            if record is None and _is_better_fused(q_BHQK, memory):
+                dropout = self.dropout.p if self.training else 0.0
+                heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, keep_B1QM, dropout)
             else:
                 weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, keep_B1QM)
                 if record is not None:
@@ -110,12 +111,12 @@ class MultiHeadAttention(nn.Module):
         heads_BHMK = layout.split_heads(states_BMD, self.heads)
         return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
 
-    def _is_better_fused(self, q_BHQK: Tensor, memory: KeysValues, record: Record | None) -> bool:
-        """Whether PyTorch's kernel for the same function serves: it has no weights to show or drop.
 
-        On a CPU it is slower (up to threefold at 20 positions), and only saves the weights' memory.
-        """
-        if record is not None or (self.training and self.dropout.p):
-            return False
-        is_long = q_BHQK.size(2) * memory.k_BHMK.size(2) > _LONGEST_WEIGHTS**2
-        return is_long or q_BHQK.device.type != "cpu"
+def _is_better_fused(q_BHQK: Tensor, memory: KeysValues) -> bool:
+    """Whether PyTorch's kernel for the same function, which keeps no weights, serves better.
+
+    On a CPU that kernel is slower, up to threefold at 20 positions, and serves only to save the
+    memory of the weights of long sentences.
+    """
+    is_long = q_BHQK.size(2) * memory.k_BHMK.size(2) > _LONGEST_WEIGHTS**2
+    return is_long or q_BHQK.device.type != "cpu"

@@ -28,8 +28,8 @@ def has_fast_bf16(device: torch.device) -> bool:
     """Whether the GPU or the processor has instructions for products of bf16 numbers."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in every PyTorch
-    return any(bool(getattr(torch.cpu, test, bool)()) for test in tests)
+    asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in every PyTorch
+    return any(getattr(torch.cpu, ask)() for ask in asks if hasattr(torch.cpu, ask))
 
 
 def activation_dtype(x: Tensor) -> torch.dtype:

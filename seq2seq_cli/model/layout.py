@@ -4,8 +4,8 @@ Only attention sees which sentence a token belongs to; everything else treats al
 So packed batches (1RD) run through the layers as if they were padded ones (BTD), without spending
 time on padding, and attention asks the layout for sentences side by side (BHTK) and back.
 
-B sentences, T positions of the longest, R positions of all tokens in one row, D = H · K, H heads,
-K size of one head.
+B sentences, T positions of the longest, N tokens, R positions of the row they fill, D = H · K,
+H heads, K size of one head.
 """
 
 from collections.abc import Callable
@@ -65,13 +65,13 @@ class Packed:
     STEP = 64
 
     def __init__(self, is_token_BT: Tensor) -> None:
-        slots_R = is_token_BT.flatten().nonzero()[:, 0]
-        self.num_tokens = len(slots_R)
+        slots_N = is_token_BT.flatten().nonzero()[:, 0]
+        self.num_tokens = len(slots_N)
         length = (self.num_tokens // self.STEP + 1) * self.STEP
-        self.slots_R = torch.cat([slots_R, slots_R.new_zeros(length - self.num_tokens)])
+        self.slots_R = torch.cat([slots_N, slots_N.new_zeros(length - self.num_tokens)])
         self.place_BT = torch.full_like(is_token_BT, length - 1, dtype=torch.int64)
-        self.place_BT.view(-1)[slots_R] = torch.arange(self.num_tokens, device=slots_R.device)
-        self._moves: dict[int, _Moves] = {}
+        self.place_BT.view(-1)[slots_N] = torch.arange(self.num_tokens, device=slots_N.device)
+        self._ways: dict[int, _Ways] = {}
 
     def place(self, ids_BT: Tensor, padding: int) -> Tensor:
         ids_R = ids_BT.flatten()[self.slots_R]
@@ -82,22 +82,22 @@ class Packed:
         return signals_TD[self.slots_R % self.place_BT.size(1)]
 
     def split_heads(self, states_1RD: Tensor, heads: int) -> Tensor:
-        moves = self._moves_of(heads)
-        split: Tensor = _Move.apply(states_1RD, moves.split, moves.join)  # type: ignore[no-untyped-call]
+        ways = self._ways_of(heads)
+        split: Tensor = _Move.apply(states_1RD, ways.split, ways.join)  # type: ignore[no-untyped-call]
         return split
 
     def join_heads(self, heads_BHTK: Tensor) -> Tensor:
-        moves = self._moves_of(heads_BHTK.size(1))
-        joined: Tensor = _Move.apply(heads_BHTK, moves.join, moves.split)  # type: ignore[no-untyped-call]
+        ways = self._ways_of(heads_BHTK.size(1))
+        joined: Tensor = _Move.apply(heads_BHTK, ways.join, ways.split)  # type: ignore[no-untyped-call]
         return joined
 
-    def _moves_of(self, heads: int) -> "_Moves":
-        if heads not in self._moves:
-            self._moves[heads] = _Moves(self, heads)
-        return self._moves[heads]
+    def _ways_of(self, heads: int) -> "_Ways":
+        if heads not in self._ways:
+            self._ways[heads] = _Ways(self, heads)
+        return self._ways[heads]
 
 
-class _Moves:
+class _Ways:
     """The way of every head's vectors between the row and the padded batch, as two gathers."""
 
     def __init__(self, packed: Packed, heads: int) -> None:

@@ -68,6 +68,7 @@ def begin(run: RunFolder, config: Config, workers: Workers) -> Beginning:
         optimizer = build_optimizer(prepared.model, config.training)
         assert run.last_checkpoint is not None, "the first worker has written one"
         state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
+    gc.collect()
     gc.freeze()  # what is here now stays to the end: nothing to search for garbage
     return Beginning(config, prepared, optimizer, state)
 

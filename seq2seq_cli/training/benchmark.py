@@ -1,6 +1,7 @@
 """How fast a config trains here, where the time goes, and what the machine could do at most."""
 
 import functools
+import gc
 import resource
 import statistics
 import sys
@@ -90,7 +91,10 @@ def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
 
     None in torchrun's workers but the first.
     """
-    return work_together(functools.partial(_measure_in_folder, config, warmup, updates), config)
+    try:
+        return work_together(functools.partial(_measure_in_folder, config, warmup, updates), config)
+    finally:
+        gc.unfreeze()  # what `begin` froze
 
 
 def _measure_in_folder(config: Config, warmup: int, updates: int, workers: Workers) -> Speed | None:
@@ -113,7 +117,7 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
         epoch, number = divmod((step - 1) * training.accumulation, len(epochs))
         batches = epochs.batches(epoch + 1, number, training.accumulation)
         watch.note("data")
-        set_lr(optimizer, training, step, prepared.total_steps)
+        set_lr(optimizer, training, min(step, prepared.total_steps), prepared.total_steps)
         train_step(parallel, optimizer, batches, training, step, workers)
         watch.note("optimizer")
         if step > warmup:
@@ -124,9 +128,10 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     seconds = sum(ms.values()) / 1000 * updates
     memory = workers.summed(_peak_memory_mb())
-    with workers.all_cores():
+    with workers.all_threads():
+        devices = workers.count if prepared.device.type == "cuda" else 1
         ceilings = [
-            _ceiling_gflops(prepared.device, dtype) if workers.is_first else 0.0
+            devices * _ceiling_gflops(prepared.device, dtype) if workers.is_first else 0.0
             for dtype in (torch.float32, torch.bfloat16)
         ]
     workers.wait()

@@ -1,6 +1,7 @@
 """train(): the story of a run, from text to the best model; train_step(): one update."""
 
 import functools
+import gc
 import logging
 import math
 import time
@@ -42,7 +43,10 @@ def train(config: Config, run_dir: Path) -> None:
 
     Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
     """
-    work_together(functools.partial(train_in_worker, config, run_dir), config)
+    try:
+        work_together(functools.partial(train_in_worker, config, run_dir), config)
+    finally:
+        gc.unfreeze()  # what `begin` froze
 
 
 def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
@@ -60,7 +64,7 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         if workers.is_first:
-            logger.info("%s", summarize(config, prepared))
+            logger.info("%s", summarize(config, prepared, workers.count))
             logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(run.config.read_text(encoding="utf-8"))
         while not is_finished(config, state, total_steps):
@@ -178,7 +182,7 @@ def validate(
     validation, held_out, score = config.validation, prepared.valid, math.nan
     if held_out is not None:
         translator = Translator(prepared.model, prepared.tokenizers, config)
-        with workers.all_cores():
+        with workers.all_threads():
             scores = evaluate(translator, held_out, decode=validation.decode)
         score = scores.metrics()[validation.metric]
     score = workers.of_the_first(score)

@@ -1,12 +1,14 @@
 """Pad-ignoring, label-smoothed cross-entropy of the output layer's predictions.
 
-R positions, C positions of a chunk, D d_model, V target vocabulary.
+R positions, N of them tokens, P those filled up to whole chunks, C of a chunk, D d_model, V target
+vocabulary.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.model.device import activation_dtype
@@ -30,8 +32,9 @@ class BatchLoss(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Nats, summed over the batch's target tokens."""
-        batch = batch.widen(_VECTOR).to(self.model.device)
-        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.use_bf16):
+        device = self.model.device
+        batch = batch.widen(_VECTOR) if device.type == "cpu" else batch.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.use_bf16):
             states_BTD, layout = self.model.teacher_forced_states(
                 batch.src_BS, batch.tgt_in_BT, self.layout
             )
@@ -81,44 +84,44 @@ class _SequenceLoss(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         vocabulary = len(projection_VD)
-        token_rows = (labels_R != IGNORED).nonzero()[:, 0]
-        y_R, x_RD = labels_R[token_rows], states_RD[token_rows]
-        num_tokens = len(y_R)
-        padded_RD = x_RD.new_zeros(-(-num_tokens // _CHUNK_STEP) * _CHUNK_STEP, x_RD.size(1))
-        padded_RD = padded_RD.to(dtype)
-        padded_RD[:num_tokens] = x_RD
+        tokens_N = (labels_R != IGNORED).nonzero()[:, 0]
+        y_N, x_ND = labels_R[tokens_N], states_RD[tokens_N]
+        length = -(-len(y_N) // _CHUNK_STEP) * _CHUNK_STEP
+        x_PD = x_ND.new_zeros(length, x_ND.size(1), dtype=dtype)
+        x_PD[: len(y_N)] = x_ND
         w_VD = projection_VD.to(dtype)
-        dx_RD = torch.empty_like(padded_RD)
+        dx_PD = torch.empty_like(x_PD)
         dw_VD = torch.zeros_like(projection_VD)
-        loss = x_RD.new_zeros((), dtype=torch.float32)
+        loss = x_ND.new_zeros((), dtype=torch.float32)
         size = max(_CHUNK_ELEMENTS // vocabulary // _CHUNK_STEP, 1) * _CHUNK_STEP
-        with torch.autocast(x_RD.device.type, enabled=False):
-            for start in range(0, len(padded_RD), size):
-                x_CD = padded_RD[start : start + size]
-                y_C1 = y_R[start : start + size, None]
+        with torch.autocast(x_ND.device.type, enabled=False):
+            for start in range(0, length, size):
+                x_CD = x_PD[start : start + size]
+                y_C1 = y_N[start : start + size, None]
                 logits_CV = x_CD @ w_VD.T
                 loss += smoothing * logits_CV[: len(y_C1)].gather(1, y_C1).float().sum()
                 p_CV = torch.softmax(logits_CV, dim=-1, out=logits_CV)
                 p_CV[len(y_C1) :] = 0
-                p_y = p_CV[: len(y_C1)].gather(1, y_C1).float()
-                loss -= p_y.clamp_min(torch.finfo(torch.float32).tiny).log().sum()
-                torch.mm(p_CV, w_VD, out=dx_RD[start : start + size])
+                p_y_C1 = p_CV[: len(y_C1)].gather(1, y_C1).float()
+                loss -= p_y_C1.clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+                torch.mm(p_CV, w_VD, out=dx_PD[start : start + size])
                 dw_VD += p_CV.T @ x_CD
-            x_RD = x_RD.float()
-            sum_x_D, sum_w_D = x_RD.sum(0), projection_VD.sum(0)
+            x_ND = x_ND.float()
+            sum_x_D, sum_w_D = x_ND.sum(0), projection_VD.sum(0)
             uniform = smoothing / vocabulary
             loss -= uniform * (sum_x_D @ sum_w_D)
-            dx = dx_RD[:num_tokens].float()
-            dx -= uniform * sum_w_D
-            dx -= (1 - smoothing) * projection_VD[y_R]
+            dx_ND = dx_PD[: len(y_N)].float()
+            dx_ND -= uniform * sum_w_D
+            dx_ND -= (1 - smoothing) * projection_VD[y_N]
             dw_VD -= uniform * sum_x_D
-            dw_VD.index_add_(0, y_R, x_RD, alpha=smoothing - 1)
-        d_states_RD = torch.zeros_like(states_RD)
-        d_states_RD[token_rows] = dx.to(states_RD.dtype)
-        ctx.save_for_backward(d_states_RD, dw_VD)
+            dw_VD.index_add_(0, y_N, x_ND, alpha=smoothing - 1)
+        dx_RD = torch.zeros_like(states_RD)
+        dx_RD[tokens_N] = dx_ND.to(states_RD.dtype)
+        ctx.save_for_backward(dx_RD, dw_VD)
         return loss
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        d_states_RD, dw_VD = ctx.saved_tensors
-        return d_states_RD.mul_(gradient), dw_VD.mul_(gradient), None, None, None
+        dx_RD, dw_VD = ctx.saved_tensors
+        return dx_RD.mul_(gradient), dw_VD.mul_(gradient), None, None, None

@@ -8,10 +8,16 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.parallel import Audit
-from seq2seq_cli.training.preparation import Prepared
+from seq2seq_cli.training.preparation import Prepared, prepare
+from seq2seq_cli.training.workers import choose_workers
 
 
-def summarize(config: Config, prepared: Prepared) -> str:
+def preview(config: Config) -> str:
+    """The summary of a run that does not begin. Raises UserError for what would stop it."""
+    return summarize(config, prepare(config), choose_workers(config))
+
+
+def summarize(config: Config, prepared: Prepared, num_workers: int) -> str:
     """One aligned line for each thing worth knowing before training time is spent."""
     rows = [("training text", _training_text(config, prepared))]
     if prepared.valid is not None and prepared.valid_audit is not None:
@@ -22,7 +28,7 @@ def summarize(config: Config, prepared: Prepared) -> str:
         ("model", _model(config)),
         ("parameters", _parameters(prepared.model)),
         ("training", _training(config, prepared)),
-        ("device", _device(prepared)),
+        ("device", _device(prepared, num_workers)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
@@ -92,9 +98,12 @@ def _training(config: Config, prepared: Prepared) -> str:
     )
 
 
-def _device(prepared: Prepared) -> str:
-    precision = "bf16" if prepared.use_bf16 else "fp32"
+def _device(prepared: Prepared, num_workers: int) -> str:
     if prepared.device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(prepared.device)}), {precision}"
-    threads = torch.get_num_threads()
-    return f"{prepared.device.type} ({threads} thread{'s' * (threads > 1)}), {precision}"
+        where = torch.cuda.get_device_name(prepared.device)
+    else:
+        threads = torch.get_num_threads()
+        where = f"{threads} thread{'s' * (threads > 1)}"
+    if num_workers > 1:
+        where = f"{num_workers} workers"
+    return f"{prepared.device.type} ({where}), {'bf16' if prepared.use_bf16 else 'fp32'}"

@@ -7,6 +7,8 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 import torch
@@ -73,15 +75,82 @@ def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-def fails_in_the_second(workers: Workers) -> None:
-    if workers.rank == 1:
+def dies(rank: int, workers: Workers) -> None:
+    if workers.rank == rank:
         os.kill(os.getpid(), signal.SIGKILL)
     workers.wait()
 
 
-def test_a_worker_that_dies_ends_the_run_with_its_reason(config, tmp_path):
-    with pytest.raises(UserError, match=r"worker 1 was killed by signal 9 \(out of memory\?\)"):
-        work_together(fails_in_the_second, load_config(config, ["training.workers=3"]))
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_worker_that_dies_ends_the_run_with_its_reason(config, rank, capfd):
+    reason = rf"worker {rank} was killed by signal 9 \(out of memory\?\)"
+    with pytest.raises(UserError, match=reason):
+        work_together(partial(dies, rank), load_config(config, ["training.workers=3"]))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+class DiesWhenSent:
+    """Work that ends the process it is sent to, before that one can connect."""
+
+    def __call__(self, workers: Workers) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (7,)
+
+
+def test_a_worker_that_dies_before_it_connects_ends_the_run(config):
+    with pytest.raises(UserError, match="worker 1 failed"):
+        work_together(DiesWhenSent(), load_config(config, ["training.workers=2"]))
+
+
+WATCHED = """
+import os, sys, threading
+from functools import partial
+from pathlib import Path
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.training.workers import work_together
+
+def work(workers):
+    if not workers.is_first:
+        os._exit(9)
+    threading.Event().wait()  # as in a validation of hours: nothing is exchanged
+
+if __name__ == "__main__":
+    work_together(work, load_config(Path(sys.argv[1]), ["training.workers=2"]))
+"""
+
+
+def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp_path):
+    script = tmp_path / "watched.py"
+    script.write_text(WATCHED)
+    command = [sys.executable, script, config]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "error: worker 1 failed" in done.stderr
+
+
+def test_a_worker_does_not_outlive_the_first(config, tmp_path):
+    script = tmp_path / "orphan.py"
+    script.write_text(
+        WATCHED.replace("os._exit(9)", "print(os.getpid(), flush=True); workers.wait()")
+    )
+    with subprocess.Popen([sys.executable, script, config], stdout=PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline()
+        first.kill()
+        first.wait()
+        first.stdout.read()  # ends when nobody can write to it any more
+
+
+def fails_in_the_first(workers: Workers) -> None:
+    if workers.is_first:
+        raise RuntimeError("a bug of the first worker")
+    workers.wait()
+
+
+def test_an_error_of_the_first_worker_is_shown_as_it_is(config):
+    with pytest.raises(RuntimeError, match="a bug of the first worker"):
+        work_together(fails_in_the_first, load_config(config, ["training.workers=2"]))
 
 
 def stops_in_the_first(workers: Workers) -> None:
@@ -132,7 +201,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 def run(*arguments: object) -> tuple[int, str]:
     process = start(*arguments)
-    _, stderr = process.communicate()
+    _, stderr = process.communicate(timeout=120)
     return process.returncode, stderr
 
 
@@ -153,7 +222,7 @@ def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
     process = start(*TRAIN, config, "--run-dir", parts, *two, "--set=training.log_every=1")
     wait_for_a_line(parts / "metrics.jsonl", process)
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate()
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert stderr.count("stopping after this update") == 1
     status, stderr = run(*TRAIN, config, "--run-dir", parts, *two)

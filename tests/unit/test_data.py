@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from seq2seq_cli.config import Corpus, TokenizerConfig
-from seq2seq_cli.data.batches import IGNORED, Epochs, make_batch, plan_epoch, plan_in_order
+from seq2seq_cli.data.batches import (
+    IGNORED,
+    Epochs,
+    _cut,
+    make_batch,
+    plan_epoch,
+    plan_in_order,
+)
 from seq2seq_cli.data.store import TokenStore, cache_folder, open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.lines import lines_to_translate
@@ -166,6 +173,32 @@ def test_no_batch_is_above_its_budget(store):
     alone = plan(store, tokens_per_batch=30)
     assert all(len(pairs) == 1 or len(pairs) * longer[pairs].max() <= 30 for pairs in alone)
     assert sorted(np.concatenate(alone).tolist()) == list(range(len(store)))
+
+
+def test_batches_are_cut_where_the_next_pair_would_be_too_much():
+    """The plain loop is the reference, for sorted and for unsorted lengths."""
+    generator = np.random.default_rng(1)
+    for budget in (1, 7, 64, 500):
+        for _ in range(20):
+            lengths = generator.integers(1, 40, size=int(generator.integers(1, 200)))
+            for ordered in (lengths, np.sort(lengths), np.sort(lengths)[::-1]):
+                expected: list[list[int]] = [[]]
+                longest = 0
+                for index, length in enumerate(ordered.tolist()):
+                    longest = max(longest, length)
+                    if expected[-1] and (len(expected[-1]) + 1) * longest > budget:
+                        expected.append([])
+                        longest = length
+                    expected[-1].append(index)
+                order = np.arange(len(ordered), dtype=np.int32)
+                cut = _cut(order, ordered.astype(np.int32), budget)
+                assert [part.tolist() for part in cut] == expected
+
+
+def test_ids_are_read_when_asked_for(store):
+    """A store of a large corpus holds its place in the files, no numbers."""
+    held = [value for side in (store.src, store.tgt) for value in vars(side).values()]
+    assert not any(isinstance(value, np.ndarray | bytes) for value in held)
 
 
 def test_the_plan_depends_on_seed_and_epoch_and_on_nothing_else(store):
