@@ -28,8 +28,7 @@ METRICS = ("valid/loss", "valid/bleu", "valid/exact_match")
 def run_plain(config: str, overrides: list[str], run_dir: str) -> None:
     """In a process of its own."""
     everything_plain()
-    plain = ["training.precision=fp32", "training.workers=1"]
-    train(load_config(Path(config), [*overrides, *plain]), Path(run_dir))
+    train(load_config(Path(config), [*overrides, "training.precision=fp32"]), Path(run_dir))
 
 
 def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
@@ -61,7 +60,9 @@ def main() -> None:
 
     def scores(task: tuple[str, int]) -> list[float]:
         way, seed = task
-        point = scores_of(way, given.config, [*given.overrides, f"training.seed={seed}"])
+        point = scores_of(
+            way, given.config, ["training.workers=1", f"training.seed={seed}", *given.overrides]
+        )
         return [point[metric] for metric in METRICS]
 
     print("| way | seed | loss | BLEU | exact match % |\n|---|---|---|---|---|")

@@ -30,7 +30,6 @@ _FORMAT = 1  # counted up when the files change their meaning, so that old cache
 _LINES_AT_ONCE = 10_000
 
 Ids = npt.NDArray[np.int32]
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

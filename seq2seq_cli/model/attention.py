@@ -95,8 +95,8 @@ class MultiHeadAttention(nn.Module):
         """What each query gathers, BQD; with `record` the weights are appended to it."""
         q_BHQK = self._heads(self.query(query_BQD), layout)
         with torch.autocast("cpu", enabled=False):
-            if record is None and _is_better_fused(q_BHQK, memory):
-                dropout = self.dropout.p if self.training else 0.0
+            dropout = self.dropout.p if self.training else 0.0
+            if record is None and _is_better_fused(q_BHQK, memory, dropout):
                 heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, keep_B1QM, dropout)
             else:
                 weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, keep_B1QM)
@@ -112,11 +112,11 @@ class MultiHeadAttention(nn.Module):
         return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
 
 
-def _is_better_fused(q_BHQK: Tensor, memory: KeysValues) -> bool:
+def _is_better_fused(q_BHQK: Tensor, memory: KeysValues, dropout: float) -> bool:
     """Whether PyTorch's kernel for the same function, which keeps no weights, serves better.
 
-    On a CPU that kernel is slower, up to threefold at 20 positions, and serves only to save the
-    memory of the weights of long sentences.
+    On a CPU that kernel cannot drop weights, is slower up to some hundred positions (threefold at
+    20), and serves only to save the memory of the weights of long sentences.
     """
     is_long = q_BHQK.size(2) * memory.k_BHMK.size(2) > _LONGEST_WEIGHTS**2
-    return is_long or q_BHQK.device.type != "cpu"
+    return (is_long and dropout == 0) or q_BHQK.device.type != "cpu"

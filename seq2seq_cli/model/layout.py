@@ -71,7 +71,7 @@ class Packed:
         self.slots_R = torch.cat([slots_N, slots_N.new_zeros(length - self.num_tokens)])
         self.place_BT = torch.full_like(is_token_BT, length - 1, dtype=torch.int64)
         self.place_BT.view(-1)[slots_N] = torch.arange(self.num_tokens, device=slots_N.device)
-        self._ways: dict[int, _Ways] = {}
+        self._gathers: dict[int, _Gathers] = {}
 
     def place(self, ids_BT: Tensor, padding: int) -> Tensor:
         ids_R = ids_BT.flatten()[self.slots_R]
@@ -82,22 +82,22 @@ class Packed:
         return signals_TD[self.slots_R % self.place_BT.size(1)]
 
     def split_heads(self, states_1RD: Tensor, heads: int) -> Tensor:
-        ways = self._ways_of(heads)
-        split: Tensor = _Move.apply(states_1RD, ways.split, ways.join)  # type: ignore[no-untyped-call]
+        gathers = self._gathers_of(heads)
+        split: Tensor = _Move.apply(states_1RD, gathers.split, gathers.join)  # type: ignore[no-untyped-call]
         return split
 
     def join_heads(self, heads_BHTK: Tensor) -> Tensor:
-        ways = self._ways_of(heads_BHTK.size(1))
-        joined: Tensor = _Move.apply(heads_BHTK, ways.join, ways.split)  # type: ignore[no-untyped-call]
+        gathers = self._gathers_of(heads_BHTK.size(1))
+        joined: Tensor = _Move.apply(heads_BHTK, gathers.join, gathers.split)  # type: ignore[no-untyped-call]
         return joined
 
-    def _ways_of(self, heads: int) -> "_Ways":
-        if heads not in self._ways:
-            self._ways[heads] = _Ways(self, heads)
-        return self._ways[heads]
+    def _gathers_of(self, heads: int) -> "_Gathers":
+        if heads not in self._gathers:
+            self._gathers[heads] = _Gathers(self, heads)
+        return self._gathers[heads]
 
 
-class _Ways:
+class _Gathers:
     """The way of every head's vectors between the row and the padded batch, as two gathers."""
 
     def __init__(self, packed: Packed, heads: int) -> None:

@@ -22,7 +22,8 @@ from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.workers import Workers, work_together
+from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.workers import Workers
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}

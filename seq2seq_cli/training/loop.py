@@ -30,8 +30,9 @@ from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.monitor import Monitor, Silence
 from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.preparation import Prepared
+from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.summary import summarize
-from seq2seq_cli.training.workers import Workers, without_exchange, work_together
+from seq2seq_cli.training.workers import Workers, without_exchange
 
 logger = logging.getLogger(__name__)
 

@@ -99,11 +99,11 @@ def _training(config: Config, prepared: Prepared) -> str:
 
 
 def _device(prepared: Prepared, num_workers: int) -> str:
-    if prepared.device.type == "cuda":
-        where = torch.cuda.get_device_name(prepared.device)
-    else:
-        threads = torch.get_num_threads()
-        where = f"{threads} thread{'s' * (threads > 1)}"
+    threads = torch.get_num_threads()
     if num_workers > 1:
         where = f"{num_workers} workers"
+    elif prepared.device.type == "cuda":
+        where = torch.cuda.get_device_name(prepared.device)
+    else:
+        where = f"{threads} thread{'s' * (threads > 1)}"
     return f"{prepared.device.type} ({where}), {'bf16' if prepared.use_bf16 else 'fp32'}"

@@ -178,7 +178,7 @@ def test_attention_equals_pytorchs_with_the_same_weights():
     torch.testing.assert_close(record[0], weights, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("longest", [0, 256], ids=["PyTorch's kernel", "ours"])
+@pytest.mark.parametrize("longest", [0, 256], ids=["long", "short"])
 def test_attention_dropout_drops_weights_in_training_only(longest, monkeypatch):
     monkeypatch.setattr(attention_module, "_LONGEST_WEIGHTS", longest)
     attention = MultiHeadAttention(16, 4, bias=True, dropout=0.5)

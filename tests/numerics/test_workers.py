@@ -1,6 +1,7 @@
 """Many workers are one: same sentences, same loss, same gradients; and they end together."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training import workers as workers_module
 from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.workers import Workers, choose_workers, work_together
+from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.workers import Workers, choose_workers
 
 
 def random_batch(sentences: int, seed: int) -> Batch:
@@ -108,9 +110,10 @@ import os, sys, threading
 from functools import partial
 from pathlib import Path
 from seq2seq_cli.config_file import load_config
-from seq2seq_cli.training.workers import work_together
+from seq2seq_cli.training.processes import work_together
 
 def work(workers):
+    workers.wait()
     if not workers.is_first:
         os._exit(9)
     threading.Event().wait()  # as in a validation of hours: nothing is exchanged
@@ -131,15 +134,28 @@ def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp
 
 def test_a_worker_does_not_outlive_the_first(config, tmp_path):
     script = tmp_path / "orphan.py"
-    script.write_text(
-        WATCHED.replace("os._exit(9)", "print(os.getpid(), flush=True); workers.wait()")
-    )
+    waits = "print(os.getpid(), flush=True); threading.Event().wait()"
+    script.write_text(WATCHED.replace("os._exit(9)", waits))
     with subprocess.Popen([sys.executable, script, config], stdout=PIPE, text=True) as first:
         assert first.stdout is not None
-        assert first.stdout.readline()
+        worker = int(first.stdout.readline())
         first.kill()
-        first.wait()
-        first.stdout.read()  # ends when nobody can write to it any more
+        ended, _, _ = select.select([first.stdout], [], [], 30)  # when nobody can write to it
+        if not ended:
+            os.kill(worker, signal.SIGKILL)
+    assert ended
+
+
+def refuses_in_the_second(workers: Workers) -> None:
+    workers.wait()
+    if workers.rank == 1:
+        raise UserError("the ids are gone")
+    workers.wait()
+
+
+def test_what_one_worker_cannot_do_is_said(config):
+    with pytest.raises(UserError, match="worker 1: the ids are gone"):
+        work_together(refuses_in_the_second, load_config(config, ["training.workers=2"]))
 
 
 def fails_in_the_first(workers: Workers) -> None:

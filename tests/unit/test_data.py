@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -197,8 +198,9 @@ def test_batches_are_cut_where_the_next_pair_would_be_too_much():
 
 def test_ids_are_read_when_asked_for(store):
     """A store of a large corpus holds its place in the files, no numbers."""
-    held = [value for side in (store.src, store.tgt) for value in vars(side).values()]
-    assert not any(isinstance(value, np.ndarray | bytes) for value in held)
+    files = [file for side in (store.src, store.tgt) for file in (side._ids, side._offsets)]
+    held = [value for file in files for value in vars(file).values()]
+    assert not any(isinstance(value, np.ndarray | bytes | mmap.mmap) for value in held)
 
 
 def test_the_plan_depends_on_seed_and_epoch_and_on_nothing_else(store):

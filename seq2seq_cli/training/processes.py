@@ -1,0 +1,216 @@
+"""Workers as processes: started by `torchrun`, or here, as many as `training.workers` says.
+
+When one dies, an exchange with it fails in the others: those end in silence, and the first one says
+why. While the first one exchanges nothing, for it validates, a thread watches those it started.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeVar, cast
+
+import torch
+from torch import distributed
+
+from seq2seq_cli.config import Config
+from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.training.workers import Workers, check_gpus, choose_workers
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT = timedelta(days=7)  # for a validation; a dead worker is noticed in other ways
+_SECONDS_TO_NOTICE = 3.0  # a dead worker by an exchange with it, before the watching thread acts
+_SECONDS_TO_END = 5.0  # for workers that are told to
+_WHAT_NOW = "the last checkpoint stands, and the same command continues"
+_LOST, _REFUSED = 3, 4  # exit statuses: another worker is gone; a UserError of this one alone
+
+Result = TypeVar("Result")
+Work = Callable[[Workers], Result]
+
+
+def work_together(work: Work[Result], config: Config) -> Result:
+    """Call `work` in every worker: in those that torchrun started, or in all that start here.
+
+    Returns what it returned in this process. Raises what `work` raises, and UserError when another
+    worker died.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return _work_under_torchrun(work, config)
+    count = choose_workers(config)
+    if count == 1:
+        return work(Workers())
+    return _work_locally(work, count)
+
+
+def _work_under_torchrun(work: Work[Result], config: Config) -> Result:
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank, local_count = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    check_gpus(config, local_count)
+    threads = torch.get_num_threads()
+    workers = Workers(rank, count, threads * local_count)
+    try:
+        with _group("env://", workers, threads, local_rank):
+            return work(workers)
+    except Interrupted as stop:
+        if rank == 0:
+            raise
+        raise SystemExit(stop.exit_status) from None
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        if rank > 0:
+            raise SystemExit(_LOST) from None
+        raise UserError(f"lost another worker ({error}); {_WHAT_NOW}") from None
+
+
+def _work_locally(work: Work[Result], count: int) -> Result:
+    threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="seq2seq-workers-") as folder:
+        others = _Others(work, count, threads, Path(folder))
+        try:
+            others.wait_for_start()
+            with _group(others.meeting, Workers(0, count, threads), threads // count, 0):
+                return work(Workers(0, count, threads))
+        except RuntimeError as error:
+            if not _is_lost_connection(error):
+                raise
+            raise others.why() or error from None
+        finally:
+            others.end()
+            torch.set_num_threads(threads)
+
+
+class _Others:
+    """The workers that the first one started, and the thread that waits for their end."""
+
+    def __init__(self, work: Work[object], count: int, threads: int, folder: Path) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.meeting = (folder / "meeting").as_uri()
+        self._folder = folder
+        self._processes: dict[int, BaseProcess] = {}  # by rank
+        for rank in range(1, count):
+            arguments = (work, self.meeting, folder, Workers(rank, count, threads), threads)
+            self._processes[rank] = spawn.Process(target=_follow, args=arguments, daemon=True)
+            self._processes[rank].start()
+        self._reason: UserError | None = None
+        self._is_over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def wait_for_start(self) -> None:
+        """Until all can connect: a connection with one that died before waits for ever."""
+        while not all(_started(self._folder, rank).exists() for rank in self._processes):
+            if self._reason:
+                raise self._reason
+            self._watcher.join(timeout=0.02)
+
+    def why(self) -> UserError | None:
+        """Why one of them ended, if it ended by itself; all others lose their connection to it."""
+        self._is_over.set()
+        self._watcher.join(timeout=_SECONDS_TO_END)
+        return self._reason
+
+    def end(self) -> None:
+        """Until none is left."""
+        self._is_over.set()
+        self._watcher.join(timeout=0 if self._reason else _SECONDS_TO_END)
+        for process in self._processes.values():
+            process.kill()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        """Keep the first reason; end this process if the death of a worker stays unnoticed."""
+        alive = {process.sentinel: rank for rank, process in self._processes.items()}
+        while alive:
+            for sentinel in connection.wait(list(alive)):
+                rank = alive.pop(cast(int, sentinel))
+                self._processes[rank].join()
+                self._reason = self._reason or self._reason_of(rank)
+            if self._reason and not self._is_over.wait(_SECONDS_TO_NOTICE):
+                logger.error("error: %s", self._reason)
+                os._exit(2)
+
+    def _reason_of(self, rank: int) -> UserError | None:
+        status = self._processes[rank].exitcode
+        if not status or status == _LOST:
+            return None
+        if status == _REFUSED:
+            return UserError(f"worker {rank}: {_refusal(self._folder, rank).read_text()}")
+        if status > 0:
+            return UserError(f"worker {rank} failed with status {status}; {_WHAT_NOW}")
+        memory = " (out of memory?)" if status == -signal.SIGKILL else ""
+        return UserError(f"worker {rank} was killed by signal {-status}{memory}; {_WHAT_NOW}")
+
+
+def _started(folder: Path, rank: int) -> Path:
+    """The file by which a worker says that it is there."""
+    return folder / f"started-{rank}"
+
+
+def _refusal(folder: Path, rank: int) -> Path:
+    """The file in which a worker says why it cannot go on."""
+    return folder / f"refusal-{rank}"
+
+
+def _follow(work: Work[object], meeting: str, folder: Path, workers: Workers, threads: int) -> None:
+    """The life of a worker that is not the first; the first one tells the user what happened."""
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    try:
+        _started(folder, workers.rank).touch()
+        with _group(meeting, workers, threads // workers.count, workers.rank):
+            work(workers)
+    except (Interrupted, KeyboardInterrupt):
+        pass
+    except UserError as error:
+        _refusal(folder, workers.rank).write_text(str(error))
+        raise SystemExit(_REFUSED) from None
+    except RuntimeError as error:
+        if _is_lost_connection(error):
+            raise SystemExit(_LOST) from None
+        traceback.print_exc()
+        raise SystemExit(1) from None
+
+
+def _end_with_the_first() -> None:
+    """End this worker when the process that started it is gone, whatever it is waiting for."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "the first worker started this one"
+    parent.join()
+    os._exit(_LOST)
+
+
+@contextmanager
+def _group(meeting: str, workers: Workers, threads: int, local_rank: int) -> Iterator[None]:
+    torch.set_num_threads(max(1, threads))
+    if not workers.is_first:
+        logging.getLogger("seq2seq_cli").setLevel(logging.ERROR)
+    if meeting != "env://" and Path("/sys/class/net/lo").exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+        init_method=meeting,
+        rank=workers.rank,
+        world_size=workers.count,
+        timeout=_LONGEST_WAIT,
+    )
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Whether an exchange failed, as it does when another worker is gone."""
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)
