@@ -75,12 +75,13 @@ def _work_under_torchrun(work: Work[Result], config: Config) -> Result:
 
 def _work_locally(work: Work[Result], count: int) -> Result:
     threads = torch.get_num_threads()
+    workers = Workers(0, count, threads)
     with tempfile.TemporaryDirectory(prefix="seq2seq-workers-") as folder:
         others = _Others(work, count, threads, Path(folder))
         try:
             others.wait_for_start()
-            with _group(others.meeting, Workers(0, count, threads), threads // count, 0):
-                return work(Workers(0, count, threads))
+            with _group(others.meeting, workers, threads // count, 0):
+                return work(workers)
         except RuntimeError as error:
             if not _is_lost_connection(error):
                 raise
