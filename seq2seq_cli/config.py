@@ -206,6 +206,11 @@ class TrainingConfig(Section):
         description="of the matrix products; auto: bf16 where the processor or GPU has "
         "fast instructions for it, else fp32",
     )
+    compile: bool = Field(
+        False,
+        description="torch.compile the model, meant for GPUs: the first update takes a minute "
+        "longer, and on a CPU all are slower; needs a C++ compiler",
+    )
     workers: Literal["auto"] | PositiveInt = Field(
         "auto",
         description="processes that share each batch; auto: one for two CPU cores where model and "

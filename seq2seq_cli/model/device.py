@@ -1,5 +1,9 @@
 """Where a model computes, and how precisely: chosen once, by whoever makes or loads it."""
 
+import os
+import shutil
+import sys
+
 import torch
 from torch import Tensor
 
@@ -36,3 +40,13 @@ def activation_dtype(x: Tensor) -> torch.dtype:
     """What the layers hand on: fp32, or under autocast its type."""
     name = x.device.type
     return torch.get_autocast_dtype(name) if torch.is_autocast_enabled(name) else x.dtype
+
+
+def check_compiler() -> None:
+    """Raises UserError where torch.compile would find no compiler to call."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise UserError(
+            f"training.compile needs the C++ compiler {compiler}, which is not installed (or not "
+            "on PATH); leave the option out, or set CXX to another"
+        )

@@ -14,7 +14,8 @@ class Dropout(nn.Module):
 
     On a CPU `F.dropout` draws a number for each element, one after the other, which can take a
     quarter of an update. Here 64 random bits serve eight elements; p is rounded to a multiple of
-    1/256 (and not to zero), and the scale is that of the rounded p, so that means are kept.
+    1/256 (and not to zero), and the scale is that of the rounded p, so that means are kept. GPUs
+    and torch.compile have fast kernels of their own.
     """
 
     def __init__(self, p: float) -> None:
@@ -24,7 +25,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
         dropped: Tensor = _ByteDropout.apply(x, self.p)  # type: ignore[no-untyped-call]
         return dropped

@@ -109,7 +109,9 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
     config, prepared, optimizer, _ = begin(run, config, workers)
     keep_freed_memory()
     training, epochs = config.training, prepared.epochs
-    batch_loss = BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16)
+    batch_loss = BatchLoss(
+        prepared.model, training.label_smoothing, prepared.use_bf16, training.compile
+    )
     watch = _Watch(prepared.device, batch_loss, optimizer)
     parallel = workers.parallel(batch_loss)
     num_tokens, num_src_tokens, num_positions = [], [], []

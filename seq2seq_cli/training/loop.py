@@ -60,7 +60,7 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
         logger.info("%s", finished_line(run, config, state))
         return
     batch_loss = workers.parallel(
-        BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16)
+        BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16, training.compile)
     )
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:

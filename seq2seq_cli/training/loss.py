@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.model.device import activation_dtype
-from seq2seq_cli.model.layout import Layout, Packed
+from seq2seq_cli.model.layout import Layout, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 
 _VECTOR = 16  # numbers: the CPU's softmax over fewer takes them one by one, ten times slower
@@ -23,21 +23,24 @@ _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, 
 class BatchLoss(nn.Module):
     """What training minimises, of a whole batch: the model, its layout, its precision."""
 
-    def __init__(self, model: Transformer, label_smoothing: float, use_bf16: bool) -> None:
+    def __init__(
+        self, model: Transformer, label_smoothing: float, use_bf16: bool, compiles: bool = False
+    ) -> None:
+        """`compiles`: torch.compile the model, once for batches of any shape, which stay padded."""
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
         self.use_bf16 = use_bf16
-        self.layout: type[Layout] = Packed
+        self.layout: type[Layout] = Padded if compiles else Packed
+        forward = model.teacher_forced_states
+        self._states = torch.compile(forward, dynamic=True) if compiles else forward
 
     def forward(self, batch: Batch) -> Tensor:
         """Nats, summed over the batch's target tokens."""
         device = self.model.device
         batch = batch.widen(_VECTOR) if device.type == "cpu" else batch.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.use_bf16):
-            states_BTD, layout = self.model.teacher_forced_states(
-                batch.src_BS, batch.tgt_in_BT, self.layout
-            )
+            states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, self.layout)
             return sequence_loss(
                 states_BTD.flatten(0, 1),
                 self.model.projection.weight,

@@ -10,7 +10,7 @@ from seq2seq_cli.data.batches import Epochs
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import new_model
 from seq2seq_cli.evaluation import HeldOut, read_held_out
-from seq2seq_cli.model.device import choose_bf16, choose_device
+from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.parallel import Audit, audit_training_text
@@ -41,10 +41,12 @@ def prepare(config: Config, run: RunFolder | None = None, *, reads_text: bool = 
 
     A run that has begun lends its tokenizers; only then the text, beyond the ids that are stored
     of it, may be left unread. Seeds PyTorch's random generator. Raises UserError for text that
-    cannot be trained on and for a device that is not there.
+    cannot be trained on and for a device or a compiler that is not there.
     """
     data, training = config.data, config.training
     device = choose_device(training.device)
+    if training.compile:
+        check_compiler()
     train_audit = valid_audit = valid = None
     if reads_text:
         logger.info("reading %s", ", ".join(map(str, data.train.files)))

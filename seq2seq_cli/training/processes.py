@@ -21,6 +21,7 @@ from typing import TypeVar, cast
 
 import torch
 from torch import distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import Interrupted, UserError
@@ -28,6 +29,7 @@ from seq2seq_cli.training.workers import Workers, check_gpus, choose_workers
 
 logger = logging.getLogger(__name__)
 
+_THIS_MACHINE = "127.0.0.1"
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; a dead worker is noticed in other ways
 _SECONDS_TO_NOTICE = 3.0  # a dead worker by an exchange with it, before the watching thread acts
 _SECONDS_TO_END = 5.0  # for workers that are told to
@@ -59,7 +61,7 @@ def _work_under_torchrun(work: Work[Result], config: Config) -> Result:
     threads = torch.get_num_threads()
     workers = Workers(rank, count, threads * local_count)
     try:
-        with _group("env://", workers, threads, local_rank):
+        with _group(None, workers, threads, local_rank):
             return work(workers)
     except Interrupted as stop:
         if rank == 0:
@@ -76,11 +78,12 @@ def _work_under_torchrun(work: Work[Result], config: Config) -> Result:
 def _work_locally(work: Work[Result], count: int) -> Result:
     threads = torch.get_num_threads()
     workers = Workers(0, count, threads)
+    meeting = TCPStore(_THIS_MACHINE, 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory(prefix="seq2seq-workers-") as folder:
-        others = _Others(work, count, threads, Path(folder))
+        others = _Others(work, count, threads, Path(folder), meeting.port)
         try:
             others.wait_for_start()
-            with _group(others.meeting, workers, threads // count, 0):
+            with _group(meeting, workers, threads // count, 0):
                 return work(workers)
         except RuntimeError as error:
             if not _is_lost_connection(error):
@@ -94,13 +97,15 @@ def _work_locally(work: Work[Result], count: int) -> Result:
 class _Others:
     """The workers that the first one started, and the thread that waits for their end."""
 
-    def __init__(self, work: Work[object], count: int, threads: int, folder: Path) -> None:
+    def __init__(
+        self, work: Work[object], count: int, threads: int, folder: Path, port: int
+    ) -> None:
+        """`port`: where the first worker waits for them."""
         spawn = multiprocessing.get_context("spawn")
-        self.meeting = (folder / "meeting").as_uri()
         self._folder = folder
         self._processes: dict[int, BaseProcess] = {}  # by rank
         for rank in range(1, count):
-            arguments = (work, self.meeting, folder, Workers(rank, count, threads), threads)
+            arguments = (work, port, folder, Workers(rank, count, threads), threads)
             self._processes[rank] = spawn.Process(target=_follow, args=arguments, daemon=True)
             self._processes[rank].start()
         self._reason: UserError | None = None
@@ -163,11 +168,12 @@ def _refusal(folder: Path, rank: int) -> Path:
     return folder / f"refusal-{rank}"
 
 
-def _follow(work: Work[object], meeting: str, folder: Path, workers: Workers, threads: int) -> None:
+def _follow(work: Work[object], port: int, folder: Path, workers: Workers, threads: int) -> None:
     """The life of a worker that is not the first; the first one tells the user what happened."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     try:
         _started(folder, workers.rank).touch()
+        meeting = TCPStore(_THIS_MACHINE, port)
         with _group(meeting, workers, threads // workers.count, workers.rank):
             work(workers)
     except (Interrupted, KeyboardInterrupt):
@@ -191,17 +197,20 @@ def _end_with_the_first() -> None:
 
 
 @contextmanager
-def _group(meeting: str, workers: Workers, threads: int, local_rank: int) -> Iterator[None]:
+def _group(
+    meeting: TCPStore | None, workers: Workers, threads: int, local_rank: int
+) -> Iterator[None]:
+    """Connected to the others, whose addresses are in the store; none: where torchrun says."""
     torch.set_num_threads(max(1, threads))
     if not workers.is_first:
         logging.getLogger("seq2seq_cli").setLevel(logging.ERROR)
-    if meeting != "env://" and Path("/sys/class/net/lo").exists():
+    if meeting is not None and Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        init_method=meeting,
+        store=meeting,
         rank=workers.rank,
         world_size=workers.count,
         timeout=_LONGEST_WAIT,

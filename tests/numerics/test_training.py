@@ -1,13 +1,17 @@
 import ctypes
+import functools
 import math
+import sys
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from seq2seq_cli.config import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.device import check_compiler
 from seq2seq_cli.model.layout import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
@@ -140,6 +144,47 @@ def test_packed_batches_give_the_loss_and_gradients_of_padded_ones(norm):
     assert packed == pytest.approx(padded, rel=1e-6)
     for name, gradient in expected.items():
         torch.testing.assert_close(actual[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize(("use_bf16", "tolerance"), [(False, 1e-5), (True, 0.05)])
+def test_a_compiled_step_gives_the_loss_and_gradients_of_the_plain_one(
+    use_bf16, tolerance, monkeypatch
+):
+    """Traced and differentiated once for all shapes; PyTorch's own operations stand for kernels."""
+    backend = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    model = build()
+    plain = BatchLoss(model, 0.1, use_bf16)
+    compiled = BatchLoss(model, 0.1, use_bf16, compiles=True)
+    plain.layout = Padded
+    counts = []
+    for pairs in (PAIRS, PAIRS[:3], PAIRS[1:3] * 4):
+        results = []
+        for batch_loss in (plain, compiled):
+            loss = batch_loss(batch_of(pairs))
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            results.append(torch.cat([loss[None], *(g.flatten() for g in gradients)]))
+        assert (results[1] - results[0]).norm() <= tolerance * results[0].norm()
+        counts.append(backend.frame_count)
+    assert counts[0] == counts[-1]
+
+
+def test_a_compiled_step_drops_anew_at_every_update(monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    batch_loss = BatchLoss(build(dropout=0.5), 0.0, use_bf16=False, compiles=True)
+    losses = []
+    for step in (1, 2, 1):
+        seed_dropout(0, step, rank=0)
+        losses.append(batch_loss(batch_of(PAIRS)).item())
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_compiling_without_a_compiler_is_a_mistake_said_before_training(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match=r"training\.compile needs the C\+\+ compiler no-such-co"):
+        check_compiler()
+    monkeypatch.setenv("CXX", sys.executable)
+    check_compiler()
 
 
 def test_rows_widened_for_the_processor_change_nothing(monkeypatch):
