@@ -10,35 +10,35 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-OnBadLine = Literal["error", "skip"]
-TokenizerKind = Literal["word", "char", "bpe", "unigram"]
-Normalization = Literal["nfkc", "nfkc_cf", "identity"]
-NormPlace = Literal["pre", "post"]
-Activation = Literal["relu", "gelu"]
-OptimizerName = Literal["adam", "adamw"]
-Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
-BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
-Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"]
-DeviceName = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "bf16"]
-
-DECODED_METRICS = ("bleu", "chrf", "exact_match")
+from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.option_types import (
+    DECODED_METRICS,
+    Activation,
+    BleuTokenize,
+    DeviceName,
+    Metric,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Normalization,
+    NormPlace,
+    OnBadLine,
+    OptimizerName,
+    PositiveFloat,
+    PositiveInt,
+    Precision,
+    Schedule,
+    Section,
+    Seed,
+    Share,
+    TokenizerKind,
+)
 
 
 def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
@@ -49,12 +49,6 @@ def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
 
 
 TextFile = Annotated[Path, Field(strict=False), AfterValidator(_must_be_a_file)]
-
-
-class Section(BaseModel):
-    """Frozen and strict: an unknown option or a value of another type is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Corpus(Section):
@@ -255,16 +249,6 @@ class ValidationConfig(Section):
         if metric in DECODED_METRICS and info.data.get("decode") is False:
             raise ValueError(f"{metric} needs validation.decode: true")
         return metric
-
-
-class DecodingConfig(Section):
-    max_len_factor: NonNegativeFloat = Field(
-        2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
-    )
-    max_len_extra: PositiveInt = Field(20, description="see max_len_factor")
-    tokens_per_batch: PositiveInt = Field(
-        4_096, description="source tokens translated at once, padding included"
-    )
 
 
 class Config(Section):

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config import Corpus, OnBadLine
+from seq2seq_cli.config import Corpus
 from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.layout import Packed
+from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.metrics import TextScores, score_text
 from seq2seq_cli.text.parallel import Pair, read_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers

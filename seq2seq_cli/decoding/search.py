@@ -1,45 +1,141 @@
-"""Search for the best output ids.
+"""Searches for translations: greedy, sampling, and beam search.
 
-B sentences still being decoded, S source positions, V target vocabulary.
+B sentences still being decoded, W hypotheses of each, K candidates looked at, T target positions
+so far, V target vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from seq2seq_cli.decoding.beam import BeamSearch
+from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.rules import BannedWords, Rules
+from seq2seq_cli.decoding.states import Decoder
+from seq2seq_cli.decoding.top_k import top_k
+from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
-NEVER_OUTPUT = (PAD_ID, UNK_ID, BOS_ID)
+_WORTH_LEAVING = 0.75  # share of unfinished sentences below which the finished ones leave
+
+Choose = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
 
 
 @torch.inference_mode()
-def greedy_search(
-    model: Transformer, src_BS: Tensor, max_lengths: Sequence[int]
-) -> list[list[int]]:
-    """The likeliest next token, again and again, until EOS or the row's maximum length.
+def search(
+    decoder: Decoder,
+    requests: Sequence[Request],
+    config: DecodingConfig,
+    banned: BannedWords | None = None,
+) -> list[list[Hypothesis]]:
+    """For every sentence up to `n_best` translations, the best first.
 
-    Returns ids without BOS and EOS. Keys and values are cached; a finished sentence leaves the
-    batch. What a row gives does not depend on the rows beside it.
+    What a sentence gets does not depend on the sentences beside it, but for rounding.
     """
-    outputs: list[list[int]] = [[] for _ in max_lengths]
-    cache = model.start_cache(model.encode(src_BS))
-    unfinished = list(range(len(outputs)))
-    last_B1 = src_BS.new_full((len(outputs), 1), BOS_ID)
-    while unfinished:
-        logits_BV = model.decode(last_B1, cache)[:, -1]
-        logits_BV[:, list(NEVER_OUTPUT)] = -torch.inf
-        last_B1 = logits_BV.argmax(dim=-1, keepdim=True)
-        going_on = []
-        for row, token in enumerate(last_B1[:, 0].tolist()):
-            output = outputs[unfinished[row]]
-            if token != EOS_ID:
-                output.append(token)
-                if len(output) < max_lengths[unfinished[row]]:
-                    going_on.append(row)
-        if 0 < len(going_on) < len(unfinished):
-            rows_B = torch.tensor(going_on, device=src_BS.device)
-            last_B1, cache = last_B1[rows_B], cache.select(rows_B)
-        unfinished = [unfinished[row] for row in going_on]
-    return outputs
+    length = max(len(request.src) for request in requests)
+    src_BS = torch.tensor(
+        [request.src + [PAD_ID] * (length - len(request.src)) for request in requests],
+        device=decoder.device,
+    )
+    rules = Rules(requests, config, banned)
+    if config.sample:
+        return follow(
+            decoder,
+            src_BS,
+            requests,
+            rules,
+            Sampling(config, requests, decoder.vocab_size),
+            config.n_best,
+        )
+    if config.beam_size == 1:
+        return follow(decoder, src_BS, requests, rules, likeliest, 1)
+    return BeamSearch(decoder, src_BS, requests, rules, config).run()
+
+
+def follow(
+    decoder: Decoder,
+    src_BS: Tensor,
+    requests: Sequence[Request],
+    rules: Rules,
+    choose: Choose,
+    width: int,
+) -> list[list[Hypothesis]]:
+    """One token after another, each chosen for good; `width` independent translations of each."""
+    outputs: list[list[Ids]] = [[[] for _ in range(width)] for _ in requests]
+    states = decoder.start(src_BS)
+    going_on = list(range(len(requests)))
+    last_BW = src_BS.new_full((len(requests), 1), BOS_ID)
+    past_BWT = src_BS.new_zeros(len(requests), width, 0)
+    is_over_BW = torch.zeros(len(requests), width, dtype=torch.bool, device=src_BS.device)
+    while going_on:
+        logits_BWV = states.logits(last_BW)
+        if logits_BWV.size(1) < width:  # the first step: all begin alike
+            states.reorder(last_BW.new_zeros(len(going_on), width))
+            logits_BWV = logits_BWV.expand(-1, width, -1).contiguous()
+        rules.apply(logits_BWV, past_BWT)
+        last_BW = choose(logits_BWV, past_BWT, going_on)
+        is_over_BW |= last_BW == EOS_ID
+        past_BWT = torch.cat([past_BWT, last_BW[:, :, None]], dim=2)
+        is_unfinished_B = ~is_over_BW.all(dim=1)
+        num_unfinished = int(is_unfinished_B.sum())
+        if num_unfinished == 0 or num_unfinished <= _WORTH_LEAVING * len(going_on):
+            for row, is_unfinished in enumerate(is_unfinished_B.tolist()):
+                if not is_unfinished:
+                    outputs[going_on[row]] = [until_end(ids) for ids in past_BWT[row].tolist()]
+            rows_B = is_unfinished_B.nonzero()[:, 0]
+            going_on = [going_on[row] for row in rows_B.tolist()]
+            last_BW, past_BWT, is_over_BW = last_BW[rows_B], past_BWT[rows_B], is_over_BW[rows_B]
+            if going_on:
+                states.keep(rows_B)
+                rules.keep(rows_B)
+    return [[Hypothesis(ids, 0.0) for ids in of_sentence] for of_sentence in outputs]
+
+
+def until_end(ids: Ids) -> Ids:
+    """Without EOS and what follows it."""
+    return ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+
+
+def likeliest(logits_BWV: Tensor, past_BWT: Tensor, sentences: Sequence[int]) -> Tensor:
+    """The choice of greedy search, BW."""
+    return top_k(logits_BWV, 1).tokens[..., 0]
+
+
+class Sampling:
+    """A token by chance: softmax of logits over a temperature, of the k or the p likeliest only.
+
+    Chance depends on the seed, the sentence's number and the position, and on nothing else.
+    """
+
+    def __init__(
+        self, config: DecodingConfig, requests: Sequence[Request], vocab_size: int
+    ) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+        self._generators = [
+            torch.Generator().manual_seed((config.seed * 1_000_003 + request.number) % 2**63)
+            for request in requests
+        ]
+
+    def __call__(self, logits_BWV: Tensor, past_BWT: Tensor, sentences: Sequence[int]) -> Tensor:
+        logits_BWV = logits_BWV[..., : self._vocab_size] / self._config.temperature
+        if self._config.top_k is not None:
+            least = logits_BWV.topk(min(self._config.top_k, logits_BWV.size(-1))).values[..., -1:]
+            logits_BWV = logits_BWV.masked_fill(logits_BWV < least, -torch.inf)
+        if self._config.top_p < 1:
+            logits_BWV = _nucleus(logits_BWV, self._config.top_p)
+        size = logits_BWV.shape[1:]
+        noise_BWV = torch.stack(  # the greatest of logits and Gumbel noise is a fair draw
+            [torch.empty(size).exponential_(generator=self._generators[b]) for b in sentences]
+        )
+        gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
+        return (logits_BWV + gumbel_BWV).argmax(dim=-1)
+
+
+def _nucleus(logits_BWV: Tensor, share: float) -> Tensor:
+    """The likeliest tokens that have the share together (Holtzman et al. 2020); at least one."""
+    ordered, index = logits_BWV.sort(dim=-1, descending=True)
+    probabilities = ordered.softmax(dim=-1)
+    is_beyond = probabilities.cumsum(dim=-1) - probabilities >= share
+    return logits_BWV.scatter(-1, index, ordered.masked_fill(is_beyond, -torch.inf))

@@ -1,52 +1,93 @@
 """Lines of text to lines of text: one line in is one line out, in order, always."""
 
-import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import torch
 
-from seq2seq_cli.config import Config, DeviceName
+from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
-from seq2seq_cli.decoding.search import greedy_search
+from seq2seq_cli.decoding.fast import FastDecoder
+from seq2seq_cli.decoding.linear import Number, has_int8
+from seq2seq_cli.decoding.pieces import pieces_of
+from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.rules import BannedWords
+from seq2seq_cli.decoding.scoring import Forced, force, word_attention
+from seq2seq_cli.decoding.search import search
+from seq2seq_cli.decoding.states import Decoder, PlainDecoder
+from seq2seq_cli.decoding.translation import Sentence, Translation
+from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
+from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers, load_tokenizers
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_tokenizers
 
 logger = logging.getLogger(__name__)
 
 _FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
 
 
-class Translator:
-    """A trained model with its tokenizers."""
+class Wanted(NamedTuple):
+    """What is to be known of a translation besides its text; each costs a pass of the model."""
 
-    def __init__(self, model: Transformer, tokenizers: Tokenizers, config: Config) -> None:
+    log_probs: bool = False
+    alignment: bool = False
+
+
+class _Found(NamedTuple):
+    """A translation of a piece of a line."""
+
+    src: Ids
+    ids: Ids
+    score: float
+    forced: Forced | None
+
+
+class Translator:
+    """A trained model with its tokenizers.
+
+    >>> translator = Translator.load("runs/quickstart")
+    >>> translator.translate(["ich möchte ein Bier."])
+    ['i want a beer .']
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizers: Tokenizers,
+        config: Config,
+        decoder: Decoder | None = None,
+    ) -> None:
+        """`decoder`: what searches use; the model itself in fp32 where it is left out."""
         self.model = model
         self.tokenizers = tokenizers
         self.config = config
+        self.decoder = decoder or make_decoder(model, "fp32")
+        banned = config.decoding.banned
+        self._banned = BannedWords(banned, tokenizers.tgt) if banned else None
 
     @classmethod
     def load(
         cls,
-        run_dir: Path,
+        run_dir: str | Path,
         device: DeviceName = "auto",
         overrides: Sequence[str] = (),
         *,
         last: bool = False,
+        exact: bool = False,
     ) -> Self:
         """The best model of a run, or its last one, with `key=value` overrides of its config.
 
-        Raises UserError saying which file is missing, damaged or does not fit.
+        `exact`: fp32 where `decoding.precision` is auto. Raises UserError saying which file is
+        missing, damaged or does not fit.
         """
-        run = RunFolder(run_dir)
+        run = RunFolder(Path(run_dir))
         weights = run.weights(last=last)
         for override in overrides:
             if not override.startswith(_FREE_OF_TRAINING):
@@ -58,50 +99,154 @@ class Translator:
         tokenizers = load_tokenizers(run, config.tokenizer.shared)
         model = new_model(config, tokenizers)
         load_weights(model, weights)
-        return cls(model.to(choose_device(device)).eval(), tokenizers, config)
+        model = model.to(choose_device(device)).eval()
+        return cls(model, tokenizers, config, make_decoder(model, _number(config, model, exact)))
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translation of every line; of an empty one, an empty one.
 
-        A line longer than the training limit is translated in pieces of that length, which are
-        joined, and reported as a warning.
+        A line longer than the training limit is translated in pieces, which are joined, and
+        reported as a warning.
         """
+        found = self.search([Sentence(line) for line in lines])
+        return [translations[0].text for translations in found]
+
+    def search(
+        self,
+        sentences: Sequence[Sentence],
+        wanted: Wanted = Wanted(),  # noqa: B008 (it is immutable)
+        *,
+        first_number: int = 0,
+        split_sentences: bool = False,
+    ) -> list[list[Translation]]:
+        """For every line up to `decoding.n_best` translations, the best first, at least one.
+
+        `first_number` is the number of the first line in the whole input, on which chance depends.
+        A prefix or required words belong to the first piece of a line that is cut.
+        """
+        limit = self.config.data.max_length
+        src = self.tokenizers.src
+        lines = src.to_ids_of_all([sentence.text for sentence in sentences])
         pieces = [
-            _pieces(ids, self.config.data.max_length)
-            for ids in self.tokenizers.src.to_ids_of_all(lines)
+            pieces_of(ids, sentence.text, src, limit, each=split_sentences)
+            for ids, sentence in zip(lines, sentences, strict=True)
         ]
-        self._report_long_lines(pieces)
-        owners = [line for line, of_line in enumerate(pieces) for _ in of_line]
-        found = self._translate_ids([ids for of_line in pieces for ids in of_line])
-        outputs: list[list[int]] = [[] for _ in lines]
-        for owner, ids in zip(owners, found, strict=True):
-            outputs[owner] += ids
-        return [self.tokenizers.tgt.to_text(ids) for ids in outputs]
+        _report_long_lines(lines, pieces, limit)
+        requests = [
+            self._request(ids, sentence if number == 0 else None, first_number + line)
+            for line, (sentence, of_line) in enumerate(zip(sentences, pieces, strict=True))
+            for number, ids in enumerate(of_line)
+        ]
+        found = iter(self._search_pieces(requests, wanted))
+        return [self._joined([next(found) for _ in of_line], wanted) for of_line in pieces]
 
-    def _report_long_lines(self, pieces: list[list[list[int]]]) -> None:
-        counts = [len(of_line) for of_line in pieces if len(of_line) > 1]
-        if counts:
-            logger.warning(
-                f"{len(counts):,} lines are longer than data.max_length "
-                f"{self.config.data.max_length:,} tokens: translated in {sum(counts):,} pieces"
+    def search_greedily(self, lines: Sequence[str]) -> list[list[Translation]]:
+        """Whatever the config says: nothing but the likeliest token each time."""
+        bounds = ("max_len_factor", "max_len_extra", "tokens_per_batch")
+        kept = {name: getattr(self.config.decoding, name) for name in bounds}
+        config = self.config.model_copy(update={"decoding": DecodingConfig(**kept)})
+        greedy = Translator(self.model, self.tokenizers, config, self.decoder)
+        return greedy.search([Sentence(line) for line in lines])
+
+    def longest(self, src_length: int) -> int:
+        """Tokens that a translation of so many source tokens may have."""
+        options = self.config.decoding
+        return int(options.max_len_factor * src_length) + options.max_len_extra
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
+        """Given translations with the log-probability of every token."""
+        src, tgt = self.tokenizers
+        ids = list(
+            zip(
+                src.to_ids_of_all([pair[0] for pair in pairs]),
+                tgt.to_ids_of_all([pair[1] for pair in pairs]),
+                strict=True,
             )
+        )
+        forced = force(self.model, ids, self.config.decoding.tokens_per_batch)
+        return [
+            Translation(
+                text=pair[1], tokens=tuple(tgt.pieces_of(one)), log_probs=tuple(found.log_probs)
+            )
+            for pair, (_, one), found in zip(pairs, ids, forced, strict=True)
+        ]
 
-    def _translate_ids(self, sources: list[list[int]]) -> list[list[int]]:
-        """Search in batches of like length; results in the order of the sources."""
-        outputs: list[list[int]] = [[] for _ in sources]
-        lengths = np.array([len(ids) + 1 for ids in sources], dtype=np.int32)
-        limit = self.config.decoding
-        for batch in plan_in_order(lengths, lengths, limit.tokens_per_batch):
-            src_BS = torch.full((len(batch), int(lengths[batch].max())), PAD_ID)
-            for row, i in zip(src_BS, batch, strict=True):
-                row[: lengths[i]] = torch.tensor([*sources[i], EOS_ID])
-            max_lengths = [
-                int(limit.max_len_factor * len(sources[i])) + limit.max_len_extra for i in batch
+    def _request(self, src: Ids, sentence: Sentence | None, number: int) -> Request:
+        options, tgt = self.config.decoding, self.tokenizers.tgt
+        prefix = tuple(tgt.to_ids(sentence.prefix)) if sentence else ()
+        required = tuple(tuple(tgt.to_ids(text)) for text in sentence.required) if sentence else ()
+        if required and (options.sample or options.beam_size == 1 or options.diversity_groups > 1):
+            raise UserError("required words need a beam search (--beam-size 5) without groups")
+        longest = self.longest(len(src))
+        return Request(
+            src=[*src, EOS_ID],
+            max_length=max(longest, len(prefix) + sum(map(len, required))),
+            min_length=min(longest, int(options.min_len_factor * len(src)) + options.min_len_extra),
+            prefix=prefix,
+            required=tuple(ids for ids in required if ids),
+            number=number,
+        )
+
+    def _search_pieces(self, requests: Sequence[Request], wanted: Wanted) -> list[list[_Found]]:
+        """Search in batches of like length; results in the order of the requests."""
+        options = self.config.decoding
+        outputs: list[list[Hypothesis]] = [[] for _ in requests]
+        lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
+        width = options.n_best if options.sample else options.beam_size
+        for batch in plan_in_order(lengths, lengths, options.tokens_per_batch // width):
+            found = search(self.decoder, [requests[i] for i in batch], options, self._banned)
+            for i, hypotheses in zip(batch, found, strict=True):
+                outputs[i] = hypotheses
+        if not (any(wanted) or options.replace_unk):
+            return [
+                [_Found(request.src[:-1], one.ids, one.score, None) for one in hypotheses]
+                for request, hypotheses in zip(requests, outputs, strict=True)
             ]
-            found = greedy_search(self.model, src_BS.to(self.model.device), max_lengths)
-            for i, ids in zip(batch, found, strict=True):
-                outputs[i] = ids
-        return outputs
+        pairs = [
+            (request.src[:-1], one.ids)
+            for request, hypotheses in zip(requests, outputs, strict=True)
+            for one in hypotheses
+        ]
+        aligned = wanted.alignment or options.replace_unk
+        forced = iter(force(self.model, pairs, options.tokens_per_batch, with_attention=aligned))
+        return [
+            [_Found(request.src[:-1], one.ids, one.score, next(forced)) for one in hypotheses]
+            for request, hypotheses in zip(requests, outputs, strict=True)
+        ]
+
+    def _joined(self, pieces: Sequence[Sequence[_Found]], wanted: Wanted) -> list[Translation]:
+        """The n-th translation of a line is made of the n-th of each piece, or its last."""
+        count = max(map(len, pieces), default=0)
+        if count == 0:
+            return [Translation("", ())]
+        return [
+            self._translation([found[min(n, len(found) - 1)] for found in pieces], wanted)
+            for n in range(count)
+        ]
+
+    def _translation(self, pieces: Sequence[_Found], wanted: Wanted) -> Translation:
+        tgt = self.tokenizers.tgt
+        ids = [token for piece in pieces for token in piece.ids]
+        log_probs, alignment, attention = None, None, None
+        if wanted.log_probs:
+            log_probs = tuple(p for piece in pieces if piece.forced for p in piece.forced.log_probs)
+        if wanted.alignment:
+            links, attention = _aligned(pieces, self.tokenizers)
+            alignment = tuple(links)
+        is_ranked = self.config.decoding.beam_size > 1
+        return Translation(
+            text=_with_source_words(pieces, self.tokenizers) if UNK_ID in ids else tgt.to_text(ids),
+            tokens=tuple(tgt.pieces_of(ids)),
+            score=sum(piece.score for piece in pieces) if is_ranked else None,
+            log_probs=log_probs,
+            alignment=alignment,
+            attention=attention,
+        )
+
+
+def make_decoder(model: Transformer, number: Number) -> Decoder:
+    """On a CPU the fast twin of the model; elsewhere the model as it is."""
+    return FastDecoder(model, number) if model.device.type == "cpu" else PlainDecoder(model)
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
@@ -110,8 +255,63 @@ def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
 
 
-def _pieces(ids: list[int], max_length: int) -> list[list[int]]:
-    """As few pieces as possible, of nearly equal length; none for an empty line."""
-    count = -(-len(ids) // max_length)
-    cuts = [len(ids) * i // count for i in range(count + 1)] if count else [0]
-    return [ids[start:stop] for start, stop in itertools.pairwise(cuts)]
+def _number(config: Config, model: Transformer, exact: bool) -> Number:
+    asked = config.decoding.precision
+    if asked != "auto":
+        return asked
+    return "int8" if not exact and model.device.type == "cpu" and has_int8() else "fp32"
+
+
+def _report_long_lines(lines: Sequence[Ids], pieces: Sequence[Sequence[Ids]], limit: int) -> None:
+    counts = [len(cut) for ids, cut in zip(lines, pieces, strict=True) if len(ids) > limit]
+    if counts:
+        logger.warning(
+            f"{len(counts):,} lines are longer than data.max_length {limit:,} tokens: translated "
+            f"in {sum(counts):,} pieces"
+        )
+
+
+def _aligned(
+    pieces: Sequence[_Found], tokenizers: Tokenizers
+) -> tuple[list[tuple[int, int]], tuple[tuple[float, ...], ...]]:
+    """Links of words, each target word's to what it looks at most, and the whole matrix."""
+    links: list[tuple[int, int]] = []
+    matrix: list[list[float]] = []
+    of_pieces = []
+    for piece in pieces:
+        assert piece.forced is not None and piece.forced.attention_TS is not None
+        of_pieces.append(
+            word_attention(
+                piece.forced.attention_TS.cpu(),
+                tokenizers.src.pieces_of(piece.src),
+                tokenizers.tgt.pieces_of(piece.ids),
+            )
+        )
+    width, before = sum(words.size(1) for words in of_pieces), 0
+    for words in of_pieces:
+        for row in words:
+            links.append((before + int(row.argmax()), len(matrix)))
+            after = width - before - len(row)
+            matrix.append([0.0] * before + [round(p, 4) for p in row.tolist()] + [0.0] * after)
+        before += words.size(1)
+    return sorted(links), tuple(map(tuple, matrix))
+
+
+def _with_source_words(pieces: Sequence[_Found], tokenizers: Tokenizers) -> str:
+    """The text with every unknown token replaced by the source word it looks at most."""
+    texts = []
+    for piece in pieces:
+        assert piece.forced is not None and piece.forced.attention_TS is not None
+        src_pieces = tokenizers.src.pieces_of(piece.src)
+        of_tokens = word_attention(
+            piece.forced.attention_TS.cpu(), src_pieces, ["▁"] * len(piece.ids)
+        )
+        words = tokenizers.src.to_text(piece.src).split()
+        start = 0
+        for place, token in enumerate(piece.ids):
+            if token == UNK_ID:
+                texts.append(tokenizers.tgt.to_text(piece.ids[start:place]))
+                texts.append(words[min(int(of_tokens[place].argmax()), len(words) - 1)])
+                start = place + 1
+        texts.append(tokenizers.tgt.to_text(piece.ids[start:]))
+    return " ".join(text for text in texts if text)

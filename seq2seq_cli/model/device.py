@@ -7,8 +7,8 @@ import sys
 import torch
 from torch import Tensor
 
-from seq2seq_cli.config import DeviceName, Precision
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.option_types import DeviceName, Precision
 
 
 def choose_device(name: DeviceName) -> torch.device:
@@ -50,3 +50,11 @@ def check_compiler() -> None:
             f"training.compile needs the C++ compiler {compiler}, which is not installed (or not "
             "on PATH); leave the option out, or set CXX to another"
         )
+
+
+def num_cores() -> int:
+    """That this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import Activation, ModelConfig
+from seq2seq_cli.config import ModelConfig
 from seq2seq_cli.model.attention import KeysValues, MultiHeadAttention, Record
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layout import Layout
+from seq2seq_cli.option_types import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from seq2seq_cli.config import BleuTokenize
+from seq2seq_cli.option_types import BleuTokenize
 
 
 class TextScores(NamedTuple):

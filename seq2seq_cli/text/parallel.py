@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config import Corpus, OnBadLine
+from seq2seq_cli.config import Corpus
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.lines import raw_lines
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple, Self
 
 import sentencepiece
 
-from seq2seq_cli.config import Corpus, OnBadLine, TokenizerConfig
+from seq2seq_cli.config import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.parallel import read_pairs
 
@@ -96,9 +97,13 @@ class Tokenizer:
         pieces: list[str] = self._processor.encode(_one_spaced(text), out_type=str)
         return pieces
 
+    def pieces_of(self, ids: Sequence[int]) -> list[str]:
+        """Ids as SentencePiece writes them."""
+        return [str(self._processor.id_to_piece(i)) for i in ids]
+
     def pieces(self) -> list[str]:
         """The whole vocabulary, by id."""
-        return [str(self._processor.id_to_piece(i)) for i in range(len(self))]
+        return self.pieces_of(range(len(self)))
 
     def to_text(self, ids: Sequence[int]) -> str:
         """One line of text; special ids other than <unk> leave no trace."""

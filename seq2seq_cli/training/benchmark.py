@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from seq2seq_cli.config import Config
+from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import BatchLoss

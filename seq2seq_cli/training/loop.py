@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from seq2seq_cli.config import Config, Metric, TrainingConfig
+from seq2seq_cli.config import Config, TrainingConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import evaluate
+from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_weights
+from seq2seq_cli.option_types import Metric
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.checkpoint import TrainingState, Window, save_checkpoint
 from seq2seq_cli.training.interruption import stop_on_signals

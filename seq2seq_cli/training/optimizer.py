@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from seq2seq_cli.config import OptimizerName, Schedule, TrainingConfig
+from seq2seq_cli.config import TrainingConfig
+from seq2seq_cli.option_types import OptimizerName, Schedule
 
 OPTIMIZERS: dict[OptimizerName, type[torch.optim.Adam]] = {
     "adam": torch.optim.Adam,

@@ -5,7 +5,6 @@ Every worker makes the same updates of the same model, each from its share of a 
 logs and saves. `processes.py` starts them.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
@@ -17,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from seq2seq_cli.config import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.model.device import choose_device, num_cores
 
 Value = TypeVar("Value")
 
@@ -93,14 +92,6 @@ class Workers:
 def without_exchange(loss: nn.Module) -> AbstractContextManager[None]:
     """Gradients stay with their worker while the block runs: more batches follow."""
     return loss.no_sync() if isinstance(loss, DistributedDataParallel) else nullcontext()
-
-
-def num_cores() -> int:
-    """That this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
 
 
 def choose_workers(config: Config) -> int:

@@ -16,7 +16,8 @@ from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli import cli
+from seq2seq_cli.cli import translating
+from seq2seq_cli.decoding import stream as streaming
 
 SCALARS = {
     "train/loss",
@@ -90,7 +91,7 @@ def hostile_lines(count: int) -> list[bytes]:
 
 
 def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "_LINES_AT_ONCE", 70)
+    monkeypatch.setattr(streaming, "_LINES_AT_ONCE", 70)
     lines = hostile_lines(300)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
     result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out")
@@ -106,7 +107,7 @@ def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_pat
 
 
 def test_at_a_terminal_it_asks_until_the_input_ends(trained, seq2seq, monkeypatch):
-    monkeypatch.setattr(cli, "_is_terminal", lambda stream: stream is sys.stdin)
+    monkeypatch.setattr(translating, "is_terminal", lambda stream: stream is sys.stdin)
     result = seq2seq("translate", trained, stdin="1 2\n\n3\n")
     assert result.stdout == "one two\n\nthree\n"
     assert result.stderr == "> > > > \n"

@@ -1,17 +1,40 @@
+import itertools
+import math
+
 import pytest
 import torch
 
 from seq2seq_cli.config import ModelConfig
-from seq2seq_cli.decoding.search import NEVER_OUTPUT, greedy_search
+from seq2seq_cli.decoding.beam import length_penalty
+from seq2seq_cli.decoding.constraints import missing_tokens
+from seq2seq_cli.decoding.fast import FastDecoder
+from seq2seq_cli.decoding.request import Hypothesis, Request
+from seq2seq_cli.decoding.rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.scoring import force, word_attention, words_of
+from seq2seq_cli.decoding.search import search
+from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
+from seq2seq_cli.decoding.top_k import top_k
+from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
+GREEDY = DecodingConfig()
+MODES = {
+    "greedy": GREEDY,
+    "beam": DecodingConfig(beam_size=4, n_best=4),
+    "gnmt": DecodingConfig(beam_size=3, n_best=2, length_penalty_formula="gnmt"),
+    "groups": DecodingConfig(beam_size=4, n_best=4, diversity_groups=2),
+    "sampling": DecodingConfig(sample=True, n_best=3, temperature=0.8, top_k=6, top_p=0.9),
+    "rules": DecodingConfig(beam_size=3, no_repeat_ngram=2, repetition_penalty=1.3),
+}
 
-def build(seed: int) -> Transformer:
+
+def build(seed: int, vocabulary: int = 12, **options) -> Transformer:
     """Random weights whose EOS is likely enough that sentences end at different times."""
     torch.manual_seed(seed)
-    config = ModelConfig(d_model=16, heads=2, layers=2, d_ff=32, dropout=0.0, tie_embeddings=False)
-    model = Transformer(config, 12, 12, False, PAD_ID).eval()
+    shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0}
+    config = ModelConfig(**shape, tie_embeddings=False, **options)
+    model = Transformer(config, 12, vocabulary, False, PAD_ID).eval()
     with torch.no_grad():
         model.projection.weight.mul_(3)
     return model
@@ -35,37 +58,327 @@ def random_sources(count: int) -> list[list[int]]:
     return [[*torch.randint(4, 12, (length,)).tolist(), EOS_ID] for length in lengths]
 
 
-def padded(sources: list[list[int]]) -> torch.Tensor:
-    longest = max(map(len, sources))
-    return torch.tensor([src + [PAD_ID] * (longest - len(src)) for src in sources])
+def requests_of(sources: list[list[int]], **wishes) -> list[Request]:
+    return [
+        Request(src, max_length=2 * len(src) + 5, number=number, **wishes)
+        for number, src in enumerate(sources)
+    ]
+
+
+def best(found: list[list[Hypothesis]]) -> list[list[int]]:
+    return [hypotheses[0].ids for hypotheses in found]
+
+
+def decoders(model: Transformer) -> list[Decoder]:
+    return [PlainDecoder(model), FastDecoder(model, "fp32")]
+
+
+def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
+    return sum(force(model, [(src[:-1], ids)], 100)[0].log_probs)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_batch_with_cache_is_the_naive_search_of_each_sentence(seed):
+def test_greedy_search_is_the_naive_search_of_each_sentence(seed):
     model = build(seed)
-    sources = random_sources(10)
-    limits = [2 * len(src) + 5 for src in sources]
-    found = greedy_search(model, padded(sources), limits)
+    requests = requests_of(random_sources(10))
     with torch.no_grad():
-        naive = [naive_greedy(model, s, n) for s, n in zip(sources, limits, strict=True)]
-    assert found == naive
+        naive = [naive_greedy(model, request.src, request.max_length) for request in requests]
+    for decoder in decoders(model):
+        assert best(search(decoder, requests, GREEDY)) == naive
 
 
 def test_the_sentences_of_these_tests_end_at_different_times():
     lengths = set()
     for seed in range(8):
-        model, sources = build(seed), random_sources(10)
-        lengths |= {len(ids) for ids in greedy_search(model, padded(sources), [15] * 10)}
+        requests = requests_of(random_sources(10))
+        lengths |= {len(ids) for ids in best(search(PlainDecoder(build(seed)), requests, GREEDY))}
     assert len(lengths) > 3
 
 
-def test_no_output_is_longer_than_its_limit():
+@pytest.mark.parametrize("name", MODES)
+def test_a_batch_is_its_sentences_one_by_one(name):
+    for seed in range(3):
+        model = build(seed)
+        requests = requests_of(random_sources(9))
+        for decoder in decoders(model):
+            together = search(decoder, requests, MODES[name])
+            alone = [search(decoder, [request], MODES[name])[0] for request in requests]
+            for ours, theirs in zip(together, alone, strict=True):
+                assert [one.ids for one in ours] == [one.ids for one in theirs]
+                assert [one.score for one in ours] == pytest.approx(
+                    [one.score for one in theirs], abs=1e-4
+                )
+
+
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"activation": "gelu"}], ids=str)
+def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
+    model = build(3, **options)
+    requests = requests_of(random_sources(12))
+    plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert [one.ids for one in ours] == [one.ids for one in theirs]
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
+def test_the_fast_decoders_logits_are_the_models_through_all_changes(options):
+    model = build(0, vocabulary=70, **options)
+    src = torch.tensor([[5, 6, 7, EOS_ID], [8, EOS_ID, PAD_ID, PAD_ID], [9, 4, EOS_ID, PAD_ID]])
+    plain, fast = (decoder.start(src) for decoder in decoders(model))
+    last = torch.full((3, 1), BOS_ID)
+    with torch.inference_mode():
+        for step in range(90):  # beyond the room that buffers have at first
+            expected, actual = plain.logits(last), fast.logits(last)
+            torch.testing.assert_close(actual[..., :70], expected, atol=2e-5, rtol=1e-4)
+            assert (actual[..., 70:] == -torch.inf).all()
+            last = expected[..., 4:].argmax(dim=-1) + 4
+            if step == 2:
+                origin = torch.zeros(len(last), 3, dtype=torch.int64)
+            elif step % 3 == 0 and step > 2:
+                origin = torch.randint(0, 3, (len(last), 3))
+            else:
+                continue
+            plain.reorder(origin)
+            fast.reorder(origin)
+            last = last.gather(1, origin)
+            last[:, 1] = 5 + step % 7
+            if step == 12:
+                for states in (plain, fast):
+                    states.keep(torch.tensor([2, 0]))
+                last = last[[2, 0]]
+
+
+def all_translations(model: Transformer, src: list[int], max_length: int) -> dict:
+    """Log-probabilities of everything that may be output, by brute force."""
+    tokens = [t for t in range(model.projection.out_features) if t not in (*NEVER_OUTPUT, EOS_ID)]
+    everything = (ids for n in range(max_length + 1) for ids in itertools.product(tokens, repeat=n))
+    return {ids: log_prob(model, src, list(ids)) for ids in everything}
+
+
+@pytest.mark.parametrize("formula", ["power", "gnmt"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+def test_a_wide_beam_is_the_exhaustive_search(formula, alpha):
+    config = DecodingConfig(
+        beam_size=64, n_best=5, length_penalty=alpha, length_penalty_formula=formula
+    )
+    for seed in range(3):
+        model = build(seed, vocabulary=6)
+        src = random_sources(1)[0]
+        scores = {
+            ids: found / length_penalty(formula, alpha, len(ids) + 1)
+            for ids, found in all_translations(model, src, 4).items()
+        }
+        expected = sorted(scores.items(), key=lambda item: -item[1])[:5]
+        for decoder in decoders(model):
+            found = search(decoder, [Request(src, max_length=4)], config)[0]
+            assert [tuple(one.ids) for one in found] == [ids for ids, _ in expected]
+            assert [one.score for one in found] == pytest.approx(
+                [score for _, score in expected], abs=1e-4
+            )
+
+
+@pytest.mark.parametrize("name", ["beam", "gnmt", "groups"])
+def test_a_hypothesis_scores_what_it_scores_when_given(name):
+    config = MODES[name]
+    formula, alpha = config.length_penalty_formula, config.length_penalty
+    model = build(1)
+    requests = requests_of(random_sources(8))
+    for request, found in zip(requests, search(PlainDecoder(model), requests, config), strict=True):
+        assert len({tuple(one.ids) for one in found}) == len(found)
+        assert len(found) == config.n_best or name == "groups"
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        for one in found:
+            penalty = length_penalty(formula, alpha, len(one.ids) + 1)
+            given = log_prob(model, request.src, one.ids) / penalty
+            assert one.score == pytest.approx(given, abs=1e-4)
+
+
+def test_length_penalties_are_the_published_ones():
+    assert length_penalty("power", 0.0, 7) == length_penalty("gnmt", 0.0, 7) == 1
+    assert length_penalty("power", 1.0, 7) == 7
+    assert length_penalty("gnmt", 0.6, 7) == pytest.approx((12 / 6) ** 0.6)
+
+
+def test_groups_differ_more_than_one_beam():
+    model = build(4)
+    requests = requests_of(random_sources(10))
+    kinds = []
+    for groups in (1, 4):
+        config = DecodingConfig(
+            beam_size=4, n_best=4, diversity_groups=groups, diversity_penalty=20.0
+        )
+        found = search(PlainDecoder(model), requests, config)
+        kinds.append(sum(len({tuple(one.ids[:1]) for one in of_one}) for of_one in found))
+    assert kinds[1] > kinds[0]
+
+
+def test_no_output_is_longer_or_shorter_than_its_limits():
     sources = random_sources(6)
-    found = greedy_search(build(0), padded(sources), [1, 2, 3, 4, 5, 6])
-    assert all(len(ids) <= limit for ids, limit in zip(found, [1, 2, 3, 4, 5, 6], strict=True))
+    for config in MODES.values():
+        requests = [Request(s, max_length=n + 2, min_length=n) for n, s in enumerate(sources)]
+        for n, found in enumerate(search(PlainDecoder(build(0)), requests, config)):
+            assert all(n <= len(one.ids) <= n + 2 for one in found)
 
 
 def test_special_tokens_are_never_output():
+    for seed, config in itertools.product(range(2), MODES.values()):
+        found = search(PlainDecoder(build(seed)), requests_of(random_sources(10)), config)
+        output = {token for of_one in found for one in of_one for token in one.ids}
+        assert not output & {*NEVER_OUTPUT, EOS_ID}
+
+
+def test_a_model_that_only_ends_gives_empty_translations():
+    model = build(0)
+    with torch.no_grad():
+        model.decoder_norm.weight.zero_()
+        model.decoder_norm.bias.copy_(model.projection.weight[EOS_ID] * 100)
+    for config in MODES.values():
+        found = search(PlainDecoder(model), requests_of(random_sources(4)), config)
+        assert best(found) == [[]] * 4
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam", "groups", "sampling"])
+def test_a_vocabulary_of_one_token(name):
+    model = build(0, vocabulary=5)
+    for found in search(PlainDecoder(model), requests_of(random_sources(4)), MODES[name]):
+        assert {token for one in found for token in one.ids} <= {4}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_translation_begins_with_its_prefix(name):
+    requests = requests_of(random_sources(5), prefix=(7, 4, 4, 4))
+    for found in search(PlainDecoder(build(2)), requests, MODES[name]):
+        assert all(one.ids[:4] == [7, 4, 4, 4] for one in found)
+
+
+def test_no_ngram_is_repeated():
+    config = DecodingConfig(beam_size=2, n_best=2, no_repeat_ngram=2)
+    requests = [Request(src, 30, min_length=20) for src in random_sources(6)]
+    for found in search(PlainDecoder(build(5)), requests, config):
+        for one in found:
+            grams = list(itertools.pairwise(one.ids))
+            assert len(set(grams)) == len(grams)
+
+
+def test_repetition_costs():
+    requests = [Request(src, 12, min_length=12) for src in random_sources(8)]
+    kinds = []
+    for penalty in (1.0, 5.0):
+        found = best(
+            search(PlainDecoder(build(5)), requests, DecodingConfig(repetition_penalty=penalty))
+        )
+        kinds.append(sum(len(set(ids)) for ids in found))
+    assert kinds[1] > kinds[0]
+
+
+def test_required_phrases_stand_in_the_translation():
+    config = DecodingConfig(beam_size=5)
+    required = ((9, 5), (11,))
     for seed in range(4):
-        found = greedy_search(build(seed), padded(random_sources(10)), [20] * 10)
-        assert not {id_ for ids in found for id_ in ids} & {*NEVER_OUTPUT, EOS_ID}
+        requests = requests_of(random_sources(6), required=required)
+        free = requests_of([request.src for request in requests])
+        for decoder in decoders(build(seed)):
+            for ids in best(search(decoder, requests, config)):
+                text = ",".join(map(str, ids))
+                assert "9,5" in text and "11" in text
+        mixed = search(PlainDecoder(build(seed)), [requests[0], *free[1:]], config)
+        alone = search(PlainDecoder(build(seed)), free, config)
+        assert best(mixed)[1:] == best(alone)[1:]  # others do not notice
+
+
+def test_what_of_phrases_is_missing():
+    phrases = ((1, 2, 3), (4,))
+    assert missing_tokens([], phrases) == (4, [1, 4])
+    assert missing_tokens([9, 1], phrases) == (3, [2])
+    assert missing_tokens([9, 1, 2, 3], phrases) == (1, [4])
+    assert missing_tokens([4, 1, 2, 3], phrases) == (0, [])
+    assert missing_tokens([1, 2, 9], phrases) == (4, [1, 4])
+
+
+def test_sampling_depends_on_seed_and_number_and_follows_the_model():
+    model = build(0)
+    source = random_sources(1)[0]
+    many = [Request(source, max_length=1, number=number) for number in range(4_000)]
+    config = DecodingConfig(sample=True)
+    found = best(search(PlainDecoder(model), many, config))
+    assert found == best(search(PlainDecoder(model), many, config))
+    assert found != best(search(PlainDecoder(model), many, DecodingConfig(sample=True, seed=2)))
+    logits = model(torch.tensor([source]), torch.tensor([[BOS_ID]]))[0, 0]
+    logits[list(NEVER_OUTPUT)] = -torch.inf
+    for token, probability in enumerate(logits.softmax(dim=-1).tolist()):
+        share = sum(ids[:1] == ([token] if token != EOS_ID else []) for ids in found) / len(many)
+        assert share == pytest.approx(probability, abs=0.03)
+
+
+def test_sampling_of_the_likeliest_is_greedy_search():
+    requests = requests_of(random_sources(10))
+    decoder = PlainDecoder(build(0))
+    greedy = best(search(decoder, requests, GREEDY))
+    for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
+        assert best(search(decoder, requests, DecodingConfig(sample=True, **options))) == greedy
+
+
+def test_an_ensemble_is_the_mean_of_probabilities():
+    one, other = build(0), build(1)
+    src = torch.tensor([[5, 6, EOS_ID]])
+    last = torch.tensor([[BOS_ID]])
+    with torch.inference_mode():
+        both = Ensemble([PlainDecoder(one), FastDecoder(other, "fp32")]).start(src).logits(last)
+        each = [PlainDecoder(model).start(src).logits(last).softmax(-1) for model in (one, other)]
+    expected = (each[0] + each[1]) / 2
+    torch.testing.assert_close(both.softmax(-1)[..., :12], expected, atol=1e-5, rtol=1e-4)
+    requests = requests_of(random_sources(5))
+    twins = search(Ensemble([PlainDecoder(one)] * 2), requests, MODES["beam"])
+    assert best(twins) == best(search(PlainDecoder(one), requests, MODES["beam"]))
+
+
+@pytest.mark.parametrize("size", [5, 64, 640, 8_000])
+@pytest.mark.parametrize("k", [1, 2, 10])
+def test_two_stages_find_what_topk_finds(size, k):
+    torch.manual_seed(size + k)
+    logits = torch.randn(3, 2, size)
+    logits[0, 0, : size // 2] = -torch.inf
+    found = top_k(logits, k)
+    expected = logits.topk(min(k, size))
+    assert torch.equal(found.logits, expected.values)
+    assert torch.equal(logits.gather(-1, found.tokens), expected.values)
+
+
+@pytest.mark.parametrize("number", ["bf16", "int8"])
+def test_lower_precision_is_close(number, monkeypatch):
+    monkeypatch.setattr("seq2seq_cli.decoding.linear._SMALL", 0)
+    model = build(0)
+    src = torch.tensor(random_sources(1) * 12)
+    last = torch.full((12, 1), BOS_ID)
+    with torch.inference_mode():
+        exact = PlainDecoder(model).start(src).logits(last)
+        close = FastDecoder(model, number).start(src).logits(last)[..., :12]
+    assert 0 < (close - exact).norm() < 0.05 * exact.norm()
+
+
+def test_forced_translations_are_the_models_own():
+    model = build(0)
+    pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
+    for (src, tgt), found in zip(pairs, force(model, pairs, 8, with_attention=True), strict=True):
+        logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
+        expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
+        assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert found.attention_TS is not None
+        assert found.attention_TS.shape == (len(tgt), len(src))
+        torch.testing.assert_close(found.attention_TS.sum(-1), torch.ones(len(tgt)))
+
+
+def test_words_look_at_words():
+    assert words_of(["▁a", "b", "▁c", "▁", "d"]) == [0, 0, 1, 2, 2]
+    assert words_of(["a", "b"]) == [0, 0]
+    attention = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
+    words = word_attention(attention, ["▁a", "b", "▁c"], ["▁x", "y", "▁z"])
+    torch.testing.assert_close(words, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+
+
+def test_scores_never_rise_with_length():
+    """What the exact end of a beam search relies on."""
+    model = build(2)
+    src = random_sources(1)[0]
+    scores = all_translations(model, src, 2)
+    assert all(math.exp(score) <= 1 for score in scores.values())

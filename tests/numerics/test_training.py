@@ -11,13 +11,13 @@ from torch.nn import functional
 from seq2seq_cli.config import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.model.device import check_compiler
 from seq2seq_cli.model.layout import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training import loss as loss_module
-from seq2seq_cli.training.allocator import keep_freed_memory
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from seq2seq_cli.training.loop import seed_dropout, train_step
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss

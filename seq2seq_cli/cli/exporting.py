@@ -1,0 +1,26 @@
+"""The verb export: a run for other programs."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from seq2seq_cli.cli.program import Last, RunDir, app
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq export runs/quickstart --format ctranslate2 --output quickstart-ct2"
+)
+def export(
+    run_dir: RunDir,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    file_format: Annotated[
+        Literal["ctranslate2"], typer.Option("--format", help="Whose format.")
+    ] = "ctranslate2",
+    last: Last = False,
+) -> None:
+    """Write a trained model for another program, and check that it translates the same there."""
+    from seq2seq_cli.export.export import export as export_run
+
+    typer.echo(export_run(run_dir, file_format, output, last=last))

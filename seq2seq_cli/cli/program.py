@@ -1,0 +1,125 @@
+"""The program around the verbs: failures, exit statuses, logging, options that verbs share."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+from seq2seq_cli import __version__
+from seq2seq_cli.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from seq2seq_cli.config import Config
+
+# Read when torch is imported: threads that wait for work spin for some 10 µs (with milliseconds,
+# another program on one core slows training sevenfold); large tensors lie on large pages.
+ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
+
+
+_ORDER = ["check", "vocab", "train", "translate", "eval", "score", "export", "bench"]
+
+
+class _Program(TyperGroup):
+    """Turns failures into one message and an exit status: 2 the user's, 130 interrupted."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order in which they are used."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            _fail(f"error: {error}", 2)
+        except Interrupted as stop:
+            _fail(str(stop), stop.exit_status)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except OSError as error:
+            if error.errno is None:  # not the system's: a bug
+                raise
+            _fail(f"error: {error.filename or 'system'}: {error.strerror or error}", 2)
+
+
+def _fail(message: str, exit_status: int) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(exit_status) from None
+
+
+app = typer.Typer(
+    name="seq2seq",
+    cls=_Program,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """The `seq2seq` command."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _global_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Train encoder-decoder Transformers on your own parallel text, and use them.
+
+    A run begins with a YAML config (configs/quickstart.yaml is a whole one, configs/reference.yaml
+    explains every option) and becomes a folder, which translate and eval take.
+    """
+    if version:
+        typer.echo(f"seq2seq {__version__}")
+        raise typer.Exit
+    _log_to_stderr()
+    os.environ.update(ENVIRONMENT | os.environ)
+
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="YAML file; configs/reference.yaml explains it.")
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to compute.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace an option; may be repeated."),
+]
+Last = Annotated[bool, typer.Option("--last", help="Use the last model, not the best one.")]
+
+
+def load_config_file(
+    path: Path, overrides: list[str] | None, device: str | None = None
+) -> "Config":
+    from seq2seq_cli.config_file import load_config
+
+    given = [*(overrides or []), *([f"training.device={device}"] if device else [])]
+    return load_config(path, given, files_must_exist=True)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()
+
+
+class _ConsoleHandler(logging.Handler):
+    """Writes to the standard error of the moment, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def _log_to_stderr() -> None:
+    package_logger = logging.getLogger("seq2seq_cli")
+    package_logger.setLevel(logging.DEBUG)  # all of it for train.log
+    if not package_logger.handlers:
+        package_logger.addHandler(_ConsoleHandler(logging.INFO))

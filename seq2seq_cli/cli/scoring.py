@@ -1,0 +1,100 @@
+"""The verbs that compare with references: eval, score."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seq2seq_cli.cli.program import Device, Last, Overrides, RunDir, app
+from seq2seq_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from seq2seq_cli.config import Corpus
+
+
+@app.command(
+    "eval",
+    epilog="**Examples**\n\n"
+    "seq2seq eval runs/quickstart --src test.de --ref test.en\n\n"
+    "seq2seq eval runs/quickstart --json      (on the run's own validation text)",
+)
+def evaluate(
+    run_dir: RunDir,
+    src: Annotated[Path | None, typer.Option(help="Source sentences.")] = None,
+    ref: Annotated[Path | None, typer.Option(help="Their reference translations.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Instead: a .tsv or .jsonl file.")] = None,
+    loss_only: Annotated[
+        bool, typer.Option("--loss-only", help="Do not translate: no BLEU, chrF, exact match.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Overrides = None,
+    device: Device = None,
+    last: Last = False,
+) -> None:
+    """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match."""
+    corpus = _corpus(src, ref, pairs)
+    from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.evaluation import evaluate_corpus
+
+    translator = Translator.load(run_dir, device or "auto", overrides or (), last=last, exact=True)
+    scores = evaluate_corpus(translator, corpus, decode=not loss_only)
+    typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
+
+
+def _corpus(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus | None":
+    from pydantic import ValidationError
+
+    from seq2seq_cli.config import Corpus
+
+    if not (src or ref or pairs):
+        return None
+    if (src is None) != (ref is None) or (pairs and src):
+        raise UserError("give --src and --ref, or --pairs alone")
+    try:
+        return Corpus(src=src, tgt=ref, pairs=pairs)
+    except ValidationError as error:
+        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq score runs/quickstart --src test.de --ref test.en\n\n"
+    "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescored.nbest"
+)
+def score(
+    run_dir: RunDir,
+    src: Annotated[Path | None, typer.Option(help="Source sentences.")] = None,
+    ref: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Instead: a .tsv or .jsonl file.")] = None,
+    nbest: Annotated[
+        Path | None, typer.Option(help="Instead of --ref: a list of the form n ||| text ||| ...")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON lines, with every token.")
+    ] = False,
+    overrides: Overrides = None,
+    device: Device = None,
+    last: Last = False,
+) -> None:
+    """Say how probable given translations are: log-probability, its mean per token, the text.
+
+    With --nbest the list is printed again, each sentence's translations sorted by this model's mean
+    log-probability, which becomes their score.
+    """
+    if nbest is not None and (ref or pairs or src is None):
+        raise UserError("--nbest needs --src, and neither --ref nor --pairs")
+    corpus = _corpus(src, src if nbest else ref, pairs)
+    if corpus is None:
+        raise UserError("give --src and --ref, --pairs, or --src and --nbest")
+    from seq2seq_cli.decoding.rescoring import rescored, scored
+    from seq2seq_cli.decoding.translator import Translator
+
+    translator = Translator.load(run_dir, device or "auto", overrides or (), last=last, exact=True)
+    lines = (
+        rescored(translator, src, nbest)
+        if nbest is not None and src is not None
+        else scored(translator, corpus, as_json=as_json)
+    )
+    for line in lines:
+        typer.echo(line)

@@ -1,0 +1,64 @@
+"""The verbs that read a config: train, vocab, check."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.program import ConfigFile, Device, Overrides, app, load_config_file
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq train configs/quickstart.yaml\n\n"
+    "seq2seq train configs/quickstart.yaml --run-dir runs/deep --set model.layers=4\n\n"
+    "tensorboard --logdir runs"
+)
+def train(
+    config: ConfigFile,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where the run goes.", show_default="runs/<name of the config>"),
+    ] = None,
+    overrides: Overrides = None,
+    device: Device = None,
+) -> None:
+    """Train a model from a config; the same command continues an interrupted run."""
+    loaded = load_config_file(config, overrides, device)
+    from seq2seq_cli.training.loop import train as train_model
+
+    train_model(loaded, run_dir or Path("runs") / config.stem)
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq vocab configs/quickstart.yaml\n\n"
+    "seq2seq vocab configs/quickstart.yaml --set tokenizer.kind=char --output runs/vocabulary"
+)
+def vocab(
+    config: ConfigFile,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to.", show_default="runs/<name of the config>/vocab"),
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Build the tokenizer(s) alone, to look at them or to use them elsewhere."""
+    loaded = load_config_file(config, overrides)
+    from seq2seq_cli.text.vocabulary import build_vocabulary
+
+    report = build_vocabulary(loaded, output or Path("runs") / config.stem / "vocab")
+    typer.echo("\n".join(report))
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq check configs/quickstart.yaml\n\n"
+    "seq2seq check configs/quickstart.yaml --set data.max_length=20"
+)
+def check(config: ConfigFile, overrides: Overrides = None, device: Device = None) -> None:
+    """Read and audit config and text, and summarise the run; nothing is trained."""
+    loaded = load_config_file(config, overrides, device)
+    from seq2seq_cli.training.summary import preview
+
+    typer.echo(preview(loaded))

@@ -1,0 +1,53 @@
+"""Given translations and n-best lists with the probability that a model gives them."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from seq2seq_cli.config import Corpus
+from seq2seq_cli.decoding.translation import Translation
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.lines import lines_to_translate
+from seq2seq_cli.text.parallel import read_pairs
+
+_PAIRS_AT_ONCE = 2_000
+
+
+def scored(translator: Translator, corpus: Corpus, *, as_json: bool) -> Iterator[str]:
+    """A line for each pair: log-probability, its mean per token (EOS included), translation."""
+    pairs = read_pairs(corpus, translator.config.data.on_bad_line)
+    texts = ((pair.src, pair.tgt) for pair in pairs if pair is not None)
+    while chunk := list(itertools.islice(texts, _PAIRS_AT_ONCE)):
+        for (src, _), found in zip(chunk, translator.score(chunk), strict=True):
+            if as_json:
+                yield json.dumps({"src": src, **found.report()}, ensure_ascii=False)
+            else:
+                yield f"{found.log_prob:.4f}\t{_mean(found):.4f}\t{found.text}"
+
+
+def rescored(translator: Translator, src: Path, nbest: Path) -> Iterator[str]:
+    """The list with this model's scores, each sentence's translations in their order."""
+    sources = list(lines_to_translate(src))
+    entries = enumerate(lines_to_translate(nbest), start=1)
+    parsed = (_parsed(line, f"{nbest}, line {number}", len(sources)) for number, line in entries)
+    for number, group in itertools.groupby(parsed, key=lambda entry: entry[0]):
+        texts = [text for _, text in group]
+        found = translator.score([(sources[number], text) for text in texts])
+        for one in sorted(found, key=_mean, reverse=True):
+            yield f"{number} ||| {one.text} ||| log_prob= {one.log_prob:.4f} ||| {_mean(one):.4f}"
+
+
+def _mean(translation: Translation) -> float:
+    assert translation.log_probs is not None, "it has been scored"
+    return sum(translation.log_probs) / len(translation.log_probs)
+
+
+def _parsed(line: str, place: str, num_sources: int) -> tuple[int, str]:
+    number, *rest = line.split(" ||| ")
+    if not rest or not number.strip().isdigit():
+        raise UserError(f"{place}: not of the form number ||| translation ||| ...")
+    if int(number) >= num_sources:
+        raise UserError(f"{place}: number {int(number)}, but the source has {num_sources} lines")
+    return int(number), rest[0].strip()

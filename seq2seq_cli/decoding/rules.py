@@ -1,0 +1,120 @@
+"""Which tokens may come next: lengths, prefixes, repetition, banned words.
+
+B sentences still being decoded, W hypotheses of each, T target positions so far, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.request import Ids, Request
+from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+
+NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)
+
+
+class Rules:
+    """Of one batch. Every rule only lowers logits, so that no hypothesis gains by it."""
+
+    def __init__(
+        self, requests: Sequence[Request], config: DecodingConfig, banned: "BannedWords | None"
+    ) -> None:
+        self._never = list(NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT)
+        self._repetition_penalty = config.repetition_penalty
+        self._ngram = config.no_repeat_ngram
+        self._banned = banned
+        self._min_lengths_B = torch.tensor([request.min_length for request in requests])
+        self._max_lengths_B = torch.tensor([request.max_length for request in requests])
+        longest = max(len(request.prefix) for request in requests)
+        self._prefixes_BT = torch.full((len(requests), longest), -1)
+        for row, request in zip(self._prefixes_BT, requests, strict=True):
+            row[: len(request.prefix)] = torch.tensor(request.prefix, dtype=torch.int64)
+
+    def keep(self, sentences_B: Tensor) -> None:
+        """The given sentences go on, in that order."""
+        rows_B = sentences_B.cpu()
+        self._min_lengths_B = self._min_lengths_B[rows_B]
+        self._max_lengths_B = self._max_lengths_B[rows_B]
+        self._prefixes_BT = self._prefixes_BT[rows_B]
+
+    def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
+        """Change the logits of the token after `past_BWT` in place."""
+        length = past_BWT.size(2)
+        if length and self._repetition_penalty != 1:
+            _penalize(logits_BWV, past_BWT, self._repetition_penalty)
+        logits_BWV[..., self._never] = -torch.inf
+        is_full_B = self._max_lengths_B <= length
+        end_BW = logits_BWV[..., EOS_ID].clone() if is_full_B.any() else None
+        if self._ngram and length >= self._ngram:
+            _forbid_repeated(logits_BWV, past_BWT, self._ngram)
+        if self._banned is not None:
+            self._banned.apply(logits_BWV, past_BWT)
+        if (is_short_B := self._min_lengths_B > length).any():
+            logits_BWV[is_short_B.to(logits_BWV.device), :, EOS_ID] = -torch.inf
+        if end_BW is not None:  # nothing may forbid the end of what is full
+            is_full_B = is_full_B.to(logits_BWV.device)
+            logits_BWV[is_full_B] = -torch.inf
+            logits_BWV[is_full_B, :, EOS_ID] = end_BW[is_full_B]
+        if length < self._prefixes_BT.size(1):
+            self._force(logits_BWV, self._prefixes_BT[:, length])
+
+    def _force(self, logits_BWV: Tensor, tokens_B: Tensor) -> None:
+        """Nothing but the prefix's token, where there is one; whatever another rule says of it."""
+        for sentence, token in enumerate(tokens_B.tolist()):
+            if token >= 0:
+                kept_W = logits_BWV[sentence, :, token].clone().nan_to_num_(neginf=-1e4)
+                logits_BWV[sentence] = -torch.inf
+                logits_BWV[sentence, :, token] = kept_W
+
+
+def _penalize(logits_BWV: Tensor, past_BWT: Tensor, penalty: float) -> None:
+    """Tokens of the past become unlikelier (Keskar et al. 2019, section 4.1)."""
+    seen_BWT = logits_BWV.gather(-1, past_BWT)
+    lowered_BWT = torch.where(seen_BWT > 0, seen_BWT / penalty, seen_BWT * penalty)
+    logits_BWV.scatter_(-1, past_BWT, lowered_BWT)
+
+
+def _forbid_repeated(logits_BWV: Tensor, past_BWT: Tensor, n: int) -> None:
+    """What would complete n tokens that stand in the past already."""
+    grams = past_BWT.unfold(-1, n, 1)  # B, W, places, n
+    begun = past_BWT[..., past_BWT.size(-1) - (n - 1) :]
+    repeats = (grams[..., :-1] == begun[:, :, None]).all(dim=-1)
+    limits = torch.where(repeats, -torch.inf, torch.inf).to(logits_BWV.dtype)
+    logits_BWV.scatter_reduce_(-1, grams[..., -1], limits, "amin")
+
+
+class BannedWords:
+    """Words that no translation may hold, however they are cut into tokens.
+
+    The usual tokens of a word are forbidden as a sequence; and where other tokens have spelt one,
+    it may not end there: a letter must follow.
+    """
+
+    def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
+        self._words = frozenset(words)
+        self._tokenizer = tokenizer
+        self._sequences = [tokenizer.to_ids(word) for word in words]
+        ends = [not _continues_a_word(piece) for piece in tokenizer.pieces()]
+        self._ends_word_V = torch.tensor(ends)
+
+    def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
+        for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):
+            for logits_V, past in zip(logits_WV, past_WT, strict=True):
+                for *begun, last in self._sequences:
+                    if not begun or past[-len(begun) :] == begun:
+                        logits_V[last] = -torch.inf
+                if self._last_word(past) in self._words:
+                    logits_V[: len(self._ends_word_V)][self._ends_word_V] = -torch.inf
+
+    def _last_word(self, past: Ids) -> str:
+        text = self._tokenizer.to_text(past)
+        start = len(text)
+        while start and text[start - 1].isalnum():
+            start -= 1
+        return text[start:]
+
+
+def _continues_a_word(piece: str) -> bool:
+    return piece[:1].isalnum()

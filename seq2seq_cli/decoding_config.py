@@ -1,0 +1,86 @@
+"""How translations are searched for: the section `decoding` of a config."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from seq2seq_cli.option_types import (
+    DecodingPrecision,
+    LengthPenalty,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Seed,
+)
+
+
+class DecodingConfig(Section):
+    beam_size: PositiveInt = Field(1, description="hypotheses of a beam search; 1: greedy search")
+    length_penalty: NonNegativeFloat = Field(
+        1.0, description="exponent of length normalization in beam search; 0: none"
+    )
+    length_penalty_formula: LengthPenalty = Field(
+        "power",
+        description="log-probability over length^a (power), or over ((5 + length) / 6)^a (gnmt)",
+    )
+    n_best: PositiveInt = Field(
+        1, description="translations of each sentence: of the beam, or samples"
+    )
+    diversity_groups: PositiveInt = Field(
+        1, description="groups that a beam is divided into, each avoiding what others choose"
+    )
+    diversity_penalty: NonNegativeFloat = Field(
+        0.5, description="what a token costs for each time that other groups have just chosen it"
+    )
+    sample: bool = Field(False, description="draw tokens by chance instead of searching")
+    temperature: PositiveFloat = Field(1.0, description="of sampling; below 1: nearer to greedy")
+    top_k: PositiveInt | None = Field(None, description="sample from so many tokens; null: all")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="sample from the likeliest tokens that have this probability together"
+    )
+    seed: Seed = Field(1, description="of sampling")
+    max_len_factor: NonNegativeFloat = Field(
+        2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
+    )
+    max_len_extra: PositiveInt = Field(20, description="see max_len_factor")
+    min_len_factor: NonNegativeFloat = Field(
+        0.0, description="and at least factor x source tokens + min_len_extra tokens"
+    )
+    min_len_extra: NonNegativeInt = Field(0, description="see min_len_factor")
+    no_repeat_ngram: NonNegativeInt = Field(
+        0, description="no sequence of so many tokens occurs twice; 0: any may"
+    )
+    repetition_penalty: Annotated[float, Field(ge=1)] = Field(
+        1.0,
+        description="divides logits of tokens that occurred, multiplies negative ones",
+    )
+    banned: tuple[str, ...] = Field(
+        (), strict=False, description="words that no translation may hold"
+    )
+    replace_unk: bool = Field(
+        False,
+        description="where the model would put <unk>, the source word it looks at most; otherwise "
+        "it never does",
+    )
+    precision: DecodingPrecision = Field(
+        "auto",
+        description="of matrix products when translating; auto: int8 on a processor made for it, "
+        "else fp32; evaluation is fp32 unless told otherwise",
+    )
+    tokens_per_batch: PositiveInt = Field(
+        4_096, description="source tokens translated at once, padding included"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.sample and self.n_best > self.beam_size:
+            raise ValueError(f"n_best {self.n_best} is more than beam_size {self.beam_size}")
+        if self.sample and self.beam_size > 1:
+            raise ValueError("sample and beam_size exclude each other")
+        if self.beam_size % self.diversity_groups:
+            raise ValueError(
+                f"diversity_groups {self.diversity_groups} do not divide beam_size {self.beam_size}"
+            )
+        return self

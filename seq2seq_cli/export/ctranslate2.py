@@ -1,0 +1,130 @@
+"""A run as a CTranslate2 model (https://opennmt.net/CTranslate2): a folder for serving."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinusoidal_positions
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
+
+README = """# A CTranslate2 model
+
+```python
+import ctranslate2, sentencepiece
+
+src, tgt = (sentencepiece.SentencePieceProcessor(file) for file in (SRC, TGT))
+translator = ctranslate2.Translator(".")
+found = translator.translate_batch([src.encode("a sentence", out_type=str)])[0].hypotheses[0]
+print(tgt.decode(found))
+```
+"""
+
+_POSITIONS = 4_096  # the format holds a table of positions; longer sentences are refused by it
+
+
+def write_ctranslate2(
+    model: Transformer, config: ModelConfig, tokenizers: Tokenizers, folder: Path
+) -> None:
+    """Weights in fp32, which CTranslate2 turns into other types on loading, and vocabularies."""
+    try:
+        from ctranslate2 import specs
+    except ImportError:
+        raise UserError(
+            "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
+        ) from None
+    activations = {
+        "relu": specs.common_spec.Activation.RELU,
+        "gelu": specs.common_spec.Activation.GELU,
+    }
+    spec = specs.TransformerSpec.from_config(
+        (config.layers.encoder, config.layers.decoder),
+        config.heads,
+        pre_norm=config.norm == "pre",
+        activation=activations[config.activation],
+    )
+    _fill_side(spec.encoder, model.encoder_norm, config)
+    spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
+    for target, layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        _fill_self_attention(target.self_attention, layer.self_attention, layer.add_attended)
+        _fill_feed_forward(target.ffn, layer)
+    _fill_side(spec.decoder, model.decoder_norm, config)
+    spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
+    _fill_linear(spec.decoder.projection, model.projection)
+    for target, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        _fill_self_attention(target.self_attention, layer.self_attention, layer.add_attended)
+        cross = layer.cross_attention
+        _fill_linear(target.attention.linear[0], cross.query)
+        _fill_linear(target.attention.linear[1], cross.key, cross.value)
+        _fill_linear(target.attention.linear[2], cross.output)
+        _fill_norm(target.attention.layer_norm, layer.add_gathered.norm)
+        _fill_feed_forward(target.ffn, layer)
+    spec.register_source_vocabulary(tokenizers.src.pieces())
+    spec.register_target_vocabulary(tokenizers.tgt.pieces())
+    pieces = tokenizers.tgt.pieces()
+    spec.config.unk_token, spec.config.bos_token = pieces[UNK_ID], pieces[BOS_ID]
+    spec.config.eos_token = pieces[EOS_ID]
+    spec.config.decoder_start_token = pieces[BOS_ID]
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize()
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+
+
+def translate_pieces(
+    folder: Path, lines: Sequence[list[str]], max_lengths: Sequence[int]
+) -> list[list[str]]:
+    """Greedy translations by CTranslate2 itself, one by one, in fp32."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+    never = [["<pad>"], ["<unk>"], ["<s>"]]
+    return [
+        translator.translate_batch(
+            [line], beam_size=1, max_decoding_length=length, suppress_sequences=never
+        )[0].hypotheses[0]
+        for line, length in zip(lines, max_lengths, strict=True)
+    ]
+
+
+def _fill_side(side: Any, norm: nn.Module, config: ModelConfig) -> None:
+    side.scale_embeddings = config.embedding_scale
+    side.position_encodings.encodings = sinusoidal_positions(0, _POSITIONS, config.d_model).numpy()
+    if isinstance(norm, nn.LayerNorm):
+        _fill_norm(side.layer_norm, norm)
+
+
+def _fill_self_attention(target: Any, attention: MultiHeadAttention, added: Residual) -> None:
+    _fill_linear(target.linear[0], attention.query, attention.key, attention.value)
+    _fill_linear(target.linear[1], attention.output)
+    _fill_norm(target.layer_norm, added.norm)
+
+
+def _fill_feed_forward(target: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    _fill_linear(target.linear_0, layer.feed_forward.expand)
+    _fill_linear(target.linear_1, layer.feed_forward.contract)
+    _fill_norm(target.layer_norm, layer.add_transformed.norm)
+
+
+def _fill_linear(target: Any, *layers: nn.Linear) -> None:
+    """Layers of one input are one layer there, their outputs side by side."""
+    target.weight = _array(torch.cat([layer.weight for layer in layers]))
+    if layers[0].bias is not None:
+        target.bias = _array(torch.cat([layer.bias for layer in layers]))
+
+
+def _fill_norm(target: Any, norm: nn.LayerNorm) -> None:
+    target.gamma, target.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().float().contiguous().cpu().numpy()

@@ -1,0 +1,34 @@
+"""Kinds of values that options of a config have, and what every section is."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+OnBadLine = Literal["error", "skip"]
+TokenizerKind = Literal["word", "char", "bpe", "unigram"]
+Normalization = Literal["nfkc", "nfkc_cf", "identity"]
+NormPlace = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+OptimizerName = Literal["adam", "adamw"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
+Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16"]
+DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
+LengthPenalty = Literal["power", "gnmt"]
+
+DECODED_METRICS = ("bleu", "chrf", "exact_match")
+
+
+class Section(BaseModel):
+    """Frozen and strict: an unknown option or a value of another type is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
