@@ -134,10 +134,7 @@ def translate(
     what is there, up to 1,000 lines at a time. More of the search is in the config's section
     decoding (see configs/reference.yaml): --set decoding.temperature=0.7, for example.
     """
-    if sentences and input_file:
-        raise UserError("give sentences or --input, not both")
-    if input_file and output_file and output_file.exists() and output_file.samefile(input_file):
-        raise UserError(f"--output {output_file} is the input file")
+    _check(sentences, input_file, output_file)
     if align and output_format in ("text", "nbest"):
         raise UserError("--align needs --format tsv or jsonl")
     from seq2seq_cli.decoding.stream import Job, translate_stream
@@ -164,6 +161,13 @@ def translate(
         return
     lines = sentences or lines_to_translate(input_file)
     write_lines(output_file, _watched(translate_stream(job, lines, input_file, workers), sentences))
+
+
+def _check(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
+    if sentences and source:
+        raise UserError("give sentences or --input, not both")
+    if source and output and output.exists() and output.samefile(source):
+        raise UserError(f"--output {output} is the input file")
 
 
 def _search_options(
