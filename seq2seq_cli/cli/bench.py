@@ -1,11 +1,19 @@
 """The verbs that measure: bench train, bench translate."""
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.program import ConfigFile, Device, Overrides, app, load_config_file
+from seq2seq_cli.cli.program import (
+    ConfigFile,
+    Device,
+    Overrides,
+    RunDir,
+    app,
+    load_config_file,
+)
 
 bench_app = typer.Typer(no_args_is_help=True)
 app.add_typer(bench_app, name="bench", help="Measure speed and memory on this machine.")
@@ -34,3 +42,41 @@ def bench_train(
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
         typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
+
+
+@bench_app.command(
+    "translate",
+    epilog="**Examples**\n\n"
+    "seq2seq bench translate runs/quickstart\n\n"
+    "seq2seq bench translate runs/quickstart --precision int8 --set decoding.beam_size=5 --json",
+)
+def bench_translate(
+    run_dir: RunDir,
+    precisions: Annotated[
+        list[Literal["fp32", "bf16", "int8"]] | None,
+        typer.Option("--precision", help="May be repeated.", show_default="all three"),
+    ] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", help="Lines to translate.", show_default="validation text"),
+    ] = None,
+    num_lines: Annotated[int, typer.Option("--lines", min=1, help="As many at most.")] = 1_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Overrides = None,
+    device: Device = None,
+) -> None:
+    """Measure translating: sentences and tokens per second, latency, memory, by precision.
+
+    In one process; p50 and p95 are of one sentence at a time.
+    """
+    from seq2seq_cli.decoding.benchmark import measure_decoding, report, table
+
+    speeds = measure_decoding(
+        run_dir,
+        precisions or ["fp32", "bf16", "int8"],
+        overrides or (),
+        device or "auto",
+        input_file,
+        num_lines,
+    )
+    typer.echo(json.dumps(report(speeds), indent=2) if as_json else table(speeds))

@@ -10,14 +10,16 @@ from seq2seq_cli.cli.program import Last, RunDir, app
 
 @app.command(
     epilog="**Examples**\n\n"
-    "seq2seq export runs/quickstart --format ctranslate2 --output quickstart-ct2"
+    "seq2seq export runs/quickstart --format ctranslate2 --output runs/quickstart-ct2\n\n"
+    "seq2seq export runs/quickstart --format huggingface --output runs/quickstart-hf"
 )
 def export(
     run_dir: RunDir,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
     file_format: Annotated[
-        Literal["ctranslate2"], typer.Option("--format", help="Whose format.")
-    ] = "ctranslate2",
+        Literal["ctranslate2", "huggingface"],
+        typer.Option("--format", help="Whose format."),
+    ],
     last: Last = False,
 ) -> None:
     """Write a trained model for another program, and check that it translates the same there."""

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
 SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
 
+EXAMPLES = (
+    "**Examples**\n\n"
+    'seq2seq translate runs/quickstart "ich möchte ein Bier."\n\n'
+    "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
+    "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
+    'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
+    "seq2seq translate runs/quickstart      (asks for sentences; Ctrl-D ends)\n\n"
+    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that begins with a dash)'
+)
 
 Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
 InputFile = Annotated[
@@ -96,15 +105,7 @@ NumWorkers = Annotated[
 ]
 
 
-@app.command(
-    epilog="**Examples**\n\n"
-    'seq2seq translate runs/quickstart "ich möchte ein Bier."\n\n'
-    "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
-    "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
-    'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
-    "seq2seq translate runs/quickstart      (asks for sentences; Ctrl-D ends)\n\n"
-    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that begins with a dash)'
-)
+@app.command(epilog=EXAMPLES)
 def translate(
     run_dir: RunDir,
     sentences: Sentences = None,

@@ -113,14 +113,18 @@ def translate_stream(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-_translate_lines: TranslateLines | None = None  # of a process that translates for another
+# Of a process that translates for another; or why it cannot.
+_translate_lines: TranslateLines | UserError | None = None
 
 
 def _start_in_process(job: Job, workers: int) -> None:
     global _translate_lines
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     torch.set_num_threads(max(1, num_cores() // workers))
-    _translate_lines = job.start()
+    try:
+        _translate_lines = job.start()
+    except UserError as error:
+        _translate_lines = error
 
 
 def _end_with_the_first() -> None:
@@ -133,6 +137,8 @@ def _end_with_the_first() -> None:
 
 def _translate_in_process(first_number: int, lines: list[str]) -> list[Line]:
     assert _translate_lines is not None, "the pool has started this process"
+    if isinstance(_translate_lines, UserError):
+        raise _translate_lines
     return _translate_lines(first_number, lines)
 
 

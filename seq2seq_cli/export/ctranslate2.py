@@ -12,7 +12,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 README = """# A CTranslate2 model
 
@@ -80,17 +80,22 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
-def translate_pieces(
-    folder: Path, lines: Sequence[list[str]], max_lengths: Sequence[int]
+def translate_lines(
+    folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
 ) -> list[list[str]]:
-    """Greedy translations by CTranslate2 itself, one by one, in fp32."""
+    """Greedy translations by CTranslate2 itself, one by one, in fp32, as pieces."""
     import ctranslate2
 
+    shared, separate = folder / "tokenizer.model", folder / "src.model"
+    src = Tokenizer.load(shared if shared.exists() else separate)
     translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     never = [["<pad>"], ["<unk>"], ["<s>"]]
     return [
         translator.translate_batch(
-            [line], beam_size=1, max_decoding_length=length, suppress_sequences=never
+            [src.to_pieces(line)],
+            beam_size=1,
+            max_decoding_length=length,
+            suppress_sequences=never,
         )[0].hypotheses[0]
         for line, length in zip(lines, max_lengths, strict=True)
     ]

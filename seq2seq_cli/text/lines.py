@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import logging
+import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -40,7 +41,7 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     Nothing is refused here: what is not UTF-8 becomes U+FFFD and is reported at the end.
     """
     is_stdin = path in (None, _STANDARD_STREAM)
-    source = _without_ends(sys.stdin.buffer) if is_stdin else raw_lines(cast(Path, path))
+    source = _without_ends(_standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
     for raw in source:
         line = raw.decode("utf-8", errors="replace")
@@ -69,6 +70,14 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
 
 def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _standard_input() -> BinaryIO:
+    """A reader of its own: Python cannot exit while a thread waits in `sys.stdin`."""
+    try:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    except OSError:  # not a file of the system's, as in tests
+        return cast(BinaryIO, sys.stdin.buffer)
 
 
 def _without_ends(file: Iterable[bytes]) -> Iterator[bytes]:

@@ -59,6 +59,15 @@ VERBS = {
     "export": {"run_dir", "output", "file_format", "last"},
     "vocab": {"config", "output", "overrides"},
     "check": {"config", "overrides", "device"},
+    "bench translate": {
+        "run_dir",
+        "precisions",
+        "input_file",
+        "num_lines",
+        "as_json",
+        "overrides",
+        "device",
+    },
     "bench train": {"config", "updates", "warmup", "as_json", "overrides", "device"},
 }
 

@@ -1,0 +1,242 @@
+"""translate and score with all that can be asked of them."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seq2seq_cli import Translator
+from seq2seq_cli.decoding import stream
+from seq2seq_cli.decoding.pieces import pieces_of, sentences_of
+from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translator import Wanted
+
+
+@pytest.fixture(scope="module")
+def translator(trained) -> Translator:
+    return Translator.load(trained, exact=True)
+
+
+def test_the_python_api_is_the_command(trained, seq2seq):
+    assert Translator.load(str(trained)).translate(["1 2", "", "3"]) == ["one two", "", "three"]
+    assert seq2seq("translate", trained, "1 2", "", "3").stdout == "one two\n\nthree\n"
+
+
+def test_nbest_lists_and_scores(trained, seq2seq):
+    options = ("--beam-size", 4, "--n-best", 3)
+    nbest = seq2seq("translate", trained, *options, "--format", "nbest", "1 2", "3").stdout
+    entries = [line.split(" ||| ") for line in nbest.splitlines()]
+    assert [number for number, *_ in entries] == ["0"] * 3 + ["1"] * 3
+    assert [entries[0][1], entries[3][1]] == ["one two", "three"]
+    found = json.loads(seq2seq("translate", trained, *options, "--format", "jsonl", "1 2").stdout)
+    assert found["src"], found["translation"] == ("1 2", "one two")
+    assert found["log_prob"] == pytest.approx(sum(found["token_log_probs"]))
+    assert found["score"] == pytest.approx(found["log_prob"] / 3, abs=1e-3)  # two words and EOS
+    assert len(found["n_best"]) == 2
+    text = seq2seq("translate", trained, *options, "1 2").stdout
+    assert text == "one two\n"  # one line in, one line out
+
+
+def test_alignments_find_the_words(trained, seq2seq):
+    line = seq2seq("translate", trained, "--align", "--format", "tsv", "4 5 6").stdout
+    source, translation, links = line.rstrip("\n").split("\t")
+    assert (source, translation) == ("4 5 6", "four five six")
+    assert [int(link.split("-")[1]) for link in links.split()] == sorted(range(3))
+    found = json.loads(
+        seq2seq("translate", trained, "--align", "--format", "jsonl", "4 5 6").stdout
+    )
+    assert [len(row) for row in found["attention"]] == [3] * 3
+    assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in found["attention"])
+    assert "needs --format" in seq2seq("translate", trained, "--align", "4").stderr
+
+
+def test_prefixes_requirements_and_bans(trained, seq2seq):
+    line = seq2seq("translate", trained, "--prefix", "nine", "1 2").stdout
+    assert line.startswith("nine")
+    required = ("--beam-size", 5, "--require", "eight")
+    assert "eight" in seq2seq("translate", trained, *required, "1 2 3").stdout.split()
+    refused = seq2seq("translate", trained, "--require", "eight", "1")
+    assert refused.exit_code == 2
+    assert "need a beam search" in refused.stderr
+    banned = seq2seq("translate", trained, "--ban", "two", "--ban", "three", "1 2 3").stdout
+    assert not {"two", "three"} & set(banned.split())
+
+
+def test_wishes_of_single_lines(trained, seq2seq):
+    lines = [
+        {"src": "1 2", "prefix": "seven"},
+        {"src": "3"},
+        {"src": "4 5", "required": ["nine"]},
+    ]
+    stdin = "".join(json.dumps(line) + "\n" for line in lines)
+    options = ("--input-format", "jsonl", "--beam-size", 5)
+    output = seq2seq("translate", trained, *options, stdin=stdin).stdout.splitlines()
+    assert output[0].startswith("seven")
+    assert output[1] == "three"
+    assert "nine" in output[2].split()
+    broken = seq2seq("translate", trained, *options, stdin='{"src": "1"}\n{"text": "2"}\n')
+    assert broken.exit_code == 2
+    assert "line 2: not of the form" in broken.stderr
+
+
+def test_sampling_repeats_itself_with_its_seed(trained, seq2seq):
+    def draw(seed: int) -> str:
+        options = ("--sample", "--n-best", 4, "--format", "nbest")
+        settings = ("--set", f"decoding.seed={seed}", "--set", "decoding.temperature=3.0")
+        return seq2seq("translate", trained, *options, *settings, "1 2 3", "4 5").stdout
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert len(draw(1).splitlines()) == 8
+
+
+def test_an_ensemble_of_twins_is_one(trained, seq2seq, tmp_path):
+    one = seq2seq("translate", trained, "-b", 3, "--format", "tsv", "1 2").stdout
+    two = seq2seq("translate", trained, "-b", 3, "--ensemble", trained, "--format", "tsv", "1 2")
+    assert two.stdout.split("\t")[:2] == one.split("\t")[:2]
+
+
+def test_precisions_translate_the_same_task(trained, numbers, seq2seq):
+    outputs = {
+        precision: seq2seq(
+            "translate", trained, "--precision", precision, "-i", numbers / "test.src"
+        ).stdout.splitlines()
+        for precision in ("fp32", "bf16", "int8", "auto")
+    }
+    for lines in outputs.values():
+        same = sum(a == b for a, b in zip(lines, outputs["fp32"], strict=True))
+        assert same >= 97
+
+
+def test_unknown_words_are_replaced_by_what_they_look_at(trained, seq2seq):
+    plain = seq2seq("translate", trained, "1 x 2").stdout
+    replaced = seq2seq("translate", trained, "--set", "decoding.replace_unk=true", "1 x 2")
+    assert replaced.exit_code == 0
+    assert "⁇" not in plain + replaced.stdout
+
+
+def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
+    line = "1 2 . 3 4 ! 5 6"
+    assert sentences_of("He came. “Why?” she said. 他来了。她问:“为什么?” Yes") == [
+        "He came.",
+        "“Why?”",
+        "she said.",
+        "他来了。",
+        "她问:“为什么?”",
+        "Yes",
+    ]
+    src = translator.tokenizers.src
+    ids = src.to_ids(line)
+    assert pieces_of(ids, line, src, 100, each=False) == [ids]
+    cut = pieces_of(ids, line, src, 6, each=False)
+    assert [len(piece) for piece in cut] == [6, 2]
+    assert [token for piece in cut for token in piece] == ids
+    each = pieces_of(ids, line, src, 100, each=True)
+    assert [len(piece) for piece in each] == [3, 3, 2]
+    assert pieces_of([], "", src, 6, each=True) == []
+
+
+def test_sentences_by_themselves_are_joined_in_order(translator):
+    found = translator.search([Sentence("1 2 . 3 4"), Sentence("5")], split_sentences=True)
+    assert found[0][0].text.startswith("one two")
+    assert found[0][0].text.endswith("three four")
+    aligned = translator.search(
+        [Sentence("1 2 . 3 4")], Wanted(log_probs=True, alignment=True), split_sentences=True
+    )[0][0]
+    assert aligned.alignment is not None
+    assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line
+
+
+def test_workers_give_what_one_process_gives(trained, numbers, seq2seq, monkeypatch, tmp_path):
+    monkeypatch.setattr(stream, "_LINES_AT_ONCE", 9)
+    alone = seq2seq("translate", trained, "-i", numbers / "test.src").stdout
+    together = seq2seq("translate", trained, "-i", numbers / "test.src", "--workers", 2).stdout
+    assert together == alone
+    nowhere = seq2seq("translate", tmp_path / "no", "-i", numbers / "test.src", "--workers", 2)
+    assert (nowhere.exit_code, nowhere.stdout) == (2, "")
+    assert "there is no run folder" in nowhere.stderr
+
+
+def test_a_slow_pipe_is_answered_line_by_line(trained):
+    """The second line is written only when the first has been answered."""
+    command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for digit, name in (("1", "one"), ("2", "two"), ("3", "three")):
+            process.stdin.write(digit + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == name + "\n"
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_ctrl_c_leaves_the_finished_lines(trained, tmp_path):
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained), "-o", str(output)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write("1\n2\n")
+        process.stdin.flush()
+        while not (output.exists() and len(output.read_text().splitlines()) == 2):
+            os.sched_yield()
+        process.send_signal(2)
+        assert process.wait(60) == 130
+    assert output.read_text() == "one\ntwo\n"
+
+
+def test_given_translations_are_scored(trained, numbers, seq2seq, tmp_path, translator):
+    files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
+    lines = seq2seq("score", trained, *files).stdout.splitlines()
+    references = (numbers / "test.tgt").read_text().splitlines()
+    assert [line.split("\t")[2] for line in lines] == references
+    scored = [
+        json.loads(x) for x in seq2seq("score", trained, *files, "--json").stdout.splitlines()
+    ]
+    for line, found in zip(lines, scored, strict=True):
+        log_prob, mean, text = line.split("\t")
+        assert float(log_prob) == pytest.approx(sum(found["token_log_probs"]), abs=1e-3)
+        assert float(mean) == pytest.approx(float(log_prob) / (len(text.split()) + 1), abs=1e-3)
+        assert math.exp(found["log_prob"]) <= 1
+    loss = json.loads(seq2seq("eval", trained, *files, "--loss-only", "--json").stdout)
+    total = -sum(found["log_prob"] for found in scored)
+    assert total / loss["num_tokens"] == pytest.approx(loss["loss"], abs=1e-3)
+
+
+def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
+    (tmp_path / "src").write_text("1 2\n3\n")
+    (tmp_path / "nbest").write_text(
+        "0 ||| two two ||| x ||| 9\n0 ||| one two ||| x ||| 1\n1 ||| three ||| x ||| 1\n"
+    )
+    options = ("--src", tmp_path / "src", "--nbest", tmp_path / "nbest")
+    lines = seq2seq("score", trained, *options).stdout.splitlines()
+    assert [line.split(" ||| ")[1] for line in lines] == ["one two", "two two", "three"]
+    (tmp_path / "nbest").write_text("7 ||| three\n")
+    refused = seq2seq("score", trained, *options)
+    assert refused.exit_code == 2
+    assert "number 7, but the source has 2 lines" in refused.stderr
+
+
+def test_what_decoding_options_exclude(trained, seq2seq, tmp_path: Path):
+    for options, message in (
+        (("--sample", "-b", 3), "sample and beam_size exclude each other"),
+        (("-b", 3, "--n-best", 4), "n_best 4 is more than beam_size 3"),
+        (("-b", 4, "--set", "decoding.diversity_groups=3"), "do not divide beam_size 4"),
+        (("--ensemble", tmp_path), "is not a run folder"),
+    ):
+        result = seq2seq("translate", trained, *options, "1")
+        assert result.exit_code == 2, options
+        assert message in result.stderr
+
+
+def test_bench_translate_measures_each_precision(trained, seq2seq):
+    options = ("--precision", "fp32", "--precision", "int8", "--lines", 20)
+    found = json.loads(seq2seq("bench", "translate", trained, *options, "--json").stdout)
+    assert [one["precision"] for one in found] == ["fp32", "int8"]
+    assert all(value > 0 for one in found for value in one.values() if value != one["precision"])
+    assert found[0]["p50_ms"] <= found[0]["p95_ms"]
+    assert "sentences/s" in seq2seq("bench", "translate", trained, "--lines", 20).stdout
