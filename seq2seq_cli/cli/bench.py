@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -53,8 +53,10 @@ def bench_train(
 def bench_translate(
     run_dir: RunDir,
     precisions: Annotated[
-        list[Literal["fp32", "bf16", "int8"]] | None,
-        typer.Option("--precision", help="May be repeated.", show_default="all three"),
+        list[str] | None,
+        typer.Option(
+            "--precision", help="fp32, bf16 or int8; may be repeated.", show_default="all three"
+        ),
     ] = None,
     input_file: Annotated[
         Path | None,

@@ -16,7 +16,7 @@ from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.option_types import DecodingPrecision, DeviceName
+from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.lines import lines_to_translate
 from seq2seq_cli.text.parallel import read_pairs
@@ -38,7 +38,7 @@ class DecodingSpeed(NamedTuple):
 
 def measure_decoding(
     run_dir: Path,
-    precisions: Sequence[DecodingPrecision],
+    precisions: Sequence[str],
     overrides: Sequence[str],
     device: DeviceName,
     source: Path | None,
@@ -46,6 +46,8 @@ def measure_decoding(
 ) -> list[DecodingSpeed]:
     """Each precision in a process of its own; on a file, or on the run's validation text."""
     RunFolder(run_dir).weights(last=False)  # says what is wrong before processes are started
+    for precision in precisions:
+        load_config(RunFolder(run_dir).config, [f"decoding.precision={precision}", *overrides])
     lines = _lines(run_dir, source, num_lines)
     found = []
     for precision in precisions:
@@ -75,7 +77,7 @@ def table(speeds: Sequence[DecodingSpeed]) -> str:
 
 def _measure(
     run_dir: Path,
-    precision: DecodingPrecision,
+    precision: str,
     overrides: Sequence[str],
     device: DeviceName,
     lines: Sequence[str],
