@@ -39,13 +39,17 @@ class Rules:
         self._max_lengths_B = self._max_lengths_B[rows_B]
         self._prefixes_BT = self._prefixes_BT[rows_B]
 
+    def is_full_B(self, length: int) -> Tensor:
+        """Whose translations may not be longer."""
+        return self._max_lengths_B <= length
+
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         """Change the logits of the token after `past_BWT` in place."""
         length = past_BWT.size(2)
         if length and self._repetition_penalty != 1:
             _penalize(logits_BWV, past_BWT, self._repetition_penalty)
         logits_BWV[..., self._never] = -torch.inf
-        is_full_B = self._max_lengths_B <= length
+        is_full_B = self.is_full_B(length)
         end_BW = logits_BWV[..., EOS_ID].clone() if is_full_B.any() else None
         if self._ngram and length >= self._ngram:
             _forbid_repeated(logits_BWV, past_BWT, self._ngram)

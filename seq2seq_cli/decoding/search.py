@@ -77,7 +77,9 @@ def follow(
         last_BW = choose(logits_BWV, past_BWT, going_on)
         is_over_BW |= last_BW == EOS_ID
         past_BWT = torch.cat([past_BWT, last_BW[:, :, None]], dim=2)
-        is_unfinished_B = ~is_over_BW.all(dim=1)
+        is_unfinished_B = ~is_over_BW.all(dim=1) & ~rules.is_full_B(past_BWT.size(2)).to(
+            last_BW.device
+        )
         num_unfinished = int(is_unfinished_B.sum())
         if num_unfinished == 0 or num_unfinished <= _WORTH_LEAVING * len(going_on):
             for row, is_unfinished in enumerate(is_unfinished_B.tolist()):

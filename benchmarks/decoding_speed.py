@@ -1,0 +1,202 @@
+"""Our decoder and others', one after the other, on the same weights and sentences: ratios.
+
+python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only NAME ...]
+
+RUN is a run folder; its weights are exported for CTranslate2 and Hugging Face. SRC is a text file.
+Every translation is forced to 20 tokens, so that all make the same number of steps. Each
+measurement is a process of its own. "2 x 1" are two workers of one thread, "1 x 2" one of two threads.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from seq2seq_cli.cli import ENVIRONMENT
+
+LENGTH = 20
+FORCED = [
+    "decoding.max_len_factor=0.0", f"decoding.max_len_extra={LENGTH}",
+    "decoding.min_len_factor=0.0", f"decoding.min_len_extra={LENGTH}",
+]  # fmt: skip
+# name: (engine, number, processes or workers, threads of each, sentences at once, beam)
+SYSTEMS = {
+    "greedy, batches of 64": {
+        "ours, int8, 2 x 1": ("ours", "int8", 2, 1, 64, 1),
+        "ours, bf16, 2 x 1": ("ours", "bf16", 2, 1, 64, 1),
+        "ours, fp32, 2 x 1": ("ours", "fp32", 2, 1, 64, 1),
+        "ours, int8, 1 x 2": ("ours", "int8", 1, 2, 64, 1),
+        "CTranslate2, int8, 2 x 1": ("ct2", "int8", 2, 1, 64, 1),
+        "CTranslate2, fp32, 2 x 1": ("ct2", "float32", 2, 1, 64, 1),
+        "Hugging Face, fp32, 1 x 2": ("hf", "fp32", 1, 2, 64, 1),
+    },
+    "beam 5, batches of 64": {
+        "ours, int8, 2 x 1": ("ours", "int8", 2, 1, 64, 5),
+        "ours, fp32, 2 x 1": ("ours", "fp32", 2, 1, 64, 5),
+        "CTranslate2, int8, 2 x 1": ("ct2", "int8", 2, 1, 64, 5),
+        "CTranslate2, fp32, 2 x 1": ("ct2", "float32", 2, 1, 64, 5),
+        "Hugging Face, fp32, 1 x 2": ("hf", "fp32", 1, 2, 64, 5),
+    },
+    "greedy, one sentence at a time": {
+        "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 1, 1),
+        "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 1, 1),
+        "CTranslate2, int8, 1 x 1": ("ct2", "int8", 1, 1, 1, 1),
+        "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 1, 1),
+    },
+}  # fmt: skip
+
+_translator = None  # of a worker
+
+
+def load(run: str, number: str, beam: int, threads: int) -> None:
+    global _translator
+    import torch
+
+    from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.model.allocator import keep_freed_memory
+
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    options = [f"decoding.precision={number}", f"decoding.beam_size={beam}", *FORCED]
+    _translator = Translator.load(run, "cpu", [*options, "decoding.tokens_per_batch=1000000"])
+
+
+def translate(batch: list[list[int]]) -> int:
+    from seq2seq_cli.decoding.request import Request
+    from seq2seq_cli.decoding.search import search
+
+    assert _translator is not None
+    requests = [Request([*ids, 3], max_length=LENGTH, min_length=LENGTH) for ids in batch]
+    found = search(_translator.decoder, requests, _translator.config.decoding)
+    return sum(len(hypotheses[0].ids) for hypotheses in found)
+
+
+def measure_ours(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+    from seq2seq_cli.run_folder import RunFolder
+    from seq2seq_cli.text.tokenizer import load_tokenizers
+
+    tokenizer = load_tokenizers(RunFolder(Path(run)), True).src
+    ids = sorted(tokenizer.to_ids_of_all(lines), key=len)
+    batches = [ids[start : start + size] for start in range(0, len(ids), size)]
+    if size == 1:
+        load(run, number, beam, threads)
+        return latencies([lambda batch=batch: translate(batch) for batch in batches])
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), load, (run, number, beam, threads)
+    ) as pool:
+        list(pool.map(translate, batches[: 2 * workers] * 2))  # also starts them all
+        started = time.perf_counter()
+        num_tokens = sum(pool.map(translate, batches))
+        return num_tokens / (time.perf_counter() - started), []
+
+
+def measure_ct2(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+    import ctranslate2
+    import sentencepiece
+
+    tokenizer = sentencepiece.SentencePieceProcessor(f"{run}/tokenizer.model")
+    pieces = sorted(tokenizer.encode(lines, out_type=str), key=len)
+    translator = ctranslate2.Translator(
+        run, compute_type=number, inter_threads=workers, intra_threads=threads
+    )
+    options = {"beam_size": beam, "max_decoding_length": LENGTH, "min_decoding_length": LENGTH}
+    if size == 1:
+        return latencies([lambda p=p: translator.translate_batch([p], **options) for p in pieces])
+    options |= {"max_batch_size": size, "batch_type": "examples"}
+    translator.translate_batch(pieces[: 4 * size], **options)
+    started = time.perf_counter()
+    found = translator.translate_batch(pieces, **options)
+    seconds = time.perf_counter() - started
+    return sum(len(one.hypotheses[0]) for one in found) / seconds, []
+
+
+def measure_hf(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    torch.set_num_threads(threads)
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    model = AutoModelForSeq2SeqLM.from_pretrained(run).eval()
+    lines = sorted(lines, key=len)[: 4 * size]  # it is slow
+    batches = [
+        tokenizer(lines[start : start + size], return_tensors="pt", padding=True)
+        for start in range(0, len(lines), size)
+    ]
+    options = {"min_new_tokens": LENGTH, "max_new_tokens": LENGTH, "num_beams": beam}
+    with torch.inference_mode():
+        model.generate(**batches[0], **options)
+        started = time.perf_counter()
+        for batch in batches:
+            model.generate(**batch, **options)
+    return LENGTH * len(lines) / (time.perf_counter() - started), []
+
+
+def latencies(calls) -> tuple[float, list[float]]:
+    """Tokens per second at the median latency, and the latencies in ms."""
+    times = []
+    for call in calls[:10] + calls[:100]:
+        started = time.perf_counter()
+        call()
+        times.append(1_000 * (time.perf_counter() - started))
+    times = sorted(times[10:])
+    return 1_000 * LENGTH / statistics.median(times), times
+
+
+MEASURES = {"ours": measure_ours, "ct2": measure_ct2, "hf": measure_hf}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lines", type=int, default=640)
+    parser.add_argument("--only", nargs="*", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    lines = given.source.read_text(encoding="utf-8").splitlines()[: given.lines]
+    if given.measure:
+        engine, *settings = json.loads(given.measure)
+        rate, times = MEASURES[engine](given.run, lines, *settings)
+        print(json.dumps([rate, times and times[len(times) * 95 // 100]]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {"ours": given.run}
+        for name, file_format in (("ct2", "ctranslate2"), ("hf", "huggingface")):
+            runs[name] = f"{folder}/{name}"
+            command = ["export", given.run, "--format", file_format, "--output", runs[name]]
+            subprocess.run([sys.executable, "-m", "seq2seq_cli", *command], check=True)
+        for title in given.only:
+            compare(title, given, runs)
+
+
+def compare(title: str, given: argparse.Namespace, runs: dict[str, str]) -> None:
+    found: dict[str, list[float]] = {name: [] for name in SYSTEMS[title]}
+    for _ in range(given.rounds):
+        for name, settings in SYSTEMS[title].items():
+            command = [sys.executable, __file__, runs[settings[0]], str(given.source)]
+            output = subprocess.run(
+                [*command, "--lines", str(given.lines), "--measure", json.dumps(settings)],
+                stdout=subprocess.PIPE, text=True, check=True, env=ENVIRONMENT | os.environ,
+            ).stdout  # fmt: skip
+            found[name].append(json.loads(output.splitlines()[-1])[0])
+            print(f"{title}: {name}: {found[name][-1]:,.0f}", file=sys.stderr, flush=True)
+    ours = found[next(iter(found))]
+    print(f"\n| {title} | tokens/s, median (min to max) | ours, in the same round |\n|---|---|---|")
+    for name, rates in found.items():
+        ratios = [mine / rate for mine, rate in zip(ours, rates, strict=True)]
+        print(
+            f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f}) "
+            f"| {statistics.median(ratios):.2f}× ({min(ratios):.2f} to {max(ratios):.2f}) |"
+        )
+
+
+if __name__ == "__main__":
+    main()
