@@ -4,7 +4,7 @@ python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only N
 
 RUN is a run folder; its weights are exported for CTranslate2 and Hugging Face. SRC is a text file.
 Every translation is forced to 20 tokens, so that all make the same number of steps. Each
-measurement is a process of its own. "2 x 1" are two workers of one thread, "1 x 2" one of two threads.
+measurement is a process of its own. "2 x 1" are two workers of one thread, "1 x 2" one with two.
 """
 
 import argparse

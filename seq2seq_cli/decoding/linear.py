@@ -12,7 +12,8 @@ Number = Literal["fp32", "bf16", "int8"]
 Linear = Callable[[Tensor], Tensor]
 
 _FEW_ROWS = 8  # up to which fbgemm's kernels are faster than oneDNN's
-_SMALL = 1 << 17  # weights of a layer that fp32 multiplies as fast as int8
+_SMALL = 1 << 17  # weights of a layer that stays in fp32 while its rows are few
+_WORTH_INT8 = 5 << 20  # products of a small layer from which on int8 is faster
 
 
 def make_linear(layers: Sequence[nn.Linear], number: Number, *, relu: bool = False) -> Linear:
@@ -21,7 +22,7 @@ def make_linear(layers: Sequence[nn.Linear], number: Number, *, relu: bool = Fal
     bias = None
     if layers[0].bias is not None:
         bias = torch.cat([layer.bias.detach() for layer in layers])
-    if number == "int8" and weight.numel() >= _SMALL and _int8_engines():
+    if number == "int8" and _int8_engines():
         return _Int8(weight, bias, relu)
     if number == "bf16":
         return _Bf16(weight, bias, relu)
@@ -65,10 +66,14 @@ class _Int8:
         self._few = _packed(quantized, bias, few)
         self._many = _packed(quantized, bias, many)
         ops = torch.ops.quantized
+        self._exact = _Fp32(weight, bias, relu) if weight.numel() < _SMALL else None
+        self._size = weight.numel()
         self._multiply = ops.linear_relu_dynamic if relu else ops.linear_dynamic
 
     def __call__(self, states: Tensor) -> Tensor:
         rows = states.numel() // states.size(-1)
+        if self._exact is not None and rows * self._size < _WORTH_INT8:
+            return self._exact(states)
         packed = self._few if rows <= _FEW_ROWS else self._many
         made: Tensor = self._multiply(states, packed, False)
         return made

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 _CHUNK = 64  # logits of which the greatest is looked up first
+_FEW = 100_000  # logits of which one stage finds the greatest sooner
 
 
 class TopK(NamedTuple):
@@ -21,6 +22,8 @@ def top_k(logits_BWV: Tensor, k: int) -> TopK:
     """As torch.topk: but only chunks that have one of the k greatest maxima are searched."""
     vocabulary = logits_BWV.size(-1)
     k = min(k, vocabulary)
+    if k == 1 and logits_BWV.numel() < _FEW:
+        return TopK(*logits_BWV.max(dim=-1, keepdim=True))
     chunks = vocabulary // _CHUNK
     if vocabulary % _CHUNK or chunks < 2 * k:
         return TopK(*logits_BWV.topk(k))
