@@ -67,7 +67,7 @@ class DecodingConfig(Section):
     precision: DecodingPrecision = Field(
         "auto",
         description="of matrix products when translating; auto: int8 on a processor made for it, "
-        "else fp32; evaluation is fp32 unless told otherwise",
+        "bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
     )
     tokens_per_batch: PositiveInt = Field(
         4_096, description="source tokens translated at once, padding included"

@@ -94,6 +94,14 @@ Ban = Annotated[
         metavar="WORD", help="Must not stand in any translation.", rich_help_panel=CONTROL
     ),
 ]
+ReplaceUnk = Annotated[
+    bool,
+    typer.Option(
+        "--replace-unk",
+        help="An unknown word becomes the source word it looks at.",
+        rich_help_panel=CONTROL,
+    ),
+]
 NumWorkers = Annotated[
     int | None,
     typer.Option(
@@ -124,6 +132,7 @@ def translate(
     prefix: Prefix = "",
     require: Require = None,
     ban: Ban = None,
+    replace_unk: ReplaceUnk = False,
     workers: NumWorkers = None,
     overrides: Overrides = None,
     device: Device = None,
@@ -145,7 +154,7 @@ def translate(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
         overrides=(
-            *_search_options(beam_size, n_best, sample, precision, ban),
+            *_search_options(beam_size, n_best, sample, precision, ban, replace_unk),
             *(overrides or ()),
         ),
         last=last,
@@ -177,6 +186,7 @@ def _search_options(
     sample: bool,
     precision: str | None,
     ban: list[str] | None,
+    replace_unk: bool,
 ) -> Iterator[str]:
     """As options of the config."""
     import json
@@ -187,6 +197,7 @@ def _search_options(
         "precision": precision,
         "sample": sample or None,
         "banned": ban,
+        "replace_unk": replace_unk or None,
     }
     if n_best and not sample and beam_size is None:
         given["beam_size"] = n_best

@@ -37,23 +37,30 @@ class Decoder(Protocol):
 class PlainDecoder:
     """The model as it is: each hypothesis is a row of its own, with its copy of the source."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, *, use_bf16: bool = False) -> None:
         self.model = model
+        self.use_bf16 = use_bf16
         self.device = model.device
         self.vocab_size = model.projection.out_features
 
     def start(self, src_BS: Tensor) -> "PlainStates":
-        return PlainStates(self.model, src_BS)
+        return PlainStates(self.model, src_BS, use_bf16=self.use_bf16)
 
 
 class PlainStates:
-    def __init__(self, model: Transformer, src_BS: Tensor) -> None:
+    def __init__(self, model: Transformer, src_BS: Tensor, *, use_bf16: bool = False) -> None:
         self._model = model
-        self._cache = model.start_cache(model.encode(src_BS))
+        self._use_bf16 = use_bf16
+        with self._precision():
+            self._cache = model.start_cache(model.encode(src_BS))
         self._width = 1
 
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._use_bf16)
+
     def logits(self, last_BW: Tensor) -> Tensor:
-        logits_N1V = self._model.decode(last_BW.reshape(-1, 1), self._cache)
+        with self._precision():
+            logits_N1V = self._model.decode(last_BW.reshape(-1, 1), self._cache)
         return logits_N1V.float().view(*last_BW.shape, -1)
 
     def reorder(self, origin_BW: Tensor) -> None:

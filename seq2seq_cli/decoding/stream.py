@@ -13,9 +13,10 @@ from typing import Literal
 
 import torch
 
+from seq2seq_cli.decoding.joining import Wanted
 from seq2seq_cli.decoding.states import Ensemble
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
-from seq2seq_cli.decoding.translator import Translator, Wanted
+from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.model.device import num_cores

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -11,42 +11,27 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding.fast import FastDecoder
+from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.linear import Number, has_int8
 from seq2seq_cli.decoding.pieces import pieces_of
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import BannedWords
-from seq2seq_cli.decoding.scoring import Forced, force, word_attention
+from seq2seq_cli.decoding.scoring import force
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Decoder, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.model.device import choose_device, has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_tokenizers
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers, load_tokenizers
 
 logger = logging.getLogger(__name__)
 
 _FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
-
-
-class Wanted(NamedTuple):
-    """What is to be known of a translation besides its text; each costs a pass of the model."""
-
-    log_probs: bool = False
-    alignment: bool = False
-
-
-class _Found(NamedTuple):
-    """A translation of a piece of a line."""
-
-    src: Ids
-    ids: Ids
-    score: float
-    forced: Forced | None
 
 
 class Translator:
@@ -138,7 +123,9 @@ class Translator:
             for number, ids in enumerate(of_line)
         ]
         found = iter(self._search_pieces(requests, wanted))
-        return [self._joined([next(found) for _ in of_line], wanted) for of_line in pieces]
+        return [
+            joined([next(found) for _ in of_line], self.tokenizers, wanted) for of_line in pieces
+        ]
 
     def search_greedily(self, lines: Sequence[str]) -> list[list[Translation]]:
         """Whatever the config says: nothing but the likeliest token each time."""
@@ -187,7 +174,7 @@ class Translator:
             number=number,
         )
 
-    def _search_pieces(self, requests: Sequence[Request], wanted: Wanted) -> list[list[_Found]]:
+    def _search_pieces(self, requests: Sequence[Request], wanted: Wanted) -> list[list[Found]]:
         """Search in batches of like length; results in the order of the requests."""
         options = self.config.decoding
         outputs: list[list[Hypothesis]] = [[] for _ in requests]
@@ -197,9 +184,13 @@ class Translator:
             found = search(self.decoder, [requests[i] for i in batch], options, self._banned)
             for i, hypotheses in zip(batch, found, strict=True):
                 outputs[i] = hypotheses
+
+        def score_of(hypothesis: Hypothesis) -> float | None:
+            return hypothesis.score if options.beam_size > 1 else None
+
         if not (any(wanted) or options.replace_unk):
             return [
-                [_Found(request.src[:-1], one.ids, one.score, None) for one in hypotheses]
+                [Found(request.src[:-1], one.ids, score_of(one), None) for one in hypotheses]
                 for request, hypotheses in zip(requests, outputs, strict=True)
             ]
         pairs = [
@@ -210,43 +201,18 @@ class Translator:
         aligned = wanted.alignment or options.replace_unk
         forced = iter(force(self.model, pairs, options.tokens_per_batch, with_attention=aligned))
         return [
-            [_Found(request.src[:-1], one.ids, one.score, next(forced)) for one in hypotheses]
+            [Found(request.src[:-1], one.ids, score_of(one), next(forced)) for one in hypotheses]
             for request, hypotheses in zip(requests, outputs, strict=True)
         ]
-
-    def _joined(self, pieces: Sequence[Sequence[_Found]], wanted: Wanted) -> list[Translation]:
-        """The n-th translation of a line is made of the n-th of each piece, or its last."""
-        count = max(map(len, pieces), default=0)
-        if count == 0:
-            return [Translation("", ())]
-        return [
-            self._translation([found[min(n, len(found) - 1)] for found in pieces], wanted)
-            for n in range(count)
-        ]
-
-    def _translation(self, pieces: Sequence[_Found], wanted: Wanted) -> Translation:
-        tgt = self.tokenizers.tgt
-        ids = [token for piece in pieces for token in piece.ids]
-        log_probs, alignment, attention = None, None, None
-        if wanted.log_probs:
-            log_probs = tuple(p for piece in pieces if piece.forced for p in piece.forced.log_probs)
-        if wanted.alignment:
-            links, attention = _aligned(pieces, self.tokenizers)
-            alignment = tuple(links)
-        is_ranked = self.config.decoding.beam_size > 1
-        return Translation(
-            text=_with_source_words(pieces, self.tokenizers) if UNK_ID in ids else tgt.to_text(ids),
-            tokens=tuple(tgt.pieces_of(ids)),
-            score=sum(piece.score for piece in pieces) if is_ranked else None,
-            log_probs=log_probs,
-            alignment=alignment,
-            attention=attention,
-        )
 
 
 def make_decoder(model: Transformer, number: Number) -> Decoder:
     """On a CPU the fast twin of the model; elsewhere the model as it is."""
-    return FastDecoder(model, number) if model.device.type == "cpu" else PlainDecoder(model)
+    if model.device.type == "cpu":
+        return FastDecoder(model, number)
+    if number == "int8":
+        raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
+    return PlainDecoder(model, use_bf16=number == "bf16")
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
@@ -259,7 +225,11 @@ def _number(config: Config, model: Transformer, exact: bool) -> Number:
     asked = config.decoding.precision
     if asked != "auto":
         return asked
-    return "int8" if not exact and model.device.type == "cpu" and has_int8() else "fp32"
+    if exact:
+        return "fp32"
+    if model.device.type == "cpu":
+        return "int8" if has_int8() else "fp32"
+    return "bf16" if has_fast_bf16(model.device) else "fp32"
 
 
 def _report_long_lines(lines: Sequence[Ids], pieces: Sequence[Sequence[Ids]], limit: int) -> None:
@@ -269,49 +239,3 @@ def _report_long_lines(lines: Sequence[Ids], pieces: Sequence[Sequence[Ids]], li
             f"{len(counts):,} lines are longer than data.max_length {limit:,} tokens: translated "
             f"in {sum(counts):,} pieces"
         )
-
-
-def _aligned(
-    pieces: Sequence[_Found], tokenizers: Tokenizers
-) -> tuple[list[tuple[int, int]], tuple[tuple[float, ...], ...]]:
-    """Links of words, each target word's to what it looks at most, and the whole matrix."""
-    links: list[tuple[int, int]] = []
-    matrix: list[list[float]] = []
-    of_pieces = []
-    for piece in pieces:
-        assert piece.forced is not None and piece.forced.attention_TS is not None
-        of_pieces.append(
-            word_attention(
-                piece.forced.attention_TS.cpu(),
-                tokenizers.src.pieces_of(piece.src),
-                tokenizers.tgt.pieces_of(piece.ids),
-            )
-        )
-    width, before = sum(words.size(1) for words in of_pieces), 0
-    for words in of_pieces:
-        for row in words:
-            links.append((before + int(row.argmax()), len(matrix)))
-            after = width - before - len(row)
-            matrix.append([0.0] * before + [round(p, 4) for p in row.tolist()] + [0.0] * after)
-        before += words.size(1)
-    return sorted(links), tuple(map(tuple, matrix))
-
-
-def _with_source_words(pieces: Sequence[_Found], tokenizers: Tokenizers) -> str:
-    """The text with every unknown token replaced by the source word it looks at most."""
-    texts = []
-    for piece in pieces:
-        assert piece.forced is not None and piece.forced.attention_TS is not None
-        src_pieces = tokenizers.src.pieces_of(piece.src)
-        of_tokens = word_attention(
-            piece.forced.attention_TS.cpu(), src_pieces, ["▁"] * len(piece.ids)
-        )
-        words = tokenizers.src.to_text(piece.src).split()
-        start = 0
-        for place, token in enumerate(piece.ids):
-            if token == UNK_ID:
-                texts.append(tokenizers.tgt.to_text(piece.ids[start:place]))
-                texts.append(words[min(int(of_tokens[place].argmax()), len(words) - 1)])
-                start = place + 1
-        texts.append(tokenizers.tgt.to_text(piece.ids[start:]))
-    return " ".join(text for text in texts if text)

@@ -11,9 +11,9 @@ import pytest
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding import stream
+from seq2seq_cli.decoding.joining import Wanted
 from seq2seq_cli.decoding.pieces import pieces_of, sentences_of
 from seq2seq_cli.decoding.translation import Sentence
-from seq2seq_cli.decoding.translator import Wanted
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_precisions_translate_the_same_task(trained, numbers, seq2seq):
 
 def test_unknown_words_are_replaced_by_what_they_look_at(trained, seq2seq):
     plain = seq2seq("translate", trained, "1 x 2").stdout
-    replaced = seq2seq("translate", trained, "--set", "decoding.replace_unk=true", "1 x 2")
+    replaced = seq2seq("translate", trained, "--replace-unk", "1 x 2")
     assert replaced.exit_code == 0
     assert "⁇" not in plain + replaced.stdout
 

@@ -356,6 +356,17 @@ def test_lower_precision_is_close(number, monkeypatch):
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
 
 
+def test_the_plain_decoder_can_compute_in_bf16_too():
+    model = build(0)
+    src, last = torch.tensor([[5, 6, EOS_ID]]), torch.tensor([[BOS_ID]])
+    with torch.inference_mode():
+        exact, close = (
+            PlainDecoder(model, use_bf16=use_bf16).start(src).logits(last)
+            for use_bf16 in (False, True)
+        )
+    assert 0 < (close - exact).norm() < 0.05 * exact.norm()
+
+
 def test_forced_translations_are_the_models_own():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]

@@ -29,6 +29,7 @@ VERBS = {
         "prefix",
         "require",
         "ban",
+        "replace_unk",
         "workers",
         "overrides",
         "device",
