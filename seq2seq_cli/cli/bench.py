@@ -75,7 +75,7 @@ def bench_translate(
 
     speeds = measure_decoding(
         run_dir,
-        precisions or ["fp32", "bf16", "int8"],
+        precisions,
         overrides or (),
         device or "auto",
         input_file,

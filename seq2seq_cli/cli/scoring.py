@@ -84,6 +84,8 @@ def score(
     """
     if nbest is not None and (ref or pairs or src is None):
         raise UserError("--nbest needs --src, and neither --ref nor --pairs")
+    if nbest is not None and as_json:
+        raise UserError("--nbest prints a list of its own form, not JSON")
     corpus = _corpus(src, src if nbest else ref, pairs)
     if corpus is None:
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")

@@ -1,5 +1,6 @@
 """The verb translate: from arguments, a file, a pipe or a terminal to translations."""
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ Ensemble = Annotated[
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
-    typer.Option(help="Of matrix products on a CPU.", rich_help_panel=SEARCH),
+    typer.Option(help="Of matrix products; int8: on a CPU.", rich_help_panel=SEARCH),
 ]
 Prefix = Annotated[str, typer.Option(help="How every translation begins.", rich_help_panel=CONTROL)]
 Require = Annotated[
@@ -144,9 +145,8 @@ def translate(
     what is there, up to 1,000 lines at a time. More of the search is in the config's section
     decoding (see configs/reference.yaml): --set decoding.temperature=0.7, for example.
     """
-    _check(sentences, input_file, output_file)
-    if align and output_format in ("text", "nbest"):
-        raise UserError("--align needs --format tsv or jsonl")
+    _check_files(sentences, input_file, output_file)
+    _check_format(output_format, align, log_probs, n_best)
     from seq2seq_cli.decoding.stream import Job, translate_stream
     from seq2seq_cli.text.lines import lines_to_translate, write_lines
 
@@ -173,10 +173,20 @@ def translate(
     write_lines(output_file, _watched(translate_stream(job, lines, input_file, workers), sentences))
 
 
-def _check(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
+def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
+    """What is asked for must have a place."""
+    if align and output_format in ("text", "nbest"):
+        raise UserError("--align needs --format tsv or jsonl")
+    if output_format == "text" and (log_probs or (n_best or 1) > 1):
+        raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
+
+
+def _check_files(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
     if sentences and source:
         raise UserError("give sentences or --input, not both")
-    if source and output and output.exists() and output.samefile(source):
+    if not sentences and source is None and output and is_terminal(sys.stdin):
+        raise UserError("--output needs sentences or --input")
+    if source and output and source.exists() and output.exists() and output.samefile(source):
         raise UserError(f"--output {output} is the input file")
 
 
@@ -199,8 +209,6 @@ def _search_options(
         "banned": ban,
         "replace_unk": replace_unk or None,
     }
-    if n_best and not sample and beam_size is None:
-        given["beam_size"] = n_best
     for name, value in given.items():
         if value is not None:
             yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
@@ -223,7 +231,7 @@ def _converse(job: "Job") -> None:
 
     translate_line = job.start()
     prompt = "> "
-    while True:
+    for number in itertools.count():
         if not is_terminal(sys.stdout):  # a redirected output gets results only
             typer.echo(prompt, err=True, nl=False)
         try:
@@ -231,5 +239,5 @@ def _converse(job: "Job") -> None:
         except EOFError:
             typer.echo(err=True)
             return
-        for output in translate_line(0, [line])[0]:
+        for output in translate_line(number, [line])[0]:
             typer.echo(output)

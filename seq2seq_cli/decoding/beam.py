@@ -20,6 +20,7 @@ from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import LengthPenalty
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
+_IMPOSSIBLE = -1e4  # score of the empty translation where wishes exclude each other
 _WORTH_LEAVING = 0.75  # share of unfinished sentences below which the finished ones leave
 
 
@@ -77,7 +78,7 @@ class BeamSearch:
                 forbid_end(logits_BWV, self._past_BWT, self._running_requests(), has_finished)
             self._advance(logits_BWV, self._sums_BW[:, :, None] - totals_BW1)
             self._leave()
-        return self._finished
+        return [found or [Hypothesis([], _IMPOSSIBLE)] for found in self._finished]
 
     def _running_requests(self) -> list[Request]:
         return [self._requests[sentence] for sentence in self._going_on]
@@ -121,7 +122,12 @@ class BeamSearch:
         if not self._is_constrained:
             return best
         shared = [
-            share_beam(of_sentence, logits_WV + offsets_W1, past_WT, request.required)
+            [
+                part.to(logits_WV.device)
+                for part in share_beam(
+                    of_sentence, logits_WV + offsets_W1, past_WT, request.required
+                )
+            ]
             if request.required
             else of_sentence
             for *of_sentence, logits_WV, offsets_W1, past_WT, request in zip(

@@ -16,6 +16,7 @@ from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.allocator import keep_freed_memory
+from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.lines import lines_to_translate
@@ -38,13 +39,15 @@ class DecodingSpeed(NamedTuple):
 
 def measure_decoding(
     run_dir: Path,
-    precisions: Sequence[str],
+    precisions: Sequence[str] | None,
     overrides: Sequence[str],
     device: DeviceName,
     source: Path | None,
     num_lines: int,
 ) -> list[DecodingSpeed]:
-    """Each precision in a process of its own; on a file, or on the run's validation text."""
+    """Each precision (None: all) in a process of its own; on a file, or on validation text."""
+    is_cpu = choose_device(device).type == "cpu"
+    precisions = precisions or (["fp32", "bf16", "int8"] if is_cpu else ["fp32", "bf16"])
     RunFolder(run_dir).weights(last=False)  # says what is wrong before processes are started
     for precision in precisions:
         load_config(RunFolder(run_dir).config, [f"decoding.precision={precision}", *overrides])

@@ -1,6 +1,7 @@
 """Pieces of a line, translated one by one, as translations of the line."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from seq2seq_cli.decoding.request import Ids
@@ -19,6 +20,7 @@ class Wanted(NamedTuple):
 class Found(NamedTuple):
     """A translation of a piece of a line."""
 
+    text: str
     src: Ids
     ids: Ids
     score: float | None  # None where the search ranks nothing
@@ -26,12 +28,15 @@ class Found(NamedTuple):
 
 
 def joined(
-    pieces: Sequence[Sequence[Found]], tokenizers: Tokenizers, wanted: Wanted
+    pieces: Sequence[Sequence[Found]], tokenizers: Tokenizers, wanted: Wanted, *, is_ranked: bool
 ) -> list[Translation]:
     """The n-th translation of a line is made of the n-th of each piece, or its last."""
     count = max(map(len, pieces), default=0)
     if count == 0:
-        return [Translation("", ())]
+        blank = Translation("", (), 0.0 if is_ranked else None)
+        if wanted.log_probs:
+            blank = replace(blank, log_probs=())
+        return [replace(blank, alignment=(), attention=()) if wanted.alignment else blank]
     return [
         _translation([found[min(n, len(found) - 1)] for found in pieces], tokenizers, wanted)
         for n in range(count)
@@ -93,7 +98,7 @@ def _with_source_words(pieces: Sequence[Found], tokenizers: Tokenizers) -> str:
         of_tokens = word_attention(
             piece.forced.attention_TS.cpu(), src_pieces, ["▁"] * len(piece.ids)
         )
-        words = tokenizers.src.to_text(piece.src).split()
+        words = piece.text.split()
         start = 0
         for place, token in enumerate(piece.ids):
             if token == UNK_ID:

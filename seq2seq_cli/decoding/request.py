@@ -15,6 +15,7 @@ class Request:
     min_length: int = 0
     prefix: tuple[int, ...] = ()  # how the translation must begin
     required: tuple[tuple[int, ...], ...] = ()  # pieces of text that must stand in it
+    text: str = ""  # the sentence itself
     number: int = 0  # of the sentence in the whole input: chance depends on it
 
 

@@ -3,6 +3,7 @@
 B sentences still being decoded, W hypotheses of each, T target positions so far, V vocabulary.
 """
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -10,8 +11,11 @@ from torch import Tensor
 
 from seq2seq_cli.decoding.request import Ids, Request
 from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
+# Thai, kana, Chinese characters.
+_SPACELESS = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)
 
 
@@ -92,33 +96,52 @@ def _forbid_repeated(logits_BWV: Tensor, past_BWT: Tensor, n: int) -> None:
 class BannedWords:
     """Words that no translation may hold, however they are cut into tokens.
 
-    The usual tokens of a word are forbidden as a sequence; and where other tokens have spelt one,
-    it may not end there: a letter must follow.
+    Where tokens have spelt a word, it may not end there: a letter must follow, and it becomes
+    another word. Of Chinese, Japanese and Thai, which put no spaces between words, the token that
+    would complete one is forbidden; anything else, like a phrase, or where a token is a word, is
+    forbidden as its usual tokens.
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
-        self._words = frozenset(words)
         self._tokenizer = tokenizer
-        self._sequences = [tokenizer.to_ids(word) for word in words]
-        ends = [not _continues_a_word(piece) for piece in tokenizer.pieces()]
-        self._ends_word_V = torch.tensor(ends)
+        normalized = [tokenizer.normalize(word) for word in words]
+        if "" in normalized:
+            raise UserError("decoding.banned: an empty word cannot be banned")
+        pieces = [piece.replace("▁", " ") for piece in tokenizer.pieces()]
+        continues = [piece[:1].isalnum() for piece in pieces]
+        self._ends_word_V = ~torch.tensor(continues)
+        spaceless = [word for word in normalized if _SPACELESS.search(word)]
+        words = [w for w in normalized if w.isalnum() and w not in spaceless and any(continues)]
+        self._words = frozenset(words)
+        others = [word for word in normalized if word not in (*words, *spaceless)]
+        sequences = (tokenizer.to_ids(word) for word in others)
+        self._sequences = [ids for ids in sequences if UNK_ID not in ids]
+        self._completing = {
+            word: [(token, p) for token, p in enumerate(pieces) if set(p) & set(word)]
+            for word in spaceless
+        }
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):
             for logits_V, past in zip(logits_WV, past_WT, strict=True):
-                for *begun, last in self._sequences:
-                    if not begun or past[-len(begun) :] == begun:
-                        logits_V[last] = -torch.inf
-                if self._last_word(past) in self._words:
-                    logits_V[: len(self._ends_word_V)][self._ends_word_V] = -torch.inf
+                self._forbid(logits_V, past)
 
-    def _last_word(self, past: Ids) -> str:
+    def _forbid(self, logits_V: Tensor, past: Ids) -> None:
+        for *begun, last in self._sequences:
+            if not begun or past[-len(begun) :] == begun:
+                logits_V[last] = -torch.inf
         text = self._tokenizer.to_text(past)
-        start = len(text)
-        while start and text[start - 1].isalnum():
-            start -= 1
-        return text[start:]
+        if _last_word(text) in self._words:
+            logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
+        for word, candidates in self._completing.items():
+            tail = text[-len(word) :]
+            for token, piece in candidates:
+                if word in tail + piece:
+                    logits_V[token] = -torch.inf
 
 
-def _continues_a_word(piece: str) -> bool:
-    return piece[:1].isalnum()
+def _last_word(text: str) -> str:
+    start = len(text)
+    while start and text[start - 1].isalnum():
+        start -= 1
+    return text[start:]

@@ -100,8 +100,9 @@ def until_end(ids: Ids) -> Ids:
 
 
 def likeliest(logits_BWV: Tensor, past_BWT: Tensor, sentences: Sequence[int]) -> Tensor:
-    """The choice of greedy search, BW."""
-    return top_k(logits_BWV, 1).tokens[..., 0]
+    """The choice of greedy search, BW; the end where the rules leave nothing."""
+    best = top_k(logits_BWV, 1)
+    return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
 
 
 class Sampling:

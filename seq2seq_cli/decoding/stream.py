@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,7 +95,7 @@ def translate_stream(
         is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
         is_cpu = job.device == "cpu" or not torch.cuda.is_available()
         workers = num_cores() if is_large and is_cpu else 1
-    chunks = _numbered(_as_they_come(lines, _LINES_AT_ONCE))
+    chunks = _numbered(_as_they_come(lines, _LINES_AT_ONCE, polls=workers > 1))
     if workers == 1:
         translate_lines = job.start()
         for first_number, chunk in chunks:
@@ -104,12 +106,17 @@ def translate_stream(
     ) as pool:
         ahead: deque[Future[list[Line]]] = deque()
         try:
-            for number_and_chunk in chunks:
-                ahead.append(pool.submit(_translate_in_process, *number_and_chunk))
-                if len(ahead) >= _CHUNKS_AHEAD * workers:
+            for first_number, chunk in chunks:
+                if chunk:
+                    ahead.append(pool.submit(_translate_in_process, first_number, chunk))
+                while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
                     yield from ahead.popleft().result()
             while ahead:
                 yield from ahead.popleft().result()
+        except BrokenProcessPool:
+            raise UserError(
+                "a worker process ended before its work (out of memory?); try --workers 1"
+            ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -120,6 +127,7 @@ _translate_lines: TranslateLines | UserError | None = None
 
 def _start_in_process(job: Job, workers: int) -> None:
     global _translate_lines
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's business
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     torch.set_num_threads(max(1, num_cores() // workers))
     try:
@@ -162,8 +170,11 @@ def _numbered(chunks: Iterable[list[str]]) -> Iterator[tuple[int, list[str]]]:
         number += len(chunk)
 
 
-def _as_they_come(lines: Iterable[str], most: int) -> Iterator[list[str]]:
-    """Lines that are there already together, `most` at most; the first one is waited for."""
+def _as_they_come(lines: Iterable[str], most: int, *, polls: bool) -> Iterator[list[str]]:
+    """Lines that are there already together, `most` at most.
+
+    The first one is waited for; or, with `polls`, an empty list says that there is none yet.
+    """
     if isinstance(lines, Sequence):
         yield from (list(lines[start : start + most]) for start in range(0, len(lines), most))
         return
@@ -184,14 +195,14 @@ def _as_they_come(lines: Iterable[str], most: int) -> Iterator[list[str]]:
         end: BaseException | None = None
         while len(chunk) < most:
             try:
-                item = arrived.get(timeout=_SECONDS_TO_GATHER if chunk else None)
+                item = arrived.get(timeout=_SECONDS_TO_GATHER if chunk or polls else None)
             except queue.Empty:
                 break
             if not isinstance(item, str):
                 is_open, end = False, item
                 break
             chunk.append(item)
-        if chunk:
+        if chunk or polls:
             yield chunk
         if end is not None:
             raise end

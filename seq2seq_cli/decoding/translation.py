@@ -23,18 +23,19 @@ class Sentence:
         """{"src": ..., "prefix": ..., "required": [...]}, the last two optional."""
         try:
             given = json.loads(line)
-            required = tuple(given.get("required", ()))
-            sentence = cls(given["src"], given.get("prefix", ""), required)
-        except (ValueError, KeyError, AttributeError, TypeError):
-            sentence = None
-        if sentence is None or not all(
-            isinstance(text, str) for text in (sentence.text, sentence.prefix, *required)
-        ):
+        except ValueError:
+            given = None
+        known = given if isinstance(given, dict) else {}
+        src, prefix = known.get("src"), known.get("prefix", "")
+        required = known.get("required", [])
+        is_list = isinstance(required, list)
+        texts = [src, prefix, *(required if is_list else [None])]
+        if not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f'not of the form {{"src": "...", "prefix": "...", "required": ["..."]}}: '
                 f"{line.strip()[:80]}"
             )
-        return sentence
+        return cls(str(src), prefix, tuple(required))
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ def _jsonl(number: int, sentence: Sentence, found: Sequence[Translation]) -> lis
 def _nbest(number: int, sentence: Sentence, found: Sequence[Translation]) -> list[str]:
     """The form of Moses: number ||| translation ||| features ||| score."""
     return [
-        f"{number} ||| {one.text} ||| log_prob= {one.log_prob or 0:.4f} ||| {one.score or 0:.4f}"
+        f"{number} ||| {one.text} ||| log_prob= {one.log_prob or 0:.4f} ||| "
+        f"{(one.log_prob or 0) if one.score is None else one.score:.4f}"
         for one in found
     ]
 

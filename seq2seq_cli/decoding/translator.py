@@ -1,7 +1,8 @@
 """Lines of text to lines of text: one line in is one line out, in order, always."""
 
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -13,10 +14,10 @@ from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.linear import Number, has_int8
-from seq2seq_cli.decoding.pieces import pieces_of
+from seq2seq_cli.decoding.pieces import Piece, pieces_of
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import BannedWords
-from seq2seq_cli.decoding.scoring import force
+from seq2seq_cli.decoding.scoring import Forced, force
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Decoder, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
@@ -27,7 +28,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers, load_tokenizers
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +119,15 @@ class Translator:
         ]
         _report_long_lines(lines, pieces, limit)
         requests = [
-            self._request(ids, sentence if number == 0 else None, first_number + line)
+            self._request(piece, sentence if number == 0 else None, first_number + line)
             for line, (sentence, of_line) in enumerate(zip(sentences, pieces, strict=True))
-            for number, ids in enumerate(of_line)
+            for number, piece in enumerate(of_line)
         ]
         found = iter(self._search_pieces(requests, wanted))
+        is_ranked = self.config.decoding.beam_size > 1
         return [
-            joined([next(found) for _ in of_line], self.tokenizers, wanted) for of_line in pieces
+            joined([next(found) for _ in of_line], self.tokenizers, wanted, is_ranked=is_ranked)
+            for of_line in pieces
         ]
 
     def search_greedily(self, lines: Sequence[str]) -> list[list[Translation]]:
@@ -139,6 +142,11 @@ class Translator:
         """Tokens that a translation of so many source tokens may have."""
         options = self.config.decoding
         return int(options.max_len_factor * src_length) + options.max_len_extra
+
+    def shortest(self, src_length: int) -> int:
+        """Tokens that it must have."""
+        options = self.config.decoding
+        return int(options.min_len_factor * src_length) + options.min_len_extra
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
         """Given translations with the log-probability of every token."""
@@ -158,21 +166,31 @@ class Translator:
             for pair, (_, one), found in zip(pairs, ids, forced, strict=True)
         ]
 
-    def _request(self, src: Ids, sentence: Sentence | None, number: int) -> Request:
-        options, tgt = self.config.decoding, self.tokenizers.tgt
-        prefix = tuple(tgt.to_ids(sentence.prefix)) if sentence else ()
-        required = tuple(tuple(tgt.to_ids(text)) for text in sentence.required) if sentence else ()
+    def _request(self, piece: Piece, sentence: Sentence | None, number: int) -> Request:
+        options = self.config.decoding
+        prefix = self._wished(sentence.prefix) if sentence else ()
+        required = tuple(map(self._wished, sentence.required)) if sentence else ()
         if required and (options.sample or options.beam_size == 1 or options.diversity_groups > 1):
             raise UserError("required words need a beam search (--beam-size 5) without groups")
-        longest = self.longest(len(src))
+        longest = self.longest(len(piece.ids))
         return Request(
-            src=[*src, EOS_ID],
+            src=[*piece.ids, EOS_ID],
+            text=piece.text,
             max_length=max(longest, len(prefix) + sum(map(len, required))),
-            min_length=min(longest, int(options.min_len_factor * len(src)) + options.min_len_extra),
+            min_length=min(
+                longest, int(options.min_len_factor * len(piece.ids)) + options.min_len_extra
+            ),
             prefix=prefix,
             required=tuple(ids for ids in required if ids),
             number=number,
         )
+
+    def _wished(self, text: str) -> tuple[int, ...]:
+        """Ids of what must stand in a translation."""
+        ids = tuple(self.tokenizers.tgt.to_ids(text))
+        if UNK_ID in ids:
+            raise UserError(f"the vocabulary of this run cannot write {text!r}")
+        return ids
 
     def _search_pieces(self, requests: Sequence[Request], wanted: Wanted) -> list[list[Found]]:
         """Search in batches of like length; results in the order of the requests."""
@@ -185,23 +203,27 @@ class Translator:
             for i, hypotheses in zip(batch, found, strict=True):
                 outputs[i] = hypotheses
 
-        def score_of(hypothesis: Hypothesis) -> float | None:
-            return hypothesis.score if options.beam_size > 1 else None
-
-        if not (any(wanted) or options.replace_unk):
-            return [
-                [Found(request.src[:-1], one.ids, score_of(one), None) for one in hypotheses]
-                for request, hypotheses in zip(requests, outputs, strict=True)
-            ]
         pairs = [
             (request.src[:-1], one.ids)
             for request, hypotheses in zip(requests, outputs, strict=True)
             for one in hypotheses
         ]
-        aligned = wanted.alignment or options.replace_unk
-        forced = iter(force(self.model, pairs, options.tokens_per_batch, with_attention=aligned))
+        forced: Iterator[Forced | None] = itertools.repeat(None)
+        if any(wanted) or options.replace_unk:
+            aligned = wanted.alignment or options.replace_unk
+            limit = options.tokens_per_batch
+            forced = iter(force(self.model, pairs, limit, with_attention=aligned))
         return [
-            [Found(request.src[:-1], one.ids, score_of(one), next(forced)) for one in hypotheses]
+            [
+                Found(
+                    text=request.text,
+                    src=request.src[:-1],
+                    ids=one.ids,
+                    score=one.score if options.beam_size > 1 else None,
+                    forced=next(forced),
+                )
+                for one in hypotheses
+            ]
             for request, hypotheses in zip(requests, outputs, strict=True)
         ]
 
@@ -232,7 +254,7 @@ def _number(config: Config, model: Transformer, exact: bool) -> Number:
     return "bf16" if has_fast_bf16(model.device) else "fp32"
 
 
-def _report_long_lines(lines: Sequence[Ids], pieces: Sequence[Sequence[Ids]], limit: int) -> None:
+def _report_long_lines(lines: Sequence[Ids], pieces: Sequence[Sequence[Piece]], limit: int) -> None:
     counts = [len(cut) for ids, cut in zip(lines, pieces, strict=True) if len(ids) > limit]
     if counts:
         logger.warning(

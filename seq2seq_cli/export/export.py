@@ -48,7 +48,7 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, last: bool =
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} exists and is not an empty folder")
-    translator = Translator.load(run_dir, "cpu", last=last, exact=True)
+    translator = Translator.load(run_dir, "cpu", ["decoding.precision=fp32"], last=last)
     write, translate, readme = FORMATS[file_format]
     write(translator.model, translator.config.model, translator.tokenizers, output)
     paths = list(save_tokenizers(RunFolder(output), translator.tokenizers))

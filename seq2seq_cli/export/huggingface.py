@@ -44,11 +44,12 @@ def write_huggingface(
         raise UserError("--format huggingface: needs tokenizer.shared, one vocabulary for both")
     if not config.tie_embeddings:
         raise UserError("--format huggingface: needs model.tie_embeddings")
+    tokenizer = fast_tokenizer(tokenizers.src, _POSITIONS)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(config, len(tokenizers.tgt)))
     write_json(folder / "generation_config.json", _generation_config())
     save_tensors(_weights(model), folder / "model.safetensors")
-    fast_tokenizer(tokenizers.src, _POSITIONS).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def translate_lines(

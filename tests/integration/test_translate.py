@@ -33,12 +33,12 @@ def test_nbest_lists_and_scores(trained, seq2seq):
     assert [number for number, *_ in entries] == ["0"] * 3 + ["1"] * 3
     assert [entries[0][1], entries[3][1]] == ["one two", "three"]
     found = json.loads(seq2seq("translate", trained, *options, "--format", "jsonl", "1 2").stdout)
-    assert found["src"], found["translation"] == ("1 2", "one two")
+    assert (found["src"], found["translation"]) == ("1 2", "one two")
     assert found["log_prob"] == pytest.approx(sum(found["token_log_probs"]))
     assert found["score"] == pytest.approx(found["log_prob"] / 3, abs=1e-3)  # two words and EOS
     assert len(found["n_best"]) == 2
-    text = seq2seq("translate", trained, *options, "1 2").stdout
-    assert text == "one two\n"  # one line in, one line out
+    refused = seq2seq("translate", trained, *options, "1 2")
+    assert "need --format" in refused.stderr
 
 
 def test_alignments_find_the_words(trained, seq2seq):
@@ -64,6 +64,25 @@ def test_prefixes_requirements_and_bans(trained, seq2seq):
     assert "need a beam search" in refused.stderr
     banned = seq2seq("translate", trained, "--ban", "two", "--ban", "three", "1 2 3").stdout
     assert not {"two", "three"} & set(banned.split())
+
+
+def test_wishes_that_cannot_be_met_are_answered(trained, seq2seq):
+    for options in (("--prefix", "grue"), ("-b", 5, "--require", "grue"), ("--ban", " ")):
+        refused = seq2seq("translate", trained, *options, "1 2")
+        assert refused.exit_code == 2, options
+        assert "cannot" in refused.stderr
+    both = ("--require", "two", "--ban", "two", "-b", 5)
+    assert seq2seq("translate", trained, *both, "1 2").exit_code == 0
+    columns = [
+        line.count("\t")
+        for line in seq2seq(
+            "translate", trained, "-b", 2, "--align", "--format", "tsv", "--log-probs", "1", "", "2"
+        ).stdout.splitlines()
+    ]
+    assert columns == [4, 4, 4]
+    letters = '{"src": "1", "required": "two"}\n'
+    broken = seq2seq("translate", trained, "--input-format", "jsonl", "-b", 2, stdin=letters)
+    assert "not of the form" in broken.stderr
 
 
 def test_wishes_of_single_lines(trained, seq2seq):
@@ -131,12 +150,13 @@ def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
     ]
     src = translator.tokenizers.src
     ids = src.to_ids(line)
-    assert pieces_of(ids, line, src, 100, each=False) == [ids]
+    assert pieces_of(ids, line, src, 100, each=False) == [(ids, line)]
     cut = pieces_of(ids, line, src, 6, each=False)
-    assert [len(piece) for piece in cut] == [6, 2]
-    assert [token for piece in cut for token in piece] == ids
+    assert [len(piece.ids) for piece in cut] == [6, 2]
+    assert [token for piece in cut for token in piece.ids] == ids
+    assert " ".join(piece.text for piece in cut) == line
     each = pieces_of(ids, line, src, 100, each=True)
-    assert [len(piece) for piece in each] == [3, 3, 2]
+    assert [len(piece.ids) for piece in each] == [3, 3, 2]
     assert pieces_of([], "", src, 6, each=True) == []
 
 
@@ -224,7 +244,7 @@ def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
 def test_what_decoding_options_exclude(trained, seq2seq, tmp_path: Path):
     for options, message in (
         (("--sample", "-b", 3), "sample and beam_size exclude each other"),
-        (("-b", 3, "--n-best", 4), "n_best 4 is more than beam_size 3"),
+        (("-b", 3, "--n-best", 4, "--format", "tsv"), "n_best 4 is more than beam_size 3"),
         (("-b", 4, "--set", "decoding.diversity_groups=3"), "do not divide beam_size 4"),
         (("--ensemble", tmp_path), "is not a run folder"),
     ):

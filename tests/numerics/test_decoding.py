@@ -4,19 +4,20 @@ import math
 import pytest
 import torch
 
-from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.config import ModelConfig, TokenizerConfig
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.request import Hypothesis, Request
-from seq2seq_cli.decoding.rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.rules import NEVER_OUTPUT, BannedWords
 from seq2seq_cli.decoding.scoring import force, word_attention, words_of
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 GREEDY = DecodingConfig()
 MODES = {
@@ -393,3 +394,23 @@ def test_scores_never_rise_with_length():
     src = random_sources(1)[0]
     scores = all_translations(model, src, 2)
     assert all(math.exp(score) <= 1 for score in scores.values())
+
+
+def test_banned_words_are_words_and_not_beginnings_of_others():
+    lines = ["das bett ist neu", "das bettlaken ist alt", "ein bett ein haus", "bier 啤酒 好喝"] * 9
+    tokenizer = Tokenizer.fit(iter(lines), TokenizerConfig(kind="char", vocab_size=60))
+    size = len(tokenizer)
+    banned = BannedWords(["bett", "啤酒"], tokenizer)
+
+    def allowed(text: str) -> set[str]:
+        logits = torch.zeros(1, 1, size)
+        banned.apply(logits, torch.tensor([[tokenizer.to_ids(text)]]))
+        return {p for p, x in zip(tokenizer.pieces(), logits[0, 0].tolist(), strict=True) if x == 0}
+
+    everything = set(tokenizer.pieces())
+    assert allowed("das bet") == everything
+    assert "l" in allowed("das bett")
+    assert not {"</s>", "▁"} & allowed("das bett")
+    assert allowed("bier 啤") == everything - {"酒"}
+    with pytest.raises(UserError, match="empty word"):
+        BannedWords([""], tokenizer)
