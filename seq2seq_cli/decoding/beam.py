@@ -14,14 +14,13 @@ from torch import Tensor
 from seq2seq_cli.decoding.constraints import forbid_end, share_beam
 from seq2seq_cli.decoding.request import Hypothesis, Request
 from seq2seq_cli.decoding.rules import Rules
-from seq2seq_cli.decoding.states import Decoder
+from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import LengthPenalty
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 _IMPOSSIBLE = -1e4  # score of the empty translation where wishes exclude each other
-_WORTH_LEAVING = 0.75  # share of unfinished sentences below which the finished ones leave
 
 
 def length_penalty(formula: LengthPenalty, alpha: float, length: int) -> float:
@@ -164,7 +163,7 @@ class BeamSearch:
         """Let done sentences go, when they are many enough for the copying that it costs."""
         best_B = self._sums_BW.amax(dim=1).tolist()
         unfinished = [row for row, best in enumerate(best_B) if not self._is_done(row, best)]
-        if unfinished and len(unfinished) > _WORTH_LEAVING * len(self._going_on):
+        if unfinished and len(unfinished) > WORTH_LEAVING * len(self._going_on):
             return
         self._going_on = [self._going_on[row] for row in unfinished]
         rows_B = torch.tensor(unfinished, dtype=torch.int64, device=self._sums_BW.device)

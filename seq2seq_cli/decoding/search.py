@@ -12,12 +12,10 @@ from torch import Tensor
 from seq2seq_cli.decoding.beam import BeamSearch
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import BannedWords, Rules
-from seq2seq_cli.decoding.states import Decoder
+from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
-
-_WORTH_LEAVING = 0.75  # share of unfinished sentences below which the finished ones leave
 
 Choose = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
 
@@ -81,7 +79,7 @@ def follow(
             last_BW.device
         )
         num_unfinished = int(is_unfinished_B.sum())
-        if num_unfinished == 0 or num_unfinished <= _WORTH_LEAVING * len(going_on):
+        if num_unfinished == 0 or num_unfinished <= WORTH_LEAVING * len(going_on):
             for row, is_unfinished in enumerate(is_unfinished_B.tolist()):
                 if not is_unfinished:
                     outputs[going_on[row]] = [until_end(ids) for ids in past_BWT[row].tolist()]

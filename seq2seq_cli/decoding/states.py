@@ -11,6 +11,8 @@ from torch import Tensor
 
 from seq2seq_cli.model.transformer import Transformer
 
+WORTH_LEAVING = 0.75  # share of unfinished sentences at which copying them to leave others pays
+
 
 class States(Protocol):
     """A batch half-way through its decoding; at first every sentence has one empty hypothesis."""
