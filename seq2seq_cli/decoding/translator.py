@@ -177,9 +177,7 @@ class Translator:
             src=[*piece.ids, EOS_ID],
             text=piece.text,
             max_length=max(longest, len(prefix) + sum(map(len, required))),
-            min_length=min(
-                longest, int(options.min_len_factor * len(piece.ids)) + options.min_len_extra
-            ),
+            min_length=min(longest, self.shortest(len(piece.ids))),
             prefix=prefix,
             required=tuple(ids for ids in required if ids),
             number=number,
