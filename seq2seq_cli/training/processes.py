@@ -208,6 +208,8 @@ def _group(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    distributed.distributed_c10d._world.group_count = 0  # a start that failed leaves it at 1, and
+    # then the first worker looks for the others under another name than theirs, for ever
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
         store=meeting,

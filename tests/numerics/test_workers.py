@@ -257,3 +257,13 @@ def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
     while not (path.exists() and path.stat().st_size) and process.poll() is None:
         time.sleep(0.05)
     assert process.poll() is None, process.communicate()[1]
+
+
+def test_workers_meet_after_a_start_that_failed(config):
+    torch.distributed.distributed_c10d._world.group_count = 1  # what it leaves behind
+    loaded = load_config(config, ["training.workers=2"])
+    assert work_together(everybody, loaded) == 2
+
+
+def everybody(workers: Workers) -> float:
+    return workers.summed(1.0)
