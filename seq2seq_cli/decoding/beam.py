@@ -171,7 +171,7 @@ class BeamSearch:
         self._last_BW = self._last_BW[rows_B]
         if unfinished:
             self._states.keep(rows_B)
-            self._rules.keep(rows_B)
+            self._rules.keep(unfinished)
 
     def _is_done(self, row: int, best: float) -> bool:
         """Whether nothing that still grows can become one of the n best."""

@@ -23,58 +23,56 @@ class Rules:
     """Of one batch. Every rule only lowers logits, so that no hypothesis gains by it."""
 
     def __init__(
-        self, requests: Sequence[Request], config: DecodingConfig, banned: "BannedWords | None"
+        self,
+        requests: Sequence[Request],
+        config: DecodingConfig,
+        banned: "BannedWords | None",
+        device: torch.device,
     ) -> None:
-        self._never = list(NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT)
+        """`device` is where the logits are."""
+        never = NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT
+        self._never = torch.tensor(never, device=device)
         self._repetition_penalty = config.repetition_penalty
         self._ngram = config.no_repeat_ngram
         self._banned = banned
-        self._min_lengths_B = torch.tensor([request.min_length for request in requests])
-        self._max_lengths_B = torch.tensor([request.max_length for request in requests])
-        longest = max(len(request.prefix) for request in requests)
-        self._prefixes_BT = torch.full((len(requests), longest), -1)
-        for row, request in zip(self._prefixes_BT, requests, strict=True):
-            row[: len(request.prefix)] = torch.tensor(request.prefix, dtype=torch.int64)
+        self._requests = list(requests)
 
-    def keep(self, sentences_B: Tensor) -> None:
+    def keep(self, rows: Sequence[int]) -> None:
         """The given sentences go on, in that order."""
-        rows_B = sentences_B.cpu()
-        self._min_lengths_B = self._min_lengths_B[rows_B]
-        self._max_lengths_B = self._max_lengths_B[rows_B]
-        self._prefixes_BT = self._prefixes_BT[rows_B]
+        self._requests = [self._requests[row] for row in rows]
 
-    def is_full_B(self, length: int) -> Tensor:
+    def full(self, length: int) -> list[int]:
         """Whose translations may not be longer."""
-        return self._max_lengths_B <= length
+        return [b for b, request in enumerate(self._requests) if request.max_length <= length]
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         """Change the logits of the token after `past_BWT` in place."""
         length = past_BWT.size(2)
         if length and self._repetition_penalty != 1:
             _penalize(logits_BWV, past_BWT, self._repetition_penalty)
-        logits_BWV[..., self._never] = -torch.inf
-        is_full_B = self.is_full_B(length)
-        end_BW = logits_BWV[..., EOS_ID].clone() if is_full_B.any() else None
+        logits_BWV.index_fill_(-1, self._never, -torch.inf)
+        if full := self.full(length):
+            ends_BW = logits_BWV[full, :, EOS_ID]
         if self._ngram and length >= self._ngram:
             _forbid_repeated(logits_BWV, past_BWT, self._ngram)
         if self._banned is not None:
             self._banned.apply(logits_BWV, past_BWT)
-        if (is_short_B := self._min_lengths_B > length).any():
-            logits_BWV[is_short_B.to(logits_BWV.device), :, EOS_ID] = -torch.inf
-        if end_BW is not None:  # nothing may forbid the end of what is full
-            is_full_B = is_full_B.to(logits_BWV.device)
-            logits_BWV[is_full_B] = -torch.inf
-            logits_BWV[is_full_B, :, EOS_ID] = end_BW[is_full_B]
-        if length < self._prefixes_BT.size(1):
-            self._force(logits_BWV, self._prefixes_BT[:, length])
+        short = [b for b, request in enumerate(self._requests) if request.min_length > length]
+        if short:
+            logits_BWV[short, :, EOS_ID] = -torch.inf
+        if full:  # nothing may forbid the end of what is full
+            logits_BWV[full] = -torch.inf
+            logits_BWV[full, :, EOS_ID] = ends_BW
+        for logits_WV, request in zip(logits_BWV, self._requests, strict=True):
+            if length < len(request.prefix):
+                _force(logits_WV, request.prefix[length])
 
-    def _force(self, logits_BWV: Tensor, tokens_B: Tensor) -> None:
-        """Nothing but the prefix's token, where there is one; whatever another rule says of it."""
-        for sentence, token in enumerate(tokens_B.tolist()):
-            if token >= 0:
-                kept_W = logits_BWV[sentence, :, token].clone().nan_to_num_(neginf=-1e4)
-                logits_BWV[sentence] = -torch.inf
-                logits_BWV[sentence, :, token] = kept_W
+
+def _force(logits_WV: Tensor, token: int) -> None:
+    """Nothing but that token, whatever another rule says of it."""
+    kept_W = logits_WV[:, token].clone().nan_to_num_(neginf=-1e4)
+    logits_WV.fill_(-torch.inf)
+    logits_WV[:, token] = kept_W
 
 
 def _penalize(logits_BWV: Tensor, past_BWT: Tensor, penalty: float) -> None:

@@ -36,7 +36,7 @@ def search(
         [request.src + [PAD_ID] * (length - len(request.src)) for request in requests],
         device=decoder.device,
     )
-    rules = Rules(requests, config, banned)
+    rules = Rules(requests, config, banned, decoder.device)
     if config.sample:
         return follow(
             decoder,
@@ -75,20 +75,19 @@ def follow(
         last_BW = choose(logits_BWV, past_BWT, going_on)
         is_over_BW |= last_BW == EOS_ID
         past_BWT = torch.cat([past_BWT, last_BW[:, :, None]], dim=2)
-        is_unfinished_B = ~is_over_BW.all(dim=1) & ~rules.is_full_B(past_BWT.size(2)).to(
-            last_BW.device
-        )
-        num_unfinished = int(is_unfinished_B.sum())
-        if num_unfinished == 0 or num_unfinished <= WORTH_LEAVING * len(going_on):
-            for row, is_unfinished in enumerate(is_unfinished_B.tolist()):
-                if not is_unfinished:
-                    outputs[going_on[row]] = [until_end(ids) for ids in past_BWT[row].tolist()]
-            rows_B = is_unfinished_B.nonzero()[:, 0]
-            going_on = [going_on[row] for row in rows_B.tolist()]
-            last_BW, past_BWT, is_over_BW = last_BW[rows_B], past_BWT[rows_B], is_over_BW[rows_B]
-            if going_on:
-                states.keep(rows_B)
-                rules.keep(rows_B)
+        over = {row for row, is_over in enumerate(is_over_BW.all(dim=1).tolist()) if is_over}
+        over.update(rules.full(past_BWT.size(2)))
+        unfinished = [row for row in range(len(going_on)) if row not in over]
+        if unfinished and len(unfinished) > WORTH_LEAVING * len(going_on):
+            continue
+        for row in over:
+            outputs[going_on[row]] = [until_end(ids) for ids in past_BWT[row].tolist()]
+        going_on = [going_on[row] for row in unfinished]
+        rows_B = torch.tensor(unfinished, dtype=torch.int64, device=src_BS.device)
+        last_BW, past_BWT, is_over_BW = last_BW[rows_B], past_BWT[rows_B], is_over_BW[rows_B]
+        if going_on:
+            states.keep(rows_B)
+            rules.keep(unfinished)
     return [[Hypothesis(ids, 0.0) for ids in of_sentence] for of_sentence in outputs]
 
 
