@@ -19,10 +19,10 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.beginning import begin
-from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.update import train_step
 from seq2seq_cli.training.workers import Workers
 
 _CEILING_SECONDS = 1.0

@@ -19,9 +19,9 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training import loss as loss_module
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from seq2seq_cli.training.loop import seed_dropout, train_step
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
+from seq2seq_cli.training.update import seed_dropout, train_step
 from seq2seq_cli.training.workers import Workers
 
 ALONE = Workers()

@@ -22,9 +22,9 @@ from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training import workers as workers_module
-from seq2seq_cli.training.loop import train_step
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.update import train_step
 from seq2seq_cli.training.workers import Workers, choose_workers
 
 
