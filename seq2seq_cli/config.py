@@ -24,6 +24,7 @@ from seq2seq_cli.option_types import (
     BleuTokenize,
     DeviceName,
     Metric,
+    ModelPart,
     NonNegativeFloat,
     NonNegativeInt,
     Normalization,
@@ -107,6 +108,12 @@ class TokenizerConfig(Section):
         "identity",
         description="Unicode normalization of both sides; identity: none, so that translations are "
         "spelt as the training text is; nfkc_cf lower-cases too",
+    )
+    reuse: Path | None = Field(
+        None,
+        strict=False,
+        description="a run folder, or one that `seq2seq vocab` made: its vocabulary is taken "
+        "instead of learning one",
     )
     max_sentences: Annotated[int, Field(gt=100)] = Field(
         1_000_000, description="lines to learn from; of more training text, a random sample"
@@ -214,6 +221,15 @@ class TrainingConfig(Section):
     save_every: PositiveInt | None = Field(
         500, description="updates between checkpoints, which validations make too; null: only those"
     )
+    keep_last: PositiveInt = Field(
+        2, description="checkpoints kept, the newest ones: if one is damaged, the one before serves"
+    )
+    keep_every: PositiveInt | None = Field(
+        None, description="checkpoints at multiples of so many updates are kept too; null: none"
+    )
+    freeze: list[ModelPart] = Field(
+        [], description="parts of the model that do not learn, for fine-tuning with train --from"
+    )
 
     @field_validator("warmup_steps")
     @classmethod
@@ -240,6 +256,9 @@ class ValidationConfig(Section):
     )
     patience: PositiveInt | None = Field(
         None, description="validations without a better metric before training stops; null: never"
+    )
+    keep_best: PositiveInt = Field(
+        1, description="best models kept; more than one are in best/, for translate --model STEP"
     )
     samples: NonNegativeInt = Field(5, description="translations shown beside their references")
 

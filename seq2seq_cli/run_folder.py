@@ -1,7 +1,11 @@
 """The folder that holds a run: what lies where, and writing that a crash cannot halve."""
 
+import fcntl
 import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,8 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"
         self.model = path / "model.safetensors"
-        self.checkpoint = path / "checkpoint"
-        self.old_checkpoint = path / "checkpoint.old"
+        self.best = path / "best"
+        self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.manifest = path / "manifest.json"
         self.log = path / "train.log"
@@ -26,13 +30,20 @@ class RunFolder:
         """Whether a run began here: its config is the last thing written before training."""
         return self.config.is_file()
 
-    @property
-    def last_checkpoint(self) -> Path | None:
-        """The newest whole one: a crash while the two are swapped leaves only the old one."""
-        for folder in (self.checkpoint, self.old_checkpoint):
-            if (folder / "state.json").is_file():
-                return folder
-        return None
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / _name_of_step(step)
+
+    def all_checkpoints(self) -> dict[int, Path]:
+        """By step, the last one first."""
+        return _by_step(self.checkpoints, "")
+
+    def best_model(self, step: int) -> Path:
+        """Where one of several best models is kept."""
+        return self.best / f"{_name_of_step(step)}.safetensors"
+
+    def all_best_models(self) -> dict[int, Path]:
+        """By step, the last one first; none but where `validation.keep_best` is more than one."""
+        return _by_step(self.best, ".safetensors")
 
     def tokenizer_paths(self, shared: bool) -> tuple[Path, Path]:
         """Where the source's and the target's tokenizer are: one file when they are one."""
@@ -40,28 +51,37 @@ class RunFolder:
             return self.path / "tokenizer.model", self.path / "tokenizer.model"
         return self.path / "src.model", self.path / "tgt.model"
 
-    def weights(self, *, last: bool) -> Path:
-        """The best model's weights, or the last checkpoint's; UserError if they are not there."""
+    def weights(self, which: str = "best") -> Path:
+        """Of the best model, of the last checkpoint, or of a step that was kept: best, last, 500.
+
+        Raises UserError if they are not there.
+        """
         if not self.path.is_dir():
             raise UserError(f"there is no run folder {self.path}")
         if not self.config.is_file():
             raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
-        checkpoint = self.last_checkpoint
-        if last and checkpoint is None:
-            raise UserError(f"{self.path} has no checkpoint: leave out --last")
-        if last and checkpoint is not None:
-            return checkpoint / "weights.safetensors"
-        if not self.model.is_file():
-            hint = "; --last takes the last checkpoint" if checkpoint is not None else ""
+        kept = {step: path / "weights.safetensors" for step, path in self.all_checkpoints().items()}
+        if which == "best" and self.model.is_file():
+            return self.model
+        if which == "best":
+            hint = "; --model last takes the last checkpoint" if kept else ""
             raise UserError(f"{self.path} has no {self.model.name} yet{hint}")
-        return self.model
+        if which == "last" and kept:
+            return next(iter(kept.values()))
+        kept |= self.all_best_models()
+        if which.isascii() and which.isdigit() and int(which) in kept:
+            return kept[int(which)]
+        steps = ", ".join(map(str, sorted(kept))) or "none"
+        raise UserError(
+            f"{self.path} has no model {which}; valid: best, last, or a step that was kept: {steps}"
+        )
 
     def must_be_free(self) -> None:
         """Raises UserError rather than write a run among somebody's other files."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a run folder")
-        own = {path.name for path in vars(self).values()} | {"vocab", "src.model", "tgt.model"}
-        own |= {"tokenizer.model"}
+        own = {path.name for path in vars(self).values()}
+        own |= {"tokenizer.model", "src.model", "tgt.model", "vocab"}
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
         foreign = [name for name in names if name.removesuffix(".part") not in own]
         if foreign:
@@ -69,6 +89,49 @@ class RunFolder:
                 f"{self.path} is not a run folder and not empty (it holds {foreign[0]}); "
                 "give the run a --run-dir of its own"
             )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While the block runs nobody else may train here; the lock dies with the process.
+
+        Makes the folder, and takes it away again if it stays empty. Raises UserError if another
+        process has the lock.
+        """
+        if not self.is_started:
+            self.must_be_free()
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            self._lock(descriptor)
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    self.path.rmdir()
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another process is training in {self.path}; stop it first, or give this run "
+                "a --run-dir of its own"
+            ) from None
+
+
+def _name_of_step(step: int) -> str:
+    return f"step-{step:08}"
+
+
+def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
+    pattern = re.compile(r"step-([0-9]{8,})" + re.escape(suffix))
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    found = {
+        int(match[1]): folder / match[0] for name in names if (match := pattern.fullmatch(name))
+    }
+    return dict(sorted(found.items(), reverse=True))
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -13,4 +13,8 @@ class Result(NamedTuple):
     stderr: str
 
 
+def last_checkpoint(run: Path) -> Path:
+    return max((run / "checkpoints").iterdir())
+
+
 Command = Callable[..., Result]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.program import Last, RunDir, app
+from seq2seq_cli.cli.program import RunDir, WhichModel, app
 
 
 @app.command(
@@ -20,9 +20,9 @@ def export(
         Literal["ctranslate2", "huggingface"],
         typer.Option("--format", help="Whose format."),
     ],
-    last: Last = False,
+    model: WhichModel = "best",
 ) -> None:
     """Write a trained model for another program, and check that it translates the same there."""
     from seq2seq_cli.export.export import export as export_run
 
-    typer.echo(export_run(run_dir, file_format, output, last=last))
+    typer.echo(export_run(run_dir, file_format, output, which=model))

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 
-_ORDER = ["check", "vocab", "train", "translate", "eval", "score", "export", "bench"]
+_ORDER = [
+    *("check", "vocab", "train", "verify-resume"),
+    *("translate", "eval", "score", "export", "bench"),
+]
 
 
 class _Program(TyperGroup):
@@ -93,7 +96,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace an option; may be repeated."),
 ]
-Last = Annotated[bool, typer.Option("--last", help="Use the last model, not the best one.")]
+WhichModel = Annotated[
+    str, typer.Option("--model", metavar="WHICH", help="best, last, or a step that was kept.")
+]
 
 
 def load_config_file(

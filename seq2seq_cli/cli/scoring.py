@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seq2seq_cli.cli.program import Device, Last, Overrides, RunDir, app
+from seq2seq_cli.cli.program import Device, Overrides, RunDir, WhichModel, app
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Overrides = None,
     device: Device = None,
-    last: Last = False,
+    model: WhichModel = "best",
 ) -> None:
     """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match."""
     corpus = _corpus(src, ref, pairs)
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.evaluation import evaluate_corpus
 
-    translator = Translator.load(run_dir, device or "auto", overrides or (), last=last, exact=True)
+    translator = Translator.load(
+        run_dir, device or "auto", overrides or (), which=model, exact=True
+    )
     scores = evaluate_corpus(translator, corpus, decode=not loss_only)
     typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
 
@@ -75,7 +77,7 @@ def score(
     ] = False,
     overrides: Overrides = None,
     device: Device = None,
-    last: Last = False,
+    model: WhichModel = "best",
 ) -> None:
     """Say how probable given translations are: log-probability, its mean per token, the text.
 
@@ -92,7 +94,9 @@ def score(
     from seq2seq_cli.decoding.rescoring import rescored, scored
     from seq2seq_cli.decoding.translator import Translator
 
-    translator = Translator.load(run_dir, device or "auto", overrides or (), last=last, exact=True)
+    translator = Translator.load(
+        run_dir, device or "auto", overrides or (), which=model, exact=True
+    )
     lines = (
         rescored(translator, src, nbest)
         if nbest is not None and src is not None

@@ -20,6 +20,16 @@ def train(
         Path | None,
         typer.Option(help="Where the run goes.", show_default="runs/<name of the config>"),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Start from this run's best model (fine-tuning)."
+        ),
+    ] = None,
+    allow_changed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Continue although this option changed."),
+    ] = None,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
@@ -27,7 +37,37 @@ def train(
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.training.loop import train as train_model
 
-    train_model(loaded, run_dir or Path("runs") / config.stem)
+    train_model(
+        loaded,
+        run_dir or Path("runs") / config.stem,
+        source=source,
+        allow_changed=allow_changed or (),
+    )
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq verify-resume configs/quickstart.yaml\n\n"
+    "seq2seq verify-resume configs/quickstart.yaml --steps 200 --interruptions 5"
+)
+def verify_resume(
+    config: ConfigFile,
+    steps: Annotated[int, typer.Option(min=2, help="Updates of either run.")] = 24,
+    interruptions: Annotated[int, typer.Option(min=1, help="Of the second run.")] = 3,
+    overrides: Overrides = None,
+    device: Device = None,
+) -> None:
+    """Prove that an interrupted run ends as one that was not, here and on this text.
+
+    Trains twice in temporary folders, once without and once with interruptions, each part in a
+    process of its own, and compares everything bit by bit. Exit status 1 if something differs.
+    """
+    loaded = load_config_file(config, overrides, device)
+    from seq2seq_cli.training.verification import verify_resume as verify
+
+    verdict = verify(loaded, steps, interruptions)
+    typer.echo(verdict.table())
+    raise typer.Exit(0 if verdict.is_equal else 1)
 
 
 @app.command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.program import Device, Last, Overrides, RunDir, app, is_terminal
+from seq2seq_cli.cli.program import Device, Overrides, RunDir, WhichModel, app, is_terminal
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def translate(
     workers: NumWorkers = None,
     overrides: Overrides = None,
     device: Device = None,
-    last: Last = False,
+    model: WhichModel = "best",
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
@@ -157,7 +157,7 @@ def translate(
             *_search_options(beam_size, n_best, sample, precision, ban, replace_unk),
             *(overrides or ()),
         ),
-        last=last,
+        which=model,
         input_format=input_format,
         output_format=output_format,
         log_probs=log_probs or output_format in ("jsonl", "nbest"),

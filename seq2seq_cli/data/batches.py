@@ -16,18 +16,27 @@ IGNORED = -100  # the label of padding: cross_entropy's own ignore_index
 
 Indices = npt.NDArray[np.int32]
 Plan = list[Indices]  # for every batch the indices of its pairs
+# Of an epoch begun with other tokens per batch: those, and how many such batches were used.
+EarlierParts = Sequence[Sequence[int]]
 
 
 def plan_epoch(
-    src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int, seed: int, epoch: int
+    src_lengths: Ids,
+    tgt_lengths: Ids,
+    tokens_per_batch: int,
+    seed: int,
+    epoch: int,
+    pairs: Indices | None = None,
 ) -> Plan:
     """Batches of pairs of like length, in random order: a pure function of its arguments.
 
     A batch's longer side, padded, has at most `tokens_per_batch` tokens; a pair that is longer
-    alone is a batch of its own. Every pair appears once.
+    alone is a batch of its own. Every pair appears once; or of `pairs` every one.
     """
     generator = np.random.default_rng([seed, epoch])
-    shuffled = generator.permutation(np.arange(len(src_lengths), dtype=np.int32))
+    if pairs is None:
+        pairs = np.arange(len(src_lengths), dtype=np.int32)
+    shuffled = generator.permutation(pairs)
     order = shuffled[_by_length(src_lengths[shuffled], tgt_lengths[shuffled])]
     batches = _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
@@ -147,18 +156,26 @@ class Epochs:
         self._lengths = store.src.lengths(), store.tgt.lengths()
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
-        self._epoch = 1
-        self._plan = self._plan_of(1)
+        self._plan = self._plan_of(1, ())
+        self._planned: tuple[int, EarlierParts] = 1, ()
+        self._num_batches = len(self._plan)
 
     def __len__(self) -> int:
         """Batches of an epoch; all have as many, as chance changes which pairs share a batch."""
-        return len(self._plan)
+        return self._num_batches
 
-    def batches(self, epoch: int, position: int, count: int) -> list[Batch]:
+    def plan(self, epoch: int, earlier: EarlierParts) -> Plan:
+        """The batches of an epoch, without pairs that its earlier parts have used."""
+        asked = epoch, tuple(map(tuple, earlier))
+        if self._planned != asked:
+            self._planned, self._plan = asked, self._plan_of(epoch, earlier)
+        return self._plan
+
+    def batches(
+        self, epoch: int, position: int, count: int, earlier: EarlierParts = ()
+    ) -> list[Batch]:
         """Up to `count` batches from `position` on, fewer at the epoch's end."""
-        if epoch != self._epoch:
-            self._epoch, self._plan = epoch, self._plan_of(epoch)
-        plan = self._plan[position : position + count]
+        plan = self.plan(epoch, earlier)[position : position + count]
         return [make_batch(self._store, pairs) for pairs in plan]
 
     def padding(self) -> float:
@@ -169,5 +186,9 @@ class Epochs:
         )
         return 1 - int(src.sum(dtype=np.int64) + tgt.sum(dtype=np.int64)) / positions
 
-    def _plan_of(self, epoch: int) -> Plan:
-        return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch)
+    def _plan_of(self, epoch: int, earlier: EarlierParts) -> Plan:
+        pairs = None
+        for tokens_per_batch, used in earlier:
+            plan = plan_epoch(*self._lengths, tokens_per_batch, self._seed, epoch, pairs)
+            pairs = np.sort(np.concatenate(plan[used:]))
+        return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch, pairs)

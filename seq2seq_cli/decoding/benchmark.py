@@ -48,7 +48,7 @@ def measure_decoding(
     """Each precision (None: all) in a process of its own; on a file, or on validation text."""
     is_cpu = choose_device(device).type == "cpu"
     precisions = precisions or (["fp32", "bf16", "int8"] if is_cpu else ["fp32", "bf16"])
-    RunFolder(run_dir).weights(last=False)  # says what is wrong before processes are started
+    RunFolder(run_dir).weights()  # says what is wrong before processes are started
     for precision in precisions:
         load_config(RunFolder(run_dir).config, [f"decoding.precision={precision}", *overrides])
     lines = _lines(run_dir, source, num_lines)

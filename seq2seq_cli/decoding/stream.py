@@ -40,7 +40,7 @@ class Job:
     run_dirs: tuple[Path, ...]  # more than one: an ensemble
     device: DeviceName = "auto"
     overrides: tuple[str, ...] = ()
-    last: bool = False
+    which: str = "best"
     input_format: Literal["text", "jsonl"] = "text"
     output_format: OutputFormat = "text"
     log_probs: bool = False
@@ -53,7 +53,7 @@ class Job:
         """Load the model; returns what translates lines, given the number of the first."""
         keep_freed_memory()
         translators = [
-            Translator.load(run_dir, self.device, self.overrides, last=self.last)
+            Translator.load(run_dir, self.device, self.overrides, which=self.which)
             for run_dir in self.run_dirs
         ]
         translator = translators[0] if len(translators) == 1 else _together(translators)

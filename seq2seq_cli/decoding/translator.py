@@ -65,16 +65,16 @@ class Translator:
         device: DeviceName = "auto",
         overrides: Sequence[str] = (),
         *,
-        last: bool = False,
+        which: str = "best",
         exact: bool = False,
     ) -> Self:
-        """The best model of a run, or its last one, with `key=value` overrides of its config.
+        """A run's best model, its last, or that of a kept step, with `key=value` overrides.
 
         `exact`: fp32 where `decoding.precision` is auto. Raises UserError saying which file is
         missing, damaged or does not fit.
         """
         run = RunFolder(Path(run_dir))
-        weights = run.weights(last=last)
+        weights = run.weights(which)
         for override in overrides:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(

@@ -40,7 +40,7 @@ FORMATS: dict[FormatName, Format] = {
 }
 
 
-def export(run_dir: Path, file_format: FormatName, output: Path, *, last: bool = False) -> str:
+def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str = "best") -> str:
     """Write the folder and compare; returns a line that says how many translations are equal.
 
     Raises UserError for an output that is not empty, a model that the format cannot hold, and when
@@ -48,7 +48,7 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, last: bool =
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} exists and is not an empty folder")
-    translator = Translator.load(run_dir, "cpu", ["decoding.precision=fp32"], last=last)
+    translator = Translator.load(run_dir, "cpu", ["decoding.precision=fp32"], which=which)
     write, translate, readme = FORMATS[file_format]
     write(translator.model, translator.config.model, translator.tokenizers, output)
     paths = list(save_tokenizers(RunFolder(output), translator.tokenizers))

@@ -1,45 +1,59 @@
 """A model's parameters: how many there are, and on disk as safetensors."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.option_types import ModelPart
 from seq2seq_cli.run_folder import write_bytes
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
     """Parameters per part; a tied matrix counts where it comes first."""
-    parts: dict[str, list[nn.Module]] = {
-        "embeddings": [model.src_embedding, model.tgt_embedding],
-        "encoder": [model.encoder, model.encoder_norm],
-        "decoder": [model.decoder, model.decoder_norm],
-        "projection": [model.projection],
-    }
     seen: set[int] = set()
-    counts = dict.fromkeys(parts, 0)
-    for part, modules in parts.items():
-        for parameter in nn.ModuleList(modules).parameters():
+    counts = dict.fromkeys(get_args(ModelPart), 0)
+    for part in counts:
+        for parameter in _part(model, part).parameters():
             counts[part] += 0 if id(parameter) in seen else parameter.numel()
             seen.add(id(parameter))
     return counts
 
 
-def save_weights(model: nn.Module, path: Path) -> None:
+def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
+    """These learn nothing; a tied matrix neither, wherever else it serves."""
+    for part in parts:
+        _part(model, part).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("training.freeze leaves nothing that learns")
+
+
+def _part(model: Transformer, name: ModelPart) -> nn.Module:
+    parts: dict[ModelPart, list[nn.Module]] = {
+        "embeddings": [model.src_embedding, model.tgt_embedding],
+        "encoder": [model.encoder, model.encoder_norm],
+        "decoder": [model.decoder, model.decoder_norm],
+        "projection": [model.projection],
+    }
+    return nn.ModuleList(parts[name])
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter once, under its first name: tied ones are not repeated."""
-    save_tensors(dict(model.named_parameters()), path)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write whole or not at all."""
-    write_bytes(
-        path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
-    )
+    """Write whole or not at all; the file holds a hash of its content, which reading checks."""
+    kept = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, save(kept, metadata={"sha256": _hash(kept)}))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -56,7 +70,22 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
+    """Raises UserError when the file is missing, or damaged by as little as one bit."""
     try:
-        return load_file(path)
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            written = (file.metadata() or {}).get("sha256")
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or missing ({error})") from None
+    if written != _hash(tensors):
+        raise UserError(f"{path} is damaged: its content is not what was written")
+    return tensors
+
+
+def _hash(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -127,7 +127,9 @@ class Tokenizers(NamedTuple):
 def fit_tokenizers(
     corpus: Corpus, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
 ) -> Tokenizers:
-    """Learn the vocabularies from training text alone."""
+    """Learn the vocabularies from training text alone, or take those of `tokenizer.reuse`."""
+    if config.reuse is not None:
+        return load_tokenizers(RunFolder(config.reuse), config.shared)
 
     def lines(*sides: str) -> Iterable[str]:
         for pair in read_pairs(corpus, on_bad_line):

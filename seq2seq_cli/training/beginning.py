@@ -1,11 +1,15 @@
 """The start of a run: a new folder with all that the run depends on, or one that goes on."""
 
+import dataclasses
 import datetime
 import gc
 import importlib.metadata
+import logging
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +21,18 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, read_json, write_bytes, write_json
 from seq2seq_cli.text.parallel import hash_of_files
 from seq2seq_cli.text.tokenizer import save_tokenizers
-from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from seq2seq_cli.training.checkpoint import (
+    TrainingState,
+    load_checkpoint,
+    load_last_checkpoint,
+    save_checkpoint,
+)
 from seq2seq_cli.training.optimizer import build_optimizer
-from seq2seq_cli.training.preparation import Prepared, prepare
+from seq2seq_cli.training.preparation import Prepared, prepare, updates_in_all
+from seq2seq_cli.training.warm_start import start_from
 from seq2seq_cli.training.workers import Workers
+
+logger = logging.getLogger(__name__)
 
 # What a continued run may do otherwise: how long, how often it looks up, and on what device.
 FREE_TO_CHANGE = {
@@ -30,13 +42,21 @@ FREE_TO_CHANGE = {
     "training.workers",
     "training.log_every",
     "training.save_every",
+    "training.keep_last",
+    "training.keep_every",
     "validation.every",
     "validation.unit",
     "validation.patience",
+    "validation.keep_best",
     "validation.samples",
 }
 
 _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
+
+
+# What no run can change: its weights would mean something else, or its data order.
+_FIXED = ("model.", "tokenizer.", "training.freeze", "training.seed")
+_NOT_FIXED = ("model.dropout", "model.attention_dropout", "model.activation_dropout")
 
 
 class Beginning(NamedTuple):
@@ -48,105 +68,177 @@ class Beginning(NamedTuple):
     state: TrainingState
 
 
-def begin(run: RunFolder, config: Config, workers: Workers) -> Beginning:
+def begin(
+    run: RunFolder,
+    config: Config,
+    workers: Workers,
+    source: Path | None = None,
+    allow_changed: Sequence[str] = (),
+) -> Beginning:
     """Begin a run, or continue the one that the folder holds.
 
     The first worker reads the text and puts all that the run depends on into the folder, from
     which the others take it. Raises UserError for what the user can mend.
     """
     if workers.is_first:
-        continued = config_to_continue(run, config)
-        config = continued or config
-        prepared = prepare(config, run if continued else None)
-        optimizer = build_optimizer(prepared.model, config.training)
-        state = (continue_run if continued else begin_run)(run, config, prepared, optimizer)
-        workers.wait()
+        beginning = (
+            continue_run(run, config, source, allow_changed)
+            if run.is_started
+            else begin_run(run, config, source)
+        )
+        workers.of_the_first(beginning.state.step)
     else:
-        workers.wait()
+        step = workers.of_the_first(0)
         config = load_config(run.config)
         prepared = prepare(config, run, reads_text=False)
         optimizer = build_optimizer(prepared.model, config.training)
-        assert run.last_checkpoint is not None, "the first worker has written one"
-        state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
+        state = load_checkpoint(run.checkpoint(step), prepared.model, optimizer)
+        beginning = Beginning(config, prepared, optimizer, state)
     gc.collect()
     gc.freeze()  # what is here now stays to the end: nothing to search for garbage
+    return beginning
+
+
+def begin_run(run: RunFolder, config: Config, source: Path | None) -> Beginning:
+    """Write what the run depends on; the config comes last, so that it marks a whole beginning."""
+    prepared = prepare(config)
+    if source is not None:
+        start_from(source, config, prepared)
+    optimizer = build_optimizer(prepared.model, config.training)
+    state = TrainingState()
+    run.path.mkdir(parents=True, exist_ok=True)
+    save_tokenizers(run, prepared.tokenizers)
+    write_json(run.manifest, _manifest(config, prepared.device, source))
+    save_checkpoint(run, prepared.model, optimizer, state, config.training)
+    _write_config(run, config)
     return Beginning(config, prepared, optimizer, state)
 
 
-def config_to_continue(run: RunFolder, config: Config) -> Config | None:
-    """The config with which the folder's run goes on; None if there is no run yet.
+def continue_run(
+    run: RunFolder, config: Config, source: Path | None, allow_changed: Sequence[str]
+) -> Beginning:
+    """Put model and optimizer back to the last checkpoint.
+
+    Raises UserError, and then nothing is written, when a file is damaged or the text has changed;
+    when an option has changed that may not; when the run did not start from `source`.
+    """
+    begun = load_config(run.config)
+    config = config_to_continue(run, begun, config, allow_changed)
+    changed_text = _changed_text(run, config)
+    _must_be_allowed(changed_text, allow_changed)
+    _must_have_started_from(run, source)
+    prepared = prepare(config, run)
+    optimizer = build_optimizer(prepared.model, config.training)
+    state = load_last_checkpoint(run, prepared.model, optimizer)
+    _follow_changes(state, begun, config, changed_text)
+    total_steps = updates_in_all(config.training, prepared.epochs, state)
+    prepared = dataclasses.replace(prepared, total_steps=total_steps)
+    if changed_text:
+        manifest = read_json(run.manifest)
+        write_json(run.manifest, {**manifest, "data": _hashes(config)})
+    _write_config(run, config)
+    return Beginning(config, prepared, optimizer, state)
+
+
+def config_to_continue(
+    run: RunFolder, begun: Config, config: Config, allow_changed: Sequence[str]
+) -> Config:
+    """The config with which the run that began with `begun` goes on.
 
     An option that was left out and whose default depends on others keeps the run's value. Raises
-    UserError naming the options that differ if the folder holds a run of another config, and
-    rather than train over a model whose checkpoint is gone, or among other files.
+    UserError naming the options that differ and may not.
     """
-    if not run.is_started:
-        run.must_be_free()
-        return None
-    begun = load_config(run.config)
     if "warmup_steps" not in config.training.model_fields_set:
         kept = {"warmup_steps": begun.training.warmup_steps}
         config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
     before, now = flatten(begun), flatten(config)
+    names = list(dict.fromkeys([*now, *before]))
+    for key in allow_changed:
+        if not any(_is_within(name, key) for name in names):
+            raise UserError(f"--allow-changed {key}: there is no such option")
     differing = [
         f"  {name}: {yaml_text(before.get(name))} in the run, {yaml_text(now.get(name))} now"
-        for name in dict.fromkeys([*now, *before])
-        if before.get(name) != now.get(name) and name not in FREE_TO_CHANGE
+        + ("; this cannot change in a run" if _is_fixed(name) else "")
+        for name in names
+        if before.get(name) != now.get(name)
+        and name not in FREE_TO_CHANGE
+        and (_is_fixed(name) or not any(_is_within(name, key) for key in allow_changed))
     ]
     if differing:
-        message = f"{run.path} holds a run of another config; undo the change, or give this one a "
-        raise UserError("\n".join([message + "--run-dir of its own", *differing]))
-    if run.last_checkpoint is None:
-        raise UserError(
-            f"{run.path} holds a run but no checkpoint to continue from; "
-            "start another one with --run-dir"
+        message = (
+            f"{run.path} holds a run of another config; undo the change, allow it with "
+            "--allow-changed OPTION, or give this run a --run-dir of its own"
         )
+        raise UserError("\n".join([message, *differing]))
     return config
 
 
-def begin_run(
-    run: RunFolder, config: Config, prepared: Prepared, optimizer: torch.optim.Optimizer
-) -> TrainingState:
-    """Write what the run depends on; the config comes last, so that it marks a whole beginning."""
-    state = TrainingState()
-    run.path.mkdir(parents=True, exist_ok=True)
-    save_tokenizers(run, prepared.tokenizers)
-    write_json(run.manifest, _manifest(config, prepared.device))
-    save_checkpoint(run, prepared.model, optimizer, state)
-    _write_config(run, config)
-    return state
+def _is_fixed(name: str) -> bool:
+    return name.startswith(_FIXED) and name not in _NOT_FIXED
 
 
-def continue_run(
-    run: RunFolder, config: Config, prepared: Prepared, optimizer: torch.optim.Optimizer
-) -> TrainingState:
-    """Put model and optimizer back to the last checkpoint.
+def _is_within(name: str, key: str) -> bool:
+    """Whether the option is the one that `key` names, or one of its section."""
+    return name == key or name.startswith(f"{key}.")
 
-    Raises UserError when a file is damaged or the text has changed; then nothing is written.
-    """
-    _must_be_the_same_text(run, config)
-    assert run.last_checkpoint is not None
-    state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
-    _write_config(run, config)
-    return state
+
+def _must_be_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) -> None:
+    refused = [name for name in changed_text if name not in (*allow_changed, "data")]
+    if refused and "data" not in allow_changed:
+        raise UserError(
+            f"the text of {' and '.join(refused)} changed since this run began; put it back, "
+            f"go on with --allow-changed {refused[0]}, or start another run with --run-dir"
+        )
+
+
+def _must_have_started_from(run: RunFolder, source: Path | None) -> None:
+    if source is None:
+        return
+    manifest = read_json(run.manifest)
+    if not isinstance(manifest, dict) or manifest.get("from") != str(source):
+        raise UserError(
+            f"the run in {run.path} did not start from {source}; leave out --from to continue it, "
+            "or start another run with --run-dir"
+        )
+
+
+def _follow_changes(
+    state: TrainingState, begun: Config, config: Config, changed_text: Sequence[str]
+) -> None:
+    """Keep the meaning of where the run is, and say what cannot be as without the change."""
+    before, now = begun.training.tokens_per_batch, config.training.tokens_per_batch
+    if "data.train" in changed_text:
+        if state.position or state.earlier_parts:
+            state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
+        logger.info("the training text changed: a new epoch begins with it")
+    elif before != now and (state.position or state.earlier_parts):
+        state.earlier_parts.append([before, state.position])
+        state.position = 0
+        logger.info(
+            "training.tokens_per_batch changed: the rest of this epoch is what it has not seen yet"
+        )
+    metric = begun.validation.metric, begun.validation.decode, begun.validation.bleu_tokenize
+    if "data.valid" in changed_text or metric != (
+        config.validation.metric,
+        config.validation.decode,
+        config.validation.bleu_tokenize,
+    ):
+        state.best_models, state.validations_without_best = [], 0
+        logger.info("validation changed: what was the best so far is no measure any more")
 
 
 def _write_config(run: RunFolder, config: Config) -> None:
     write_bytes(run.config, config_yaml(config).encode("utf-8"))
 
 
-def _must_be_the_same_text(run: RunFolder, config: Config) -> None:
+def _changed_text(run: RunFolder, config: Config) -> list[str]:
+    """Which text is not what the run began with. Raises UserError for a damaged manifest."""
     manifest = read_json(run.manifest)
     begun_with = manifest.get("data") if isinstance(manifest, dict) else None
     if not isinstance(begun_with, dict):
         raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
     found = _hashes(config)
-    changed = [f"data.{name}" for name, value in found.items() if begun_with.get(name) != value]
-    if changed:
-        raise UserError(
-            f"the text of {' and '.join(changed)} changed since this run began; "
-            "put it back, or start another run with --run-dir"
-        )
+    return [f"data.{name}" for name, value in found.items() if begun_with.get(name) != value]
 
 
 def _hashes(config: Config) -> dict[str, str]:
@@ -155,10 +247,11 @@ def _hashes(config: Config) -> dict[str, str]:
     return {name: hash_of_files(c.files) for name, c in corpora.items() if c is not None}
 
 
-def _manifest(config: Config, device: torch.device) -> dict[str, Any]:
+def _manifest(config: Config, device: torch.device, source: Path | None) -> dict[str, Any]:
     return {
         "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
+        "from": None if source is None else str(source),
         "seed": config.training.seed,
         "data": _hashes(config),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),

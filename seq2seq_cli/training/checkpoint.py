@@ -1,26 +1,35 @@
-"""What continuing a run needs, written whole or not at all.
+"""What continuing a run needs, written whole or not at all, and checked when it is read.
 
-`checkpoint/` holds `weights.safetensors`, `optimizer.safetensors` (its state by parameter name) and
-`state.json`. Random numbers need nothing: every update seeds them by its number.
+`checkpoints/step-00000500/` holds `weights.safetensors`, `optimizer.safetensors` (its state by
+parameter name) and `state.json`. Random numbers need nothing: every update seeds them by its
+number.
 """
 
+import hashlib
+import json
+import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from seq2seq_cli.config import TrainingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.weights import (
     load_weights,
     read_tensors,
     save_tensors,
-    save_weights,
+    weights_of,
 )
 from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
 
-_FORMAT = 2  # of state.json; counted up when its fields change
+logger = logging.getLogger(__name__)
+
+_FORMAT = 3  # of state.json; counted up when its fields change
 
 
 @dataclass
@@ -41,70 +50,122 @@ class TrainingState:
     step: int = 0  # updates done
     epoch: int = 1  # the pass under way, from 1
     position: int = 0  # batches of this epoch already used
-    best_step: int | None = None
-    best_score: float | None = None
+    earlier_parts: list[list[int]] = field(default_factory=list)  # of this epoch, see Epochs
+    best_models: list[list[float]] = field(default_factory=list)  # step and score, the best first
     validations_without_best: int = 0
     window: Window = field(default_factory=Window)
 
+    @property
+    def best_step(self) -> int | None:
+        return int(self.best_models[0][0]) if self.best_models else None
+
+    @property
+    def best_score(self) -> float | None:
+        return self.best_models[0][1] if self.best_models else None
+
 
 def save_checkpoint(
-    run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState
+    run: RunFolder,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: TrainingState,
+    config: TrainingConfig,
 ) -> None:
-    """Write beside the old checkpoint and swap: at every moment one of the two is whole."""
-    folder, old = run.checkpoint, run.old_checkpoint
-    part = folder.with_name("checkpoint.part")
+    """Write a new one beside the others; only when it is whole, those too old are taken away."""
+    folder = run.checkpoint(state.step)
+    part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
+    part.mkdir(parents=True)
     try:
-        save_weights(model, part / "weights.safetensors")
+        save_tensors(weights_of(model), part / "weights.safetensors")
         save_tensors(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
-        write_json(part / "state.json", {"format": _FORMAT, **asdict(state)})
+        write_json(part / "state.json", _with_hash({"format": _FORMAT, **asdict(state)}))
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    if folder.exists():  # else the old one is all there is, after a crash between these renames
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
+    shutil.rmtree(folder, ignore_errors=True)  # a damaged one: the run went on from one before it
     part.rename(folder)
     sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    _take_old_away(run, state.step, config)
+
+
+def load_last_checkpoint(
+    run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> TrainingState:
+    """Put model and optimizer back to where the last whole checkpoint has them.
+
+    A damaged one is passed over, and that is said. Raises UserError when none is whole, or when
+    they belong to another model.
+    """
+    checkpoints = run.all_checkpoints()
+    if not checkpoints:
+        raise UserError(
+            f"{run.path} holds a run but no checkpoint to continue from; "
+            "start another one with --run-dir"
+        )
+    for folder in checkpoints.values():
+        try:
+            return load_checkpoint(folder, model, optimizer)
+        except UserError as error:
+            damage = error
+            logger.warning("%s; looking for the checkpoint before it", error)
+    raise UserError(f"no checkpoint of {run.path} can be continued from: {damage}")
 
 
 def load_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> TrainingState:
-    """Put model and optimizer back where they were.
-
-    Raises UserError when a file is damaged or belongs to another model.
-    """
+    """Put model and optimizer back to where they were. Raises UserError when a file is damaged."""
+    optimizer.state.clear()
     state = _read_state(folder / "state.json")
+    tensors = read_tensors(folder / "optimizer.safetensors")
     load_weights(model, folder / "weights.safetensors")
-    _restore_optimizer(folder / "optimizer.safetensors", model, optimizer)
+    _restore_optimizer(folder / "optimizer.safetensors", tensors, model, optimizer)
     return state
+
+
+def _take_old_away(run: RunFolder, step: int, config: TrainingConfig) -> None:
+    """All but the last ones and every n-th; also those of later steps, which were damaged."""
+    older = [earlier for earlier in run.all_checkpoints() if earlier <= step]
+    for number, folder in run.all_checkpoints().items():
+        is_nth = config.keep_every is not None and number % config.keep_every == 0
+        if number > step or not (number in older[: config.keep_last] or is_nth):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_state(path: Path) -> TrainingState:
     values = read_json(path)
-    if isinstance(values, dict) and values.pop("format", None) != _FORMAT:
+    if not isinstance(values, dict) or values != _with_hash(values):
+        raise UserError(f"{path} is damaged: its content is not what was written")
+    if values.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version of this program")
-    try:
-        return TrainingState(**{**values, "window": Window(**values["window"])})
-    except (TypeError, KeyError):
-        raise UserError(f"{path} is damaged: it is not the state of a run") from None
+    del values["sha256"]
+    return TrainingState(**{**values, "window": Window(**values["window"])})
+
+
+def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
+    content = {name: value for name, value in values.items() if name != "sha256"}
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
         f"{name}/{key}": value
-        for name, parameter in model.named_parameters()
+        for name, parameter in _trained(model).items()
         for key, value in optimizer.state[parameter].items()
     }
 
 
-def _restore_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    parameters = dict(model.named_parameters())
+def _restore_optimizer(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    parameters = _trained(model)
     found: set[str] = set()
-    for full_name, tensor in read_tensors(path).items():
+    for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         if name not in parameters or tensor.shape not in (parameters[name].shape, ()):
             raise UserError(f"{path} does not fit the model: {full_name}")
@@ -112,3 +173,8 @@ def _restore_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Opti
         found.add(name)
     if found and found != set(parameters):  # before the first update it holds nothing
         raise UserError(f"{path} is damaged: it lacks {min(set(parameters) - found)}")
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that are not frozen."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}

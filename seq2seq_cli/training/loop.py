@@ -5,53 +5,69 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-import torch
-
 from seq2seq_cli.config import Config, TrainingConfig
-from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.data.batches import Batch, Epochs
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.evaluation import evaluate
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import save_weights
-from seq2seq_cli.option_types import Metric
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.beginning import begin
-from seq2seq_cli.training.checkpoint import TrainingState, Window, save_checkpoint
+from seq2seq_cli.training.beginning import Beginning, begin
+from seq2seq_cli.training.checkpoint import TrainingState, Window
 from seq2seq_cli.training.interruption import stop_on_signals
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.monitor import Monitor, Silence
 from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.preparation import Prepared
 from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.saving import Saver, note_score
 from seq2seq_cli.training.summary import summarize
 from seq2seq_cli.training.update import Update, train_step
 from seq2seq_cli.training.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-LOWER_IS_BETTER: tuple[Metric, ...] = ("loss", "perplexity")
 
-
-def train(config: Config, run_dir: Path) -> None:
+def train(
+    config: Config,
+    run_dir: Path,
+    *,
+    source: Path | None = None,
+    allow_changed: Sequence[str] = (),
+    until: int | None = None,
+) -> None:
     """Train a model into a run folder; an interrupted run of the same config is continued.
 
-    Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
+    A new run starts from the weights of the run folder `source`, if it is given. A continued one
+    may differ from its config in the options of `allow_changed`. At step `until` training is left
+    as by an interruption. Raises UserError for what the user can mend, and Interrupted after saving
+    on Ctrl-C or SIGTERM.
     """
+    run = RunFolder(run_dir)
+    start = functools.partial(begin, run, config, source=source, allow_changed=allow_changed)
     try:
-        work_together(functools.partial(train_in_worker, config, run_dir), config)
+        work_together(functools.partial(train_in_worker, run, start, until), config)
     finally:
         gc.unfreeze()  # what `begin` froze
 
 
-def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
+def train_in_worker(
+    run: RunFolder, start: Callable[[Workers], Beginning], until: int | None, workers: Workers
+) -> None:
+    """Train as one of the workers; the first one keeps the folder locked meanwhile."""
+    with run.locked() if workers.is_first else nullcontext():
+        train_to_the_end(run, start(workers), until, workers)
+
+
+def train_to_the_end(
+    run: RunFolder, beginning: Beginning, until: int | None, workers: Workers
+) -> None:
     """The story of a run, as each of its workers lives it."""
-    run = RunFolder(run_dir)
-    config, prepared, optimizer, state = begin(run, config, workers)
+    config, prepared, optimizer, state = beginning
     keep_freed_memory()
     training, epochs, total_steps = config.training, prepared.epochs, prepared.total_steps
     if is_finished(config, state, total_steps):
@@ -60,6 +76,7 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
     batch_loss = workers.parallel(
         BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16, training.compile)
     )
+    saver = Saver(run, config, prepared.model, optimizer) if workers.is_first else None
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         if workers.is_first:
@@ -68,20 +85,25 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
         monitor.config(run.config.read_text(encoding="utf-8"))
         while not is_finished(config, state, total_steps):
             started = time.perf_counter()
-            batches = epochs.batches(state.epoch, state.position, training.accumulation)
+            batches = epochs.batches(
+                state.epoch, state.position, training.accumulation, state.earlier_parts
+            )
             lr = set_lr(optimizer, training, state.step + 1, total_steps)
             update = train_step(batch_loss, optimizer, batches, training, state.step + 1, workers)
-            advance(state, batches, len(epochs), update, time.perf_counter() - started)
+            advance(state, batches, epochs, update, time.perf_counter() - started)
             monitor.advance()
             is_last = state.step == total_steps
             if state.step % training.log_every == 0 or is_last:
                 log_point(monitor, state, update, lr)
             validates = is_last or validation_is_due(config, state)
             if validates and config.data.valid is not None:
-                validate(config, prepared, state, monitor, run, workers)
+                validate(config, prepared, state, monitor, saver, workers)
             stop_signal = int(workers.greatest(stop.signal))
-            if workers.is_first and (validates or stop_signal or save_is_due(training, state)):
-                save(run, config, prepared.model, optimizer, state)
+            is_end = bool(stop_signal) or state.step == until or is_last
+            if saver is not None and (validates or is_end or save_is_due(training, state)):
+                saver.save(state, is_end=is_end or is_out_of_patience(config, state))
+            if state.step == until:
+                return
             if stop_signal and not is_finished(config, state, total_steps):
                 message = f"stopped and saved at step {state.step:,}; the same command continues"
                 logger.debug("%s", message)
@@ -90,13 +112,13 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
 
 
 def advance(
-    state: TrainingState, batches: Sequence[Batch], per_epoch: int, update: Update, seconds: float
+    state: TrainingState, batches: Sequence[Batch], epochs: Epochs, update: Update, seconds: float
 ) -> None:
     """Count an update: where the run is, and what the next logged point sums up."""
     state.step += 1
     state.position += len(batches)
-    if state.position == per_epoch:
-        state.epoch, state.position = state.epoch + 1, 0
+    if state.position == len(epochs.plan(state.epoch, state.earlier_parts)):
+        state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
     window = state.window
     window.loss += update.loss
     window.seconds += seconds
@@ -124,7 +146,7 @@ def validate(
     prepared: Prepared,
     state: TrainingState,
     monitor: Monitor | Silence,
-    run: RunFolder,
+    saver: Saver | None,
     workers: Workers,
 ) -> None:
     """Score, and keep the model if it is the best so far; the first worker tells the others."""
@@ -135,36 +157,13 @@ def validate(
             scores = evaluate(translator, held_out, decode=validation.decode)
         score = scores.metrics()[validation.metric]
     score = workers.of_the_first(score)
-    is_best = is_better(validation.metric, score, state.best_score)
-    state.validations_without_best = 0 if is_best else state.validations_without_best + 1
-    if is_best:
-        state.best_step, state.best_score = state.step, score
-    if held_out is not None:
-        monitor.validation_point(state.step, scores, is_best)
+    is_kept = note_score(state, score, config)
+    if held_out is not None and saver is not None:
+        monitor.validation_point(state.step, scores, state.best_step == state.step)
         if scores.hypotheses and validation.samples:
             monitor.samples(state.step, held_out, scores, validation.samples)
-        if is_best:
-            save_weights(prepared.model, run.model)
-
-
-def save(
-    run: RunFolder,
-    config: Config,
-    model: Transformer,
-    optimizer: torch.optim.Optimizer,
-    state: TrainingState,
-) -> None:
-    """A checkpoint; and where nothing is validated, the last model as the best one."""
-    if config.data.valid is None:
-        save_weights(model, run.model)
-    save_checkpoint(run, model, optimizer, state)
-
-
-def is_better(metric: Metric, score: float, best: float | None) -> bool:
-    """A score that is no number is never better."""
-    if best is None or not math.isfinite(score):
-        return math.isfinite(score)
-    return score < best if metric in LOWER_IS_BETTER else score > best
+        if is_kept:
+            saver.keep_best(state)
 
 
 def is_finished(config: Config, state: TrainingState, total_steps: int) -> bool:

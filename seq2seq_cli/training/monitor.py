@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from seq2seq_cli.evaluation import HeldOut, Scores
 from seq2seq_cli.run_folder import RunFolder, write_bytes
+from seq2seq_cli.training.logs import EventFile, GrowingFile
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,10 @@ class Monitor:
 
     def __init__(self, run: RunFolder, step: int, total_steps: int) -> None:
         _forget_after(run, step)
-        self._log_file = logging.FileHandler(run.log, encoding="utf-8")
-        self._log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        logging.getLogger("seq2seq_cli").addHandler(self._log_file)
-        self._metrics = run.metrics.open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(run.path), purge_step=step + 1)
+        self._log = _LogHandler(GrowingFile(run.log))
+        logging.getLogger("seq2seq_cli").addHandler(self._log)
+        self._metrics = GrowingFile(run.metrics)
+        self._tensorboard = EventFile(run.path, step)
         self._total = total_steps
         self._first_step = step
         self._started = time.monotonic()
@@ -53,14 +52,11 @@ class Monitor:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        self._tensorboard.close()
-        self._metrics.close()
-        logging.getLogger("seq2seq_cli").removeHandler(self._log_file)
-        self._log_file.close()
+        logging.getLogger("seq2seq_cli").removeHandler(self._log)
 
     def config(self, yaml_text: str) -> None:
         """Show the resolved config in TensorBoard."""
-        self._tensorboard.add_text("config", _as_code(yaml_text), 0)
+        self._tensorboard.text(0, "config", _as_code(yaml_text))
 
     def advance(self) -> None:
         """One update is done."""
@@ -88,19 +84,28 @@ class Monitor:
         rows = ["| source | reference | translation |", "|---|---|---|"]
         for pair, hypothesis in list(zip(held_out.pairs, scores.hypotheses, strict=True))[:count]:
             rows.append(f"| {_cell(pair.src)} | {_cell(pair.tgt)} | {_cell(hypothesis)} |")
-        self._tensorboard.add_text("valid/samples", "\n".join(rows), step)
+        self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
     def _seconds_left(self, step: int) -> float:
         """At the pace of this process so far, validations included."""
         pace = (time.monotonic() - self._started) / (step - self._first_step)
         return pace * (self._total - step)
 
-    def _record(self, step: int, scalars: Mapping[str, float]) -> None:
-        for name, value in scalars.items():
-            self._tensorboard.add_scalar(name, value, step)
-        self._tensorboard.flush()
-        self._metrics.write(json.dumps({"step": step, **scalars}) + "\n")
-        self._metrics.flush()
+    def _record(self, step: int, scalars: dict[str, float]) -> None:
+        self._tensorboard.scalars(step, scalars)
+        self._metrics.append(f"{json.dumps({'step': step, **scalars})}\n".encode())
+
+
+class _LogHandler(logging.Handler):
+    """Into train.log."""
+
+    def __init__(self, file: GrowingFile) -> None:
+        super().__init__()
+        self._file = file
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
 
 
 class Silence:

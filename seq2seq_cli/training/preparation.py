@@ -5,16 +5,18 @@ from dataclasses import dataclass
 
 import torch
 
-from seq2seq_cli.config import Config
+from seq2seq_cli.config import Config, TrainingConfig
 from seq2seq_cli.data.batches import Epochs
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import new_model
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.parallel import Audit, audit_training_text
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
+from seq2seq_cli.training.checkpoint import TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +62,9 @@ def prepare(config: Config, run: RunFolder | None = None, *, reads_text: bool = 
     if reads_text and data.valid is not None:
         valid = read_held_out(data.valid, tokenizers, data.on_bad_line)
     epochs = Epochs(train, training.tokens_per_batch, training.seed)
-    updates_per_epoch = -(-len(epochs) // training.accumulation)
-    max_epochs = training.max_epochs
     torch.manual_seed(training.seed)
+    model = new_model(config, tokenizers).to(device)
+    freeze(model, training.freeze)
     return Prepared(
         train_audit=train_audit,
         valid_audit=valid_audit,
@@ -70,9 +72,19 @@ def prepare(config: Config, run: RunFolder | None = None, *, reads_text: bool = 
         train=train,
         valid=valid,
         epochs=epochs,
-        updates_per_epoch=updates_per_epoch,
-        total_steps=min(training.max_steps, (max_epochs or training.max_steps) * updates_per_epoch),
-        model=new_model(config, tokenizers).to(device),
+        updates_per_epoch=-(-len(epochs) // training.accumulation),
+        total_steps=updates_in_all(training, epochs, TrainingState()),
+        model=model,
         device=device,
         use_bf16=choose_bf16(training.precision, device),
     )
+
+
+def updates_in_all(config: TrainingConfig, epochs: Epochs, state: TrainingState) -> int:
+    """Those done and those to come, until `max_steps` or the end of `max_epochs`."""
+    if config.max_epochs is None:
+        return config.max_steps
+    per_epoch = -(-len(epochs) // config.accumulation)
+    batches_left = len(epochs.plan(state.epoch, state.earlier_parts)) - state.position
+    left = -(-batches_left // config.accumulation) + (config.max_epochs - state.epoch) * per_epoch
+    return min(config.max_steps, state.step + max(left, 0))

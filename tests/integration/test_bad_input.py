@@ -192,7 +192,7 @@ def test_a_damaged_run_folder_is_refused_naming_the_file(trained, seq2seq, tmp_p
     assert "does not fit the config" in result.stderr
 
 
-def test_a_damaged_checkpoint_is_refused_and_a_lost_one_not_trained_over(
+def test_damaged_checkpoints_are_refused_and_lost_ones_not_trained_over(
     trained, numbers, seq2seq, tmp_path
 ):
     train = ("train", numbers / "numbers.yaml", "--set", "training.max_steps=400", "--run-dir")
@@ -200,19 +200,19 @@ def test_a_damaged_checkpoint_is_refused_and_a_lost_one_not_trained_over(
         "state.json": b"{}",
         "weights.safetensors": b"x",
         "optimizer.safetensors": b"",
-        "../manifest.json": b"[1]",
+        "../../manifest.json": b"[1]",
     }
     for name, content in damage.items():
         run = copy_of(trained, tmp_path / Path(name).name)
         config = (run / "config.yaml").read_bytes()
-        (run / "checkpoint" / name).write_bytes(content)
+        for folder in (run / "checkpoints").iterdir():
+            (folder / name).write_bytes(content)
         result = seq2seq(*train, run)
         assert result.exit_code == 2, name
         assert Path(name).name in result.stderr
         assert (run / "config.yaml").read_bytes() == config
     run = copy_of(trained, tmp_path / "lost")
-    for path in (run / "checkpoint").iterdir():
-        path.unlink()
+    shutil.rmtree(run / "checkpoints")
     result = seq2seq(*train, run)
     assert result.exit_code == 2
     assert "no checkpoint to continue from" in result.stderr

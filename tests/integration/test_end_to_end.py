@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import Command
+from commands import Command, last_checkpoint
 from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -151,7 +151,7 @@ def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
 
 
 def test_the_last_model_can_be_used_instead_of_the_best(trained, seq2seq):
-    assert seq2seq("translate", trained, "--last", "1 2").stdout == "one two\n"
+    assert seq2seq("translate", trained, "--model", "last", "1 2").stdout == "one two\n"
 
 
 def test_tensorboard_and_metrics_hold_the_same_points(trained):
@@ -183,7 +183,7 @@ def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
         "src.model",
         "tgt.model",
         "model.safetensors",
-        "checkpoint",
+        "checkpoints",
         "metrics.jsonl",
         "manifest.json",
         "train.log",
@@ -241,7 +241,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, 
     for point in whole + parts:
         point.pop("train/tokens_per_second", None)  # a matter of the machine, not of the run
     assert parts == whole
-    for name in ("model.safetensors", "checkpoint/weights.safetensors"):
+    for name in ("model.safetensors", "checkpoints/step-00000060/weights.safetensors"):
         ours, theirs = load_file(tmp_path / "parts" / name), load_file(tmp_path / "whole" / name)
         assert all(ours[key].equal(theirs[key]) for key in theirs)
     steps = [event.step for event in events_of(tmp_path / "parts").Scalars("train/loss")]
@@ -304,7 +304,7 @@ def test_without_validation_text_the_last_model_is_the_one(numbers, seq2seq, tmp
         seq2seq, numbers / "numbers.yaml", run, "--set", "data.valid=null", "--device", "cpu"
     )
     assert result.exit_code == 0
-    last = load_file(run / "checkpoint" / "weights.safetensors")
+    last = load_file(last_checkpoint(run) / "weights.safetensors")
     best = load_file(run / "model.safetensors")
     assert all(best[name].equal(last[name]) for name in last)
     assert seq2seq("eval", run).exit_code == 2
@@ -384,8 +384,8 @@ def test_a_run_stopped_before_any_validation_can_be_used_and_continued(
         assert train_short(seq2seq, numbers / "numbers.yaml", run).exit_code == 130
     result = seq2seq("translate", run, "1")
     assert result.exit_code == 2
-    assert "no model.safetensors yet; --last takes the last checkpoint" in result.stderr
-    assert seq2seq("translate", run, "--last", "1").exit_code == 0
+    assert "no model.safetensors yet; --model last takes the last checkpoint" in result.stderr
+    assert seq2seq("translate", run, "--model", "last", "1").exit_code == 0
 
 
 def test_sigterm_saves_and_exits_with_its_own_status(numbers, seq2seq, tmp_path, monkeypatch):

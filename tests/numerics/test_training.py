@@ -18,7 +18,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training import loss as loss_module
-from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from seq2seq_cli.training.checkpoint import TrainingState, load_last_checkpoint, save_checkpoint
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
 from seq2seq_cli.training.update import seed_dropout, train_step
@@ -351,19 +351,19 @@ def test_a_checkpoint_restores_weights_optimizer_and_place(tmp_path):
     optimizer = build_optimizer(model, CONFIG)
     torch.manual_seed(7)
     steps(model, optimizer, 1)
-    state = TrainingState(step=5, epoch=2, position=1, best_score=3.5)
+    state = TrainingState(step=5, epoch=2, position=1, best_models=[[4, 3.5]])
     state.window.loss = 1.25
-    save_checkpoint(RunFolder(tmp_path), model, optimizer, state)
+    save_checkpoint(RunFolder(tmp_path), model, optimizer, state, CONFIG)
     expected = steps(model, optimizer, 6)
 
     resumed = build(dropout=0.3)
     optimizer = build_optimizer(resumed, CONFIG)
     torch.manual_seed(99)
-    assert load_checkpoint(tmp_path / "checkpoint", resumed, optimizer) == state
+    assert load_last_checkpoint(RunFolder(tmp_path), resumed, optimizer) == state
     assert steps(resumed, optimizer, 6) == expected
     for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert [path.name for path in tmp_path.rglob("step-*")] == ["step-00000005"]
 
 
 def test_keeping_freed_memory_is_a_no_op_without_glibc(monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
@@ -226,7 +227,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "checkpoint" / "weights.safetensors")
+    return load_file(last_checkpoint(folder) / "weights.safetensors")
 
 
 def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):

@@ -1,0 +1,91 @@
+"""Files that only grow while a run trains: lines of text, and TensorBoard's events."""
+
+import io
+import logging
+import os
+import re
+import time
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary
+
+logger = logging.getLogger(__name__)
+
+
+class GrowingFile:
+    """Appends at once and whole; what finds no room waits, and is written before what follows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting = b""
+
+    def append(self, data: bytes) -> None:
+        is_known = bool(self._waiting)
+        self._waiting += data
+        try:
+            _append(self.path, self._waiting)
+        except OSError as error:
+            if not is_known:
+                logger.warning(f"cannot write {self.path} now ({error}); it will be written later")
+        else:
+            self._waiting = b""
+
+
+class EventFile:
+    """What TensorBoard reads: one file for each start of a run.
+
+    PyTorch's own writer leaves writing to a thread, which a full disk ends.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        """TensorBoard forgets what earlier files have after `step`."""
+        self._file = GrowingFile(_next_event_file(folder))
+        self._write(
+            Event(file_version="brain.Event:2"),
+            Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)),
+        )
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        made = [summary.scalar(*value) for value in values.items()]  # type: ignore[no-untyped-call]
+        self._write(*(Event(step=step, summary=one) for one in made))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Markdown."""
+        made = summary.text(name, text)  # type: ignore[no-untyped-call]
+        self._write(Event(step=step, summary=made))
+
+    def _write(self, *events: Event) -> None:
+        records = io.BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            event.wall_time = time.time()
+            writer.write(event.SerializeToString())
+        self._file.append(records.getvalue())
+
+
+def _next_event_file(folder: Path) -> Path:
+    """TensorBoard reads files in the order of their names: this one is the last of them.
+
+    So it is although the clock may have gone back since the last one was named.
+    """
+    names = [path.name for path in folder.glob("events.out.tfevents.*")]
+    times = [int(match[1]) for name in names if (match := re.match(r"\D+\.(\d+)", name))]
+    return folder / f"events.out.tfevents.{max([int(time.time()), *(t + 1 for t in times)]):010}.0"
+
+
+def _append(path: Path, data: bytes) -> None:
+    """All of it, or on an OSError nothing."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,93 @@
+"""What a run leaves on the disk while it trains: the best models, and checkpoints.
+
+A disk that is full, or gone for a while, ends nothing: training goes on, it is said, and what could
+not be written is written as soon as it can be.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq_cli.config import Config
+from seq2seq_cli.model.weights import save_tensors, weights_of
+from seq2seq_cli.option_types import Metric
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoint import TrainingState, save_checkpoint
+
+logger = logging.getLogger(__name__)
+
+LOWER_IS_BETTER: tuple[Metric, ...] = ("loss", "perplexity")
+
+
+class Saver:
+    """The first worker's; a best model always reaches the disk before a checkpoint tells of it."""
+
+    def __init__(
+        self, run: RunFolder, config: Config, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._run = run
+        self._config = config
+        self._model = model
+        self._optimizer = optimizer
+        self._waiting: dict[int, Mapping[str, Tensor]] = {}  # best models not yet on the disk
+
+    def keep_best(self, state: TrainingState) -> None:
+        """This step's model, and those of the other `validation.keep_best` best steps."""
+        self._waiting[state.step] = weights_of(self._model)
+        try:
+            self._write_best(state)
+        except OSError as error:
+            self._waiting[state.step] = {
+                name: tensor.clone() for name, tensor in self._waiting[state.step].items()
+            }
+            logger.warning(f"cannot write the best model yet ({error}); it is kept in memory")
+
+    def save(self, state: TrainingState, *, is_end: bool) -> None:
+        """A checkpoint; without validation text the last model too, as the best one.
+
+        At the end of a run, raises OSError when it cannot be written.
+        """
+        if self._config.data.valid is None:
+            self._waiting[state.step] = weights_of(self._model)
+        try:
+            self._write_best(state)
+            save_checkpoint(self._run, self._model, self._optimizer, state, self._config.training)
+        except OSError as error:
+            if is_end:
+                raise
+            last = next(iter(self._run.all_checkpoints()))
+            logger.warning(
+                f"cannot write the checkpoint of step {state.step:,} ({error}); training goes on, "
+                f"the last checkpoint is that of step {last:,}"
+            )
+
+    def _write_best(self, state: TrainingState) -> None:
+        """What waits, of what still is among the best; others are taken away."""
+        best = [int(step) for step, _ in state.best_models]
+        if self._config.validation.keep_best > 1:
+            for step in best:
+                if step in self._waiting:
+                    self._run.best.mkdir(exist_ok=True)
+                    save_tensors(self._waiting[step], self._run.best_model(step))
+            for step, path in self._run.all_best_models().items():
+                if step not in best:
+                    path.unlink()
+        newest = state.best_step if best else state.step
+        if newest in self._waiting:
+            save_tensors(self._waiting[newest], self._run.model)
+        self._waiting.clear()
+
+
+def note_score(state: TrainingState, score: float, config: Config) -> bool:
+    """Count a validation; whether its model is one of those to keep."""
+    if math.isfinite(score):  # a score that is no number is never better
+        sign = 1 if config.validation.metric in LOWER_IS_BETTER else -1
+        state.best_models.append([state.step, score])
+        state.best_models.sort(key=lambda one: (sign * one[1], one[0]))
+        del state.best_models[config.validation.keep_best :]
+    is_best = state.best_step == state.step
+    state.validations_without_best = 0 if is_best else state.validations_without_best + 1
+    return any(step == state.step for step, _ in state.best_models)

@@ -1,0 +1,71 @@
+"""A new run that starts from the model of another one: fine-tuning."""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from seq2seq_cli.config import Config
+from seq2seq_cli.config_file import flatten, yaml_text
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.training.preparation import Prepared
+
+logger = logging.getLogger(__name__)
+
+_MAY_DIFFER = ("dropout", "attention_dropout", "activation_dropout", "tie_embeddings")
+
+
+def start_from(source: Path, config: Config, prepared: Prepared) -> None:
+    """Give the fresh model the best weights of the run folder `source`, and say what fitted.
+
+    A vector that belongs to a token goes to the token of the same text; tokens that only the new
+    vocabulary has keep their fresh vectors. Raises UserError when the models differ in more than
+    their vocabularies.
+    """
+    other = Translator.load(source, "cpu", exact=True)
+    theirs, ours = flatten(other.config.model), flatten(config.model)
+    for name, value in ours.items():
+        if name not in _MAY_DIFFER and theirs[name] != value:
+            raise UserError(
+                f"--from {source}: its model.{name} is {yaml_text(theirs[name])}, "
+                f"this config's {yaml_text(value)}; they must be the same"
+            )
+    old, new = other.model, prepared.model
+    with torch.no_grad():
+        weights = dict(old.named_parameters())
+        for name, parameter in new.named_parameters():
+            if not name.startswith(("src_embedding.", "tgt_embedding.", "projection.")):
+                parameter.copy_(weights[name])
+    sides = zip(("source", "target"), other.tokenizers, prepared.tokenizers, strict=True)
+    for side, old_tokenizer, new_tokenizer in sides:
+        is_src = side == "source"
+        pairs = _same_pieces(old_tokenizer, new_tokenizer)
+        _copy_rows(
+            old.src_embedding if is_src else old.tgt_embedding,
+            new.src_embedding if is_src else new.tgt_embedding,
+            pairs,
+        )
+        if not is_src:
+            _copy_rows(old.projection, new.projection, pairs)
+        fresh = len(new_tokenizer) - len(pairs)
+        logger.info(
+            f"{side} vocabulary: {len(pairs):,} of {len(new_tokenizer):,} tokens are those of "
+            f"{source}; {fresh:,} are new and begin at random"
+        )
+
+
+def _same_pieces(old: Tokenizer, new: Tokenizer) -> list[tuple[int, int]]:
+    """Ids of the same text, in the old and in the new vocabulary."""
+    places = {piece: i for i, piece in enumerate(old.pieces())}
+    return [(places[piece], i) for i, piece in enumerate(new.pieces()) if piece in places]
+
+
+def _copy_rows(
+    old: nn.Embedding | nn.Linear, new: nn.Embedding | nn.Linear, pairs: list[tuple[int, int]]
+) -> None:
+    rows_from, rows_to = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    with torch.no_grad():
+        new.weight[rows_to.to(new.weight.device)] = old.weight[rows_from].to(new.weight.device)

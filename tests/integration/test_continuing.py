@@ -1,0 +1,292 @@
+"""Runs that go on: exactly, with changes that were allowed, from damage, and one at a time."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from commands import Command, last_checkpoint
+from number_task import number_pairs, numbers_config, write_config, write_pairs
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.data.batches import Epochs
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training import logs, loop, saving, verification
+
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    """A validation every 8 updates, a checkpoint every 4, 28 updates an epoch."""
+    folder = tmp_path_factory.mktemp("numbers")
+    settings = numbers_config(
+        folder, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=4, device="cpu"
+    )
+    settings["validation"] = {"every": 8, "unit": "steps", "metric": "loss", "decode": False}
+    return write_config(folder, settings)
+
+
+@pytest.fixture(scope="module")
+def whole(config, seq2seq: Command) -> Path:
+    """The run that nothing disturbed."""
+    run = config.parent / "whole"
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    return run
+
+
+def option(name: str, value: object) -> tuple[str, str]:
+    return ("--set", f"training.{name}={value}")
+
+
+def begun(config: Path, run: Path, steps: int) -> Path:
+    """A run that was left after so many updates."""
+    loop.train(load_config(config), run, until=steps)
+    return run
+
+
+def must_be_equal(run: Path, whole: Path) -> None:
+    assert not any(verification.differences(RunFolder(run), RunFolder(whole)).values())
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    config, whole, seq2seq, tmp_path, name
+):
+    original = begun(config, tmp_path / "original", 13)
+    generator = random.Random(name)
+    for number in range(3):
+        run = shutil.copytree(original, tmp_path / str(number))
+        path = last_checkpoint(run) / name
+        content = bytearray(path.read_bytes())
+        place = generator.randrange(len(content))
+        if number:
+            content[place] ^= 1 << generator.randrange(8)
+        else:
+            del content[place:]
+        path.write_bytes(content)
+        result = seq2seq("train", config, "--run-dir", run)
+        assert result.exit_code == 0, result.stderr
+        assert "looking for the checkpoint before it" in result.stderr
+        must_be_equal(run, whole)
+
+
+def test_a_folder_in_use_is_locked_against_a_second_trainer(config, seq2seq, tmp_path):
+    run = tmp_path / "run"
+    with RunFolder(run).locked():
+        result = seq2seq("train", config, "--run-dir", run)
+        assert (result.exit_code, list(run.iterdir())) == (2, [])
+        assert "another process is training in" in result.stderr
+    assert not run.exists()  # it stayed empty
+    assert seq2seq("train", config, "--run-dir", run, *option("max_steps", 8)).exit_code == 0
+
+
+def test_checkpoints_and_models_are_kept_as_asked(config, seq2seq, tmp_path):
+    run = tmp_path / "run"
+    kept = (*option("keep_last", 3), *option("keep_every", 8), "--set", "validation.keep_best=2")
+    assert seq2seq("train", config, "--run-dir", run, *kept).exit_code == 0
+    assert list(RunFolder(run).all_checkpoints()) == [24, 20, 16, 8, 0]
+    assert list(RunFolder(run).all_best_models()) == [24, 16]
+    best = load_file(run / "model.safetensors")
+    assert all(best[n].equal(t) for n, t in load_file(RunFolder(run).best_model(24)).items())
+    for which in ("best", "last", "8", "16"):
+        assert seq2seq("translate", run, "--model", which, "1 2").exit_code == 0
+    result = seq2seq("translate", run, "--model", "9", "1 2")
+    assert result.exit_code == 2
+    assert "valid: best, last, or a step that was kept: 0, 8, 16, 20, 24" in result.stderr
+
+
+def test_what_changed_must_be_allowed_and_some_things_cannot(config, seq2seq, tmp_path):
+    run = begun(config, tmp_path / "run", 8)
+    train = ("train", config, "--run-dir", run)
+    changed = (*option("lr", 0.001), *option("seed", 7))
+    refused = seq2seq(*train, *changed)
+    assert refused.exit_code == 2
+    assert "allow it with --allow-changed OPTION" in refused.stderr
+    assert "training.lr: 0.005 in the run, 0.001 now" in refused.stderr
+    refused = seq2seq(*train, *changed, "--allow-changed", "training")
+    assert refused.exit_code == 2
+    assert "training.lr" not in refused.stderr
+    assert "training.seed: 1 in the run, 7 now; this cannot change in a run" in refused.stderr
+    assert "no such option" in seq2seq(*train, "--allow-changed", "training.rl").stderr
+    allowed = (*option("lr", 0.001), "--allow-changed", "training.lr")
+    assert seq2seq(*train, *allowed).exit_code == 0
+    rates = [
+        json.loads(line).get("train/lr")
+        for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert max(filter(None, rates[4:])) < 0.0011
+    assert seq2seq(*train, *option("lr", 0.001)).exit_code == 0  # now it is the run's own
+
+
+def test_other_tokens_per_batch_lose_no_pair_and_repeat_none(
+    config, seq2seq, tmp_path, monkeypatch
+):
+    """In the middle of an epoch, twice."""
+    seen: list[np.ndarray] = []
+    real = Epochs.batches
+
+    def noting(self, epoch, position, count, earlier=()):
+        if epoch == 1:
+            seen.extend(self.plan(epoch, earlier)[position : position + count])
+        return real(self, epoch, position, count, earlier)
+
+    monkeypatch.setattr(Epochs, "batches", noting)
+    run = begun(config, tmp_path / "run", 7)
+    for steps, tokens in ((11, 256), (80, 700)):
+        given = (*option("max_steps", steps), *option("tokens_per_batch", tokens))
+        assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 2
+        given = (*given, "--allow-changed", "training.tokens_per_batch")
+        result = seq2seq("train", config, "--run-dir", run, *given)
+        assert result.exit_code == 0
+        assert "the rest of this epoch is what it has not seen yet" in result.stderr
+    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(3_000))
+
+
+def test_an_end_by_epochs_stays_the_end_after_a_change(config, seq2seq, tmp_path):
+    run = begun(config, tmp_path / "run", 9)
+    given = (
+        *option("max_steps", 1_000),
+        *option("max_epochs", 1),
+        *option("tokens_per_batch", 256),
+    )
+    given = (*given, "--allow-changed", "training.tokens_per_batch")
+    assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 0
+    state = json.loads((last_checkpoint(run) / "state.json").read_text())
+    assert (state["epoch"], state["position"]) == (2, 0)
+
+
+def test_other_text_begins_a_new_epoch_when_it_is_allowed(seq2seq, tmp_path):
+    settings = numbers_config(tmp_path, max_steps=10, warmup_steps=4, device="cpu")
+    settings["validation"] |= {"every": 4, "decode": False}
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    write_pairs(tmp_path, "train", number_pairs(3_000, seed=5))
+    more = ("train", config, "--run-dir", run, *option("max_steps", 12))
+    assert "go on with --allow-changed data.train" in seq2seq(*more).stderr
+    result = seq2seq(*more, "--allow-changed", "data.train")
+    assert result.exit_code == 0
+    assert "a new epoch begins with it" in result.stderr
+    state = json.loads((last_checkpoint(run) / "state.json").read_text())
+    assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
+    assert seq2seq(*more).exit_code == 0  # now it is the run's own
+
+
+def test_a_run_can_start_from_another_ones_model(config, whole, seq2seq, tmp_path):
+    """Digits that the other never saw are new; what is frozen stays as it was there."""
+    pairs = [(f"{a} 11", f"{b} eleven") for a, b in number_pairs(400, seed=3)]
+    settings = yaml.safe_load(config.read_text())
+    settings["data"] = {"train": write_pairs(tmp_path, "train", pairs)}
+    settings["training"] |= {"max_steps": 5, "warmup_steps": 0, "freeze": ["encoder"]}
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_every", 1))
+    assert result.exit_code == 0, result.stderr
+    assert "source vocabulary: 14 of 15 tokens are those of" in result.stderr
+    assert "1 are new and begin at random" in result.stderr
+    theirs = load_file(whole / "model.safetensors")
+    first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")
+    last = load_file(last_checkpoint(run) / "weights.safetensors")
+    for name, tensor in theirs.items():
+        if "embedding" not in name:
+            assert first[name].equal(tensor)
+            assert last[name].equal(tensor) == name.startswith("encoder"), name
+    new, old = ([line.split("\t")[0] for line in _pieces(folder)] for folder in (run, whole))
+    for piece in old:
+        assert first["src_embedding.weight"][new.index(piece)].equal(
+            theirs["src_embedding.weight"][old.index(piece)]
+        )
+    again = ("train", config, "--run-dir", run, *option("max_steps", 6))
+    assert seq2seq(*again, "--from", whole).exit_code == 0
+    result = seq2seq(*again, "--from", tmp_path / "other")
+    assert result.exit_code == 2
+    assert "did not start from" in result.stderr
+
+
+def _pieces(run: Path) -> list[str]:
+    from seq2seq_cli.text.tokenizer import Tokenizer
+
+    return Tokenizer.load(run / "src.model").pieces()
+
+
+def test_another_shape_is_no_start(config, whole, seq2seq, tmp_path):
+    other = ("--set", "model.d_ff=32", "--from", whole)
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *other)
+    assert result.exit_code == 2
+    assert "its model.d_ff is 64, this config's 32; they must be the same" in result.stderr
+
+
+def test_a_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
+    run = tmp_path / "run"
+    reuse = ("--set", f"tokenizer.reuse={whole}", *option("max_steps", 8))
+    assert seq2seq("train", config, "--run-dir", run, *reuse).exit_code == 0
+    for name in ("src.model", "tgt.model"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+    missing = ("--set", f"tokenizer.reuse={tmp_path / 'nothing'}")
+    assert seq2seq("train", config, "--run-dir", tmp_path / "b", *missing).exit_code == 2
+
+
+def test_freezing_everything_is_refused(config, seq2seq, tmp_path):
+    everything = option("freeze", "[embeddings, encoder, decoder, projection]")
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *everything)
+    assert result.exit_code == 2
+    assert "leaves nothing that learns" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, monkeypatch):
+    """Nothing can be written from the 5th to the 17th update: two best models."""
+    state = {"full": False}
+
+    def failing(real):
+        def write(*arguments, **options):
+            if state["full"]:
+                raise OSError(28, "No space left on device")
+            return real(*arguments, **options)
+
+        return write
+
+    real_advance = loop.advance
+
+    def advance(place, *rest):
+        real_advance(place, *rest)
+        state["full"] = 5 <= place.step <= 17
+
+    monkeypatch.setattr(loop, "advance", advance)
+    monkeypatch.setattr(saving, "save_tensors", failing(saving.save_tensors))
+    monkeypatch.setattr(saving, "save_checkpoint", failing(saving.save_checkpoint))
+    monkeypatch.setattr(logs, "_append", failing(logs._append))
+    run = tmp_path / "run"
+    result = seq2seq("train", config, "--run-dir", run)
+    assert result.exit_code == 0
+    assert "cannot write the best model yet" in result.stderr
+    assert "the last checkpoint is that of step 4" in result.stderr
+    must_be_equal(run, whole)
+    events = EventAccumulator(str(run)).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(3, STEPS + 1, 3))
+
+
+def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
+    run = begun(config, tmp_path / "run", 10)
+    monkeypatch.setattr(logs.time, "time", lambda: 1_000.0)
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    must_be_equal(run, whole)
+    events = EventAccumulator(str(run)).Reload()
+    assert [event.step for event in events.Scalars("valid/loss")] == [8, 16, 24]
+
+
+def test_verify_resume_proves_it_and_would_find_a_difference(config, whole, seq2seq, tmp_path):
+    result = seq2seq("verify-resume", config, "--steps", 11, "--interruptions", 2)
+    assert result.exit_code == 0, result.stdout + result.stderr
+    assert "continuing is exact here" in result.stdout
+    other = tmp_path / "other"
+    assert seq2seq("train", config, "--run-dir", other, *option("seed", 2)).exit_code == 0
+    found = verification.differences(RunFolder(other), RunFolder(whole))
+    assert "differ, by" in found["weights"]
+    assert "differ, by" in found["best model"]
+    assert found["metrics"].startswith("first at step 3")
+    assert seq2seq("verify-resume", config, "--steps", STEPS + 1).exit_code == 2
