@@ -94,8 +94,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """While the block runs nobody else may train here; the lock dies with the process.
 
-        Makes the folder, and takes it away again if it stays empty. Raises UserError if another
-        process has the lock.
+        Makes the folder, and takes it away again if it stays empty; takes away what a killed
+        process left half-written. Raises UserError if another process has the lock.
         """
         if not self.is_started:
             self.must_be_free()
@@ -103,6 +103,9 @@ class RunFolder:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             self._lock(descriptor)
+            for part in self.path.glob("**/*.part"):
+                if part.is_file():
+                    part.unlink()
             try:
                 yield
             finally:

@@ -120,7 +120,12 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(self.format(record), file=sys.stderr)
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a full disk behind a redirected stderr ends no training
+            pass
 
 
 def _log_to_stderr() -> None:

@@ -125,7 +125,12 @@ def load_checkpoint(
 
 
 def _take_old_away(run: RunFolder, step: int, config: TrainingConfig) -> None:
-    """All but the last ones and every n-th; also those of later steps, which were damaged."""
+    """All but the last ones and every n-th; also those of later steps, which were damaged.
+
+    And what a killed process left half-written.
+    """
+    for part in run.checkpoints.glob("*.part"):
+        shutil.rmtree(part, ignore_errors=True)
     older = [earlier for earlier in run.all_checkpoints() if earlier <= step]
     for number, folder in run.all_checkpoints().items():
         is_nth = config.keep_every is not None and number % config.keep_every == 0

@@ -1,0 +1,260 @@
+"""Train while everything goes wrong, and end where the undisturbed run ends, bit for bit.
+
+python tests/faults/kills.py [--faults 240] [--seed 1] [--fresh 0]
+
+Runs are killed (at random moments, and in the middle of writing), asked to stop, left without
+room on the disk, given damaged checkpoints and a clock that goes back; after every fault the same
+command is given again. When a run is through, its weights, optimizer, state, best model, logs and
+TensorBoard points must be those of the run that nothing disturbed; then the next one begins.
+
+A process is a fork of this one, which has imported everything, so that hundreds fit into minutes;
+with --fresh N so many more are new processes of the command itself.
+"""
+
+import argparse
+import functools
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+from number_task import numbers_config, write_config
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from seq2seq_cli.cli import app
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training import loop, verification
+
+STEPS = 40
+FINISHED, REFUSED = 0, 2
+Fault = Callable[[random.Random], None]  # prepares the process that will suffer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--faults", type=int, default=240)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fresh", type=int, default=0)
+    given = parser.parse_args()
+    chance = random.Random(given.seed)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="seq2seq-faults-") as name:
+        folder = Path(name)
+        os.environ["SEQ2SEQ_CACHE"] = str(folder / "cache")
+        config = make_config(folder)
+        whole = folder / "whole"
+        started = time.monotonic()
+        assert wait(fork(config, whole, lambda: None)) == FINISHED
+        seconds = time.monotonic() - started
+        suffered: Counter[str] = Counter()
+        runs = 0
+        while suffered.total() < given.faults:
+            runs += 1
+            run = folder / f"run-{runs}"
+            suffered += train_through_faults(config, run, seconds, chance)
+            must_be_equal(run, whole)
+            print(f"run {runs} is equal, after {suffered.total()} faults", flush=True)
+        if given.fresh:
+            suffered["kill -9, new process"] = kill_fresh_processes(
+                config, folder / "fresh", given.fresh, chance
+            )
+            must_be_equal(folder / "fresh", whole)
+    for what, count in suffered.most_common():
+        print(f"{count:5}  {what}")
+    print(f"{runs} runs, seed {given.seed}: every one ended as the undisturbed one, bit for bit")
+
+
+def make_config(folder: Path) -> Path:
+    """Checkpoints after every other update, logged points and validations out of step with them."""
+    settings = numbers_config(
+        folder, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=2, device="cpu",
+        workers=1, accumulation=2, tokens_per_batch=1_000,
+    )  # fmt: skip
+    settings["model"]["dropout"] = 0.1
+    settings["validation"] = {
+        "every": 7, "unit": "steps", "metric": "loss", "decode": False, "keep_best": 2,
+    }  # fmt: skip
+    return write_config(folder, settings)
+
+
+def train_through_faults(
+    config: Path, run: Path, seconds: float, chance: random.Random
+) -> Counter[str]:
+    """Give the command again and again until the run is finished; `seconds` is what it needs."""
+    suffered: Counter[str] = Counter()
+    while True:
+        name = chance.choice(list(FAULTS))
+        damage(run, chance) if name == DAMAGE and can_be_damaged(run) else None
+        process = fork(config, run, functools.partial(FAULTS[name], chance, seconds))
+        status = wait(process)
+        suffered[name] += 1
+        if status == FINISHED:
+            return suffered
+        assert status in (REFUSED, 128 + signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM), status
+        assert status != REFUSED or name == FULL, "only a full disk may end the command"
+
+
+def fork(config: Path, run: Path, prepare: Callable[[], None]) -> int:
+    """A process that gives the command, after `prepare`; its output goes nowhere."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        prepare()
+        app(["train", str(config), "--run-dir", str(run)], standalone_mode=True)
+    except SystemExit as end:
+        os._exit(int(end.code or 0))
+    finally:
+        os._exit(99)
+
+
+def wait(process: int) -> int:
+    """The exit status; that of a signal is negative."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def later(seconds: float, action: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+
+
+def kill_at_a_random_moment(chance: random.Random, seconds: float) -> None:
+    later(chance.uniform(0, 0.6 * seconds), lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def kill_in_the_middle_of_writing(chance: random.Random, seconds: float) -> None:
+    """Before, during or after one of the calls that change the run folder."""
+    left = chance.randrange(1, 150)
+
+    def deadly(real: Callable[..., object], halve: bool) -> Callable[..., object]:
+        def call(*arguments, **options):
+            nonlocal left
+            left -= 1
+            if left == 0 and halve:
+                target, data = arguments
+                real(target, data[: len(data) // 2])
+            elif left == 0 and chance.random() < 0.5:
+                real(*arguments, **options)
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **options)
+
+        return call
+
+    for owner, name in (
+        (os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir"), (os, "unlink"),
+        (os, "rmdir"), (os, "write"), (Path, "write_bytes"),
+    ):  # fmt: skip
+        setattr(owner, name, deadly(getattr(owner, name), name in ("write", "write_bytes")))
+
+
+def ask_to_stop(chance: random.Random, seconds: float) -> None:
+    later(chance.uniform(0, seconds), lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def fill_the_disk_for_a_while(chance: random.Random, seconds: float) -> None:
+    """No file may grow beyond a few bytes: writing fails in the middle."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    begin = chance.uniform(0, seconds)
+    room = chance.choice([0, 100, 5_000])
+    later(begin, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard)))
+    end = begin + chance.uniform(0, seconds / 2)
+    later(end, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
+    real_advance = loop.advance
+
+    def advance(*arguments):  # slower, so that the disk is full for several updates
+        real_advance(*arguments)
+        time.sleep(seconds / STEPS / 4)
+
+    loop.advance = advance
+
+
+def set_the_clock_back(chance: random.Random, seconds: float) -> None:
+    real_time, shift = time.time, chance.uniform(60, 1e8)
+    time.time = lambda: real_time() - shift
+    kill_at_a_random_moment(chance, seconds)
+
+
+def can_be_damaged(run: Path) -> bool:
+    return len(RunFolder(run).all_checkpoints()) > 1
+
+
+def damage(run: Path, chance: random.Random) -> None:
+    """Cut a file of the last checkpoint, or turn one bit of it."""
+    newest = next(iter(RunFolder(run).all_checkpoints().values()))
+    path = chance.choice(sorted(newest.iterdir()))
+    content = bytearray(path.read_bytes())
+    place = chance.randrange(len(content))
+    if chance.random() < 0.3:
+        del content[place:]
+    else:
+        content[place] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+DAMAGE, FULL = "last checkpoint damaged, then kill -9", "full disk for a while"
+FAULTS: dict[str, Callable[[random.Random, float], None]] = {
+    "kill -9 at a random moment": kill_at_a_random_moment,
+    "kill -9 while writing": kill_in_the_middle_of_writing,
+    "SIGTERM": ask_to_stop,
+    FULL: fill_the_disk_for_a_while,
+    DAMAGE: kill_at_a_random_moment,
+    "clock set back, then kill -9": set_the_clock_back,
+}
+
+
+def kill_fresh_processes(config: Path, run: Path, count: int, chance: random.Random) -> int:
+    """As a user's machine would: a new interpreter each time."""
+    command = [sys.executable, "-m", "seq2seq_cli", "train", str(config), "--run-dir", str(run)]
+    killed = 0
+    while killed < count:
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(chance.uniform(2, 6))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            killed += 1
+        if process.wait() == FINISHED:
+            break
+    subprocess.run(command, stderr=subprocess.DEVNULL, check=True)
+    return killed
+
+
+def must_be_equal(run: Path, whole: Path) -> None:
+    found = verification.differences(RunFolder(run), RunFolder(whole))
+    assert not any(found.values()), found
+    for name in ("train/loss", "valid/loss"):
+        ours, theirs = (points_of(folder, name) for folder in (run, whole))
+        assert ours == theirs, (name, ours, theirs)
+    names, expected = ({path.name for path in files_of(folder)} for folder in (run, whole))
+    assert names == expected, names ^ expected
+
+
+def points_of(run: Path, name: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def files_of(run: Path) -> list[Path]:
+    """But for events, of which every start has a file."""
+    return [path for path in run.rglob("*") if "tfevents" not in path.name]
+
+
+if __name__ == "__main__":
+    main()
