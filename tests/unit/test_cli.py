@@ -10,7 +10,8 @@ from typer.main import get_command
 from seq2seq_cli.cli import ENVIRONMENT, app
 
 VERBS = {
-    "train": {"config", "run_dir", "overrides", "device"},
+    "train": {"config", "run_dir", "source", "allow_changed", "overrides", "device"},
+    "verify-resume": {"config", "steps", "interruptions", "overrides", "device"},
     "translate": {
         "run_dir",
         "sentences",
@@ -33,7 +34,7 @@ VERBS = {
         "workers",
         "overrides",
         "device",
-        "last",
+        "model",
     },
     "eval": {
         "run_dir",
@@ -44,7 +45,7 @@ VERBS = {
         "as_json",
         "overrides",
         "device",
-        "last",
+        "model",
     },
     "score": {
         "run_dir",
@@ -55,9 +56,9 @@ VERBS = {
         "as_json",
         "overrides",
         "device",
-        "last",
+        "model",
     },
-    "export": {"run_dir", "output", "file_format", "last"},
+    "export": {"run_dir", "output", "file_format", "model"},
     "vocab": {"config", "output", "overrides"},
     "check": {"config", "overrides", "device"},
     "bench translate": {
