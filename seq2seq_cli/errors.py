@@ -16,5 +16,8 @@ class Interrupted(Exception):
     """
 
     def __init__(self, message: str, exit_status: int) -> None:
-        super().__init__(message)
+        super().__init__(message, exit_status)  # both, so that it passes between processes
         self.exit_status = exit_status
+
+    def __str__(self) -> str:
+        return str(self.args[0])

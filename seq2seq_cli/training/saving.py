@@ -51,7 +51,7 @@ class Saver:
         At the end of a run, raises OSError when it cannot be written.
         """
         if self._config.data.valid is None:
-            self._waiting[state.step] = weights_of(self._model)
+            self._waiting = {state.step: weights_of(self._model)}
         try:
             self._write_best(state)
             save_checkpoint(self._run, self._model, self._optimizer, state, self._config.training)
