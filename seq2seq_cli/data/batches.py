@@ -164,10 +164,24 @@ class Epochs:
     def padding(self) -> float:
         """Share of an epoch's positions, both sides together, that is padding."""
         src, tgt = self._lengths
-        positions = sum(
-            len(pairs) * int(src[pairs].max() + tgt[pairs].max()) for pairs in self._plan
-        )
+        positions = sum(map(self._num_positions, self._plan))
         return 1 - int(src.sum(dtype=np.int64) + tgt.sum(dtype=np.int64)) / positions
+
+    def extremes(self) -> list[Batch]:
+        """Of an epoch the batch of most positions, and that of the longest sentence.
+
+        The one needs the most memory for layers, the other for attention.
+        """
+        longer_side = np.maximum(*self._lengths)
+        most_positions = max(self._plan, key=self._num_positions)
+        longest = max(self._plan, key=lambda pairs: int(longer_side[pairs].max()))
+        found = [most_positions] if longest is most_positions else [most_positions, longest]
+        return [make_batch(self._store, pairs) for pairs in found]
+
+    def _num_positions(self, pairs: Indices) -> int:
+        """Of both sides of a batch, padding included."""
+        src, tgt = self._lengths
+        return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
     def _plan_of(self, epoch: int) -> Plan:
         return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch)
