@@ -168,14 +168,18 @@ class Epochs:
         return 1 - int(src.sum(dtype=np.int64) + tgt.sum(dtype=np.int64)) / positions
 
     def extremes(self) -> list[Batch]:
-        """Of an epoch the batch of most positions, and that of the longest sentence.
+        """The batch of an epoch that needs the most memory for layers, and that for attention.
 
-        The one needs the most memory for layers, the other for attention.
+        That is the one of most positions, and the one of most pairs of positions.
         """
         longer_side = np.maximum(*self._lengths)
-        most_positions = max(self._plan, key=self._num_positions)
-        longest = max(self._plan, key=lambda pairs: int(longer_side[pairs].max()))
-        found = [most_positions] if longest is most_positions else [most_positions, longest]
+
+        def num_looks(pairs: Indices) -> int:
+            return len(pairs) * int(longer_side[pairs].max()) ** 2
+
+        largest = max(self._plan, key=self._num_positions)
+        longest = max(self._plan, key=num_looks)
+        found = [largest] if longest is largest else [largest, longest]
         return [make_batch(self._store, pairs) for pairs in found]
 
     def _num_positions(self, pairs: Indices) -> int:

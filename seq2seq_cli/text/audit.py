@@ -1,7 +1,7 @@
 """What `check` says of a text: counts, suspicions, and the first lines of each kind.
 
-Memory grows with the text by some 25 bytes a line (hashes that find repeated lines, and ratios of
-lengths), and for a moment by four times that.
+Memory grows with the text by 24 bytes a line (hashes that find repeated lines, and ratios of
+lengths), for a moment by some 100.
 """
 
 import itertools
@@ -63,7 +63,7 @@ class Finding:
 class SideAudit:
     """One side of all pairs that can be read and have no empty side."""
 
-    tokens: int  # without EOS
+    tokens: int  # EOS included, as in batches
     unknown: int
     scripts: dict[str, float]  # shares of the letters, counting a letter once a line
     main_scripts: list[str]
@@ -183,11 +183,11 @@ class _Side:
         self._findings = {name: Finding() for name in ("mojibake", "not_nfc", "unknown")}
 
     def add(self, line: int, text: str, ids: list[int]) -> None:
-        kinds = Counter(found for found in map(kind, set(text)) if found)
+        kinds = Counter(filter(None, map(kind, set(text))))
         self._letters.update(kinds)
         self._by_kinds.setdefault(frozenset(kinds), Finding()).add(line, text)
         unknown = ids.count(UNK_ID)
-        self._tokens += len(ids)
+        self._tokens += len(ids) + 1
         self._unknown += unknown
         suspicions = {
             "mojibake": looks_like_mojibake(text),

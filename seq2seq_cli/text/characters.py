@@ -7,7 +7,13 @@ import unicodedata
 # Among the scripts of a line: signs of trouble, which no script is called.
 CONTROL, REPLACEMENT = "control", "replacement"
 
-_SCRIPTS = {"CJK": "Han", "HIRAGANA": "Kana", "KATAKANA": "Kana", "KATAKANA-HIRAGANA": "Kana"}
+_SCRIPTS = {
+    "CJK": "Han",
+    "IDEOGRAPHIC": "Han",
+    "HIRAGANA": "Kana",
+    "KATAKANA": "Kana",
+    "KATAKANA-HIRAGANA": "Kana",
+}
 _WIDTHS = {"FULLWIDTH", "HALFWIDTH"}
 _NO_SCRIPTS = {"MODIFIER", "MICRO", "FEMININE", "MASCULINE", "MATHEMATICAL", "DOUBLE-STRUCK"}
 _BYTE_ORDER_MARK = "\ufeff"

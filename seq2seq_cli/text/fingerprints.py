@@ -32,7 +32,7 @@ class Overlap:
 
 
 class Fingerprints:
-    """Of every line the 64-bit hashes of source and pair: 16 bytes, four times that to compare.
+    """Of every line the 64-bit hashes of source and pair: 16 bytes, 100 while comparing.
 
     Case, white space and compatible characters make no difference.
     """

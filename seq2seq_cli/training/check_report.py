@@ -44,7 +44,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class LongestBatches:
-    """The batch of most positions and that of the longest sentence, if they are two."""
+    """The batch of most positions and that of most work for attention, if they are two."""
 
     shapes: list[Shape]
     seconds: float  # of an update from one of them, at most
@@ -119,7 +119,7 @@ class Report:
     def _of_the_updates(self) -> Iterator[tuple[str, str]]:
         longest, pace = self.longest_batches, self.pace
         shapes = " and ".join(
-            f"{shape.pairs:,} × {shape.src_positions:,} + {shape.tgt_positions:,}"
+            f"{shape.pairs:,} × ({shape.src_positions:,} + {shape.tgt_positions:,})"
             for shape in longest.shapes
         )
         yield (
@@ -146,10 +146,8 @@ class Report:
     def _of_text(self, name: str, text: TextAudit) -> Iterator[Warned]:
         def of_lines(where: str, finding: Finding, what: str) -> Iterator[Warned]:
             if finding.count:
-                yield Warned(
-                    f"{where}: {_counted(finding.count, 'line')} ({finding.count / text.lines:.2%}) {what}",
-                    finding.examples,
-                )
+                lines = f"{_counted(finding.count, 'line')} ({finding.count / text.lines:.2%})"
+                yield Warned(f"{where}: {lines} {what}", finding.examples)
 
         for kind, what in _OF_PAIRS.items():
             what = what.format(max_length=self.max_length)
@@ -178,7 +176,7 @@ def _notes(file: FileAudit) -> Iterator[str]:
     if file.byte_order_mark:
         yield f"{file.path} begins with a byte-order mark"
     if file.crlf:
-        yield f"{file.path}: {_counted(file.crlf, 'line')} end in CRLF"
+        yield f"{file.path}: CRLF at the end of {_counted(file.crlf, 'line')}"
     if file.invalid_utf8:
         yield f"{file.path}: {_counted(file.invalid_utf8, 'line')} not UTF-8"
 
