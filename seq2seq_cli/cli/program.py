@@ -106,7 +106,7 @@ def load_config_file(
 
 
 def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus | None":
-    """Text given on the command line; None if there is none."""
+    """Text given on the command line; None if none is. UserError if it is not there."""
     from pydantic import ValidationError
 
     from seq2seq_cli.config import Corpus
@@ -116,7 +116,9 @@ def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus
     if (src is None) != (ref is None) or (pairs and src):
         raise UserError("give --src and --ref, or --pairs alone")
     try:
-        return Corpus(src=src, tgt=ref, pairs=pairs)
+        return Corpus.model_validate(
+            {"src": src, "tgt": ref, "pairs": pairs}, context={"files_must_exist": True}
+        )
     except ValidationError as error:
         raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 

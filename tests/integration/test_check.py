@@ -207,9 +207,8 @@ def test_estimates_add_up(found: dict):
     assert time["seconds_per_epoch"] == pytest.approx(
         time["seconds_per_update"] * training["updates_per_epoch"]
     )
-    assert (
-        0 < found["longest_batches"]["growth_mb"] + 1 <= found["longest_batches"]["peak_memory_mb"]
-    )
+    longest = found["longest_batches"]
+    assert 0 <= longest["growth_mb"] < longest["peak_memory_mb"]
 
 
 def test_unknown_tokens_of_held_out_text_are_counted(clean: Path, seq2seq: Command, tmp_path: Path):
@@ -233,7 +232,24 @@ def test_workers_make_the_same_check(clean: Path, seq2seq: Command):
     assert together["longest_batches"]["shapes"] == alone["longest_batches"]["shapes"]
 
 
-def test_test_text_is_given_whole(clean: Path, seq2seq: Command):
-    result = seq2seq("check", clean, "--src", clean.with_name("test.src"))
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (("--src", "x"), "error: give --src and --ref, or --pairs alone"),
+        (("--pairs", "x.tsv"), "error: there is no file x.tsv"),
+    ],
+)
+def test_test_text_must_be_there(
+    option: tuple[str, str], expected: str, clean: Path, seq2seq: Command
+):
+    """Which is said before anything else is done."""
+    result = seq2seq("check", clean, *option)
     assert result.exit_code == 2
-    assert "give --src and --ref, or --pairs alone" in result.stderr
+    assert result.stderr.splitlines() == [expected]
+
+
+def test_test_text_without_pairs_is_refused(clean: Path, seq2seq: Command, tmp_path: Path):
+    (tmp_path / "empty.tsv").write_text("\t\n")
+    result = seq2seq("check", clean, "--pairs", tmp_path / "empty.tsv")
+    assert result.exit_code == 2
+    assert f"error: no pairs in {tmp_path / 'empty.tsv'}" in result.stderr
