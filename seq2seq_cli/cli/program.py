@@ -13,7 +13,7 @@ from seq2seq_cli import __version__
 from seq2seq_cli.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from seq2seq_cli.config import Config
+    from seq2seq_cli.config import Config, Corpus
 
 # Read when torch is imported: threads that wait for work spin for some 10 µs (with milliseconds,
 # another program on one core slows training sevenfold); large tensors lie on large pages.
@@ -108,6 +108,24 @@ def load_config_file(
 
     given = [*(overrides or []), *([f"training.device={device}"] if device else [])]
     return load_config(path, given, files_must_exist=True)
+
+
+def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus | None":
+    """Text given on the command line; None if none is. UserError if it is not there."""
+    from pydantic import ValidationError
+
+    from seq2seq_cli.config import Corpus
+
+    if not (src or ref or pairs):
+        return None
+    if (src is None) != (ref is None) or (pairs and src):
+        raise UserError("give --src and --ref, or --pairs alone")
+    try:
+        return Corpus.model_validate(
+            {"src": src, "tgt": ref, "pairs": pairs}, context={"files_must_exist": True}
+        )
+    except ValidationError as error:
+        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 
 
 def is_terminal(stream: TextIO) -> bool:

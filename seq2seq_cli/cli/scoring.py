@@ -2,15 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.program import Device, Overrides, RunDir, WhichModel, app
+from seq2seq_cli.cli.program import Device, Overrides, RunDir, WhichModel, app, corpus_of
 from seq2seq_cli.errors import UserError
-
-if TYPE_CHECKING:
-    from seq2seq_cli.config import Corpus
 
 
 @app.command(
@@ -33,7 +30,7 @@ def evaluate(
     model: WhichModel = "best",
 ) -> None:
     """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match."""
-    corpus = _corpus(src, ref, pairs)
+    corpus = corpus_of(src, ref, pairs)
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.evaluation import evaluate_corpus
 
@@ -42,21 +39,6 @@ def evaluate(
     )
     scores = evaluate_corpus(translator, corpus, decode=not loss_only)
     typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
-
-
-def _corpus(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus | None":
-    from pydantic import ValidationError
-
-    from seq2seq_cli.config import Corpus
-
-    if not (src or ref or pairs):
-        return None
-    if (src is None) != (ref is None) or (pairs and src):
-        raise UserError("give --src and --ref, or --pairs alone")
-    try:
-        return Corpus(src=src, tgt=ref, pairs=pairs)
-    except ValidationError as error:
-        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 
 
 @app.command(
@@ -88,7 +70,7 @@ def score(
         raise UserError("--nbest needs --src, and neither --ref nor --pairs")
     if nbest is not None and as_json:
         raise UserError("--nbest prints a list of its own form, not JSON")
-    corpus = _corpus(src, src if nbest else ref, pairs)
+    corpus = corpus_of(src, src if nbest else ref, pairs)
     if corpus is None:
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
     from seq2seq_cli.decoding.rescoring import rescored, scored

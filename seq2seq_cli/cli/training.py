@@ -1,11 +1,19 @@
 """The verbs that read a config: train, vocab, check."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.program import ConfigFile, Device, Overrides, app, load_config_file
+from seq2seq_cli.cli.program import (
+    ConfigFile,
+    Device,
+    Overrides,
+    app,
+    corpus_of,
+    load_config_file,
+)
 
 
 @app.command(
@@ -94,11 +102,26 @@ def vocab(
 @app.command(
     epilog="**Examples**\n\n"
     "seq2seq check configs/quickstart.yaml\n\n"
-    "seq2seq check configs/quickstart.yaml --set data.max_length=20"
+    "seq2seq check configs/quickstart.yaml --src test.de --ref test.en --json"
 )
-def check(config: ConfigFile, overrides: Overrides = None, device: Device = None) -> None:
-    """Read and audit config and text, and summarise the run; nothing is trained."""
-    loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.training.summary import preview
+def check(
+    config: ConfigFile,
+    src: Annotated[Path | None, typer.Option(help="Test sentences, to audit them too.")] = None,
+    ref: Annotated[Path | None, typer.Option(help="Their reference translations.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Instead: a .tsv or .jsonl file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Overrides = None,
+    device: Device = None,
+) -> None:
+    """Audit config and text, try the longest batch, estimate the time; nothing is kept.
 
-    typer.echo(preview(loaded))
+    Warnings do not change the exit status.
+    """
+    test = corpus_of(src, ref, pairs)
+    loaded = load_config_file(config, overrides, device)
+    from seq2seq_cli.training.check import check as check_run
+
+    if (report := check_run(loaded, test)) is not None:
+        typer.echo(
+            json.dumps(report.report(), indent=2, ensure_ascii=False) if as_json else report.page()
+        )

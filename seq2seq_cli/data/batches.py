@@ -181,10 +181,28 @@ class Epochs:
     def padding(self) -> float:
         """Share of an epoch's positions, both sides together, that is padding."""
         src, tgt = self._lengths
-        positions = sum(
-            len(pairs) * int(src[pairs].max() + tgt[pairs].max()) for pairs in self._plan
-        )
+        positions = sum(map(self._num_positions, self._plan))
         return 1 - int(src.sum(dtype=np.int64) + tgt.sum(dtype=np.int64)) / positions
+
+    def extremes(self) -> list[Batch]:
+        """The batch of an epoch that needs the most memory for layers, and that for attention.
+
+        That is the one of most positions, and the one of most pairs of positions.
+        """
+        longer_side = np.maximum(*self._lengths)
+
+        def num_looks(pairs: Indices) -> int:
+            return len(pairs) * int(longer_side[pairs].max()) ** 2
+
+        largest = max(self._plan, key=self._num_positions)
+        longest = max(self._plan, key=num_looks)
+        found = [largest] if longest is largest else [largest, longest]
+        return [make_batch(self._store, pairs) for pairs in found]
+
+    def _num_positions(self, pairs: Indices) -> int:
+        """Of both sides of a batch, padding included."""
+        src, tgt = self._lengths
+        return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
     def _plan_of(self, epoch: int, earlier: EarlierParts) -> Plan:
         pairs = None

@@ -25,7 +25,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
     characters that Unicode calls line ends, and counting them would shift the pairs.
     """
     try:
-        with _open(path) as file:
+        with open_bytes(path) as file:
             yield from _without_ends(file)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is not a whole gzip file") from None
@@ -33,6 +33,11 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"there is no file {path}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a text file") from None
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A text file as it is, but `.gz` unpacked."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def lines_to_translate(path: Path | None) -> Iterator[str]:
@@ -66,10 +71,6 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
         for line in () if first is None else itertools.chain([first], iterator):
             file.write(line.encode("utf-8", errors="replace") + b"\n")
             file.flush()
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _standard_input() -> BinaryIO:

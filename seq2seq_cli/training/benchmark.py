@@ -1,15 +1,10 @@
 """How fast a config trains here, where the time goes, and what the machine could do at most."""
 
 import functools
-import gc
-import resource
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,13 +12,7 @@ from torch import nn
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.beginning import begin
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.processes import work_together
-from seq2seq_cli.training.update import train_step
-from seq2seq_cli.training.workers import Workers
+from seq2seq_cli.training.rehearsal import Rehearsal, peak_memory_mb, rehearse
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
@@ -45,7 +34,7 @@ class Speed:
     ms_forward: float  # loss included, and the gradient of the output layer, which comes with it
     ms_backward: float  # clipping included, and waiting for the other workers
     ms_optimizer: float
-    peak_memory_mb: float  # resident, of all workers
+    peak_memory_mb: float  # of all workers; resident, or allocated on their GPUs
     gflops: float  # of the products with weight matrices; attention and embeddings not counted
     ceiling_fp32_gflops: float  # of square matrix products, all cores
     ceiling_bf16_gflops: float
@@ -92,45 +81,23 @@ def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
 
     None in torchrun's workers but the first.
     """
-    try:
-        return work_together(functools.partial(_measure_in_folder, config, warmup, updates), config)
-    finally:
-        gc.unfreeze()  # what `begin` froze
+    return rehearse(functools.partial(_measure, warmup, updates), config)
 
 
-def _measure_in_folder(config: Config, warmup: int, updates: int, workers: Workers) -> Speed | None:
-    with tempfile.TemporaryDirectory(prefix="seq2seq-bench-") as folder:
-        run = RunFolder(Path(workers.of_the_first(folder)) / "run")
-        speed = _measure(config, run, warmup, updates, workers)
-        return speed if workers.is_first else None
-
-
-def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers: Workers) -> Speed:
-    config, prepared, optimizer, _ = begin(run, config, workers)
+def _measure(warmup: int, updates: int, rehearsal: Rehearsal) -> Speed:
     keep_freed_memory()
-    training, epochs = config.training, prepared.epochs
-    batch_loss = BatchLoss(
-        prepared.model, training.label_smoothing, prepared.use_bf16, training.compile
-    )
-    watch = _Watch(prepared.device, batch_loss, optimizer)
-    parallel = workers.parallel(batch_loss)
+    prepared, workers = rehearsal.prepared, rehearsal.workers
     num_tokens, num_src_tokens, num_positions = [], [], []
     for step in range(1, warmup + updates + 1):
-        watch.start()
-        epoch, number = divmod((step - 1) * training.accumulation, len(epochs))
-        batches = epochs.batches(epoch + 1, number, training.accumulation)
-        watch.note("data")
-        set_lr(optimizer, training, min(step, prepared.total_steps), prepared.total_steps)
-        train_step(parallel, optimizer, batches, training, step, workers)
-        watch.note("optimizer")
+        batches = rehearsal.update(step)
         if step > warmup:
             num_tokens.append(sum(batch.num_tokens for batch in batches))
             num_src_tokens.append(sum(batch.num_src_tokens for batch in batches))
             num_positions.append(sum(batch.num_positions for batch in batches))
-    ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in watch.seconds.items()}
+    ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in rehearsal.seconds.items()}
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     seconds = sum(ms.values()) / 1000 * updates
-    memory = workers.summed(_peak_memory_mb())
+    memory = workers.summed(peak_memory_mb(prepared.device))
     with workers.all_threads():
         devices = workers.count if prepared.device.type == "cuda" else 1
         ceilings = [
@@ -156,42 +123,6 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
         ceiling_fp32_gflops=ceilings[0],
         ceiling_bf16_gflops=ceilings[1],
     )
-
-
-class _Watch:
-    """Seconds of every part of every update, from hooks: what is measured is what trains."""
-
-    def __init__(
-        self, device: torch.device, batch_loss: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> None:
-        self.seconds: dict[str, list[float]] = {}
-        self._device = device
-        self._last = 0.0
-        batch_loss.register_forward_pre_hook(lambda *_: self.note("backward"))
-        batch_loss.register_forward_hook(lambda *_: self.note("forward"))
-        optimizer.register_step_pre_hook(lambda *_: self.note("backward"))
-
-    def start(self) -> None:
-        """Of an update."""
-        for name in ("data", "forward", "backward", "optimizer"):
-            self.seconds.setdefault(name, []).append(0.0)
-        self._last = self._now()
-
-    def note(self, name: str) -> None:
-        """This is what was done since the last note."""
-        now = self._now()
-        self.seconds[name][-1] += now - self._last
-        self._last = now
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-
-def _peak_memory_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def _flops(model: Any, src_tokens: int, tgt_tokens: int) -> float:

@@ -1,4 +1,7 @@
-"""What a run is about to do, in a page: printed by `check` and at the start of `train`."""
+"""What a run is about to do, in a page: printed at the start of `train`, and first by `check`."""
+
+from dataclasses import asdict
+from typing import Any
 
 import torch
 
@@ -8,13 +11,7 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.parallel import Audit
-from seq2seq_cli.training.preparation import Prepared, prepare
-from seq2seq_cli.training.workers import choose_workers
-
-
-def preview(config: Config) -> str:
-    """The summary of a run that does not begin. Raises UserError for what would stop it."""
-    return summarize(config, prepare(config), choose_workers(config))
+from seq2seq_cli.training.preparation import Prepared
 
 
 def summarize(config: Config, prepared: Prepared, num_workers: int) -> str:
@@ -31,6 +28,45 @@ def summarize(config: Config, prepared: Prepared, num_workers: int) -> str:
         ("device", _device(prepared, num_workers)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
+
+
+def numbers(config: Config, prepared: Prepared, num_workers: int) -> dict[str, Any]:
+    """What `summarize` says, to be read by programs. Lengths and tokens count EOS."""
+    audit, valid_audit = prepared.train_audit, prepared.valid_audit
+    assert audit is not None, "only the worker that read the text sums it up"
+    facts, parameters = prepared.train.facts, count_parameters(prepared.model)
+    valid = None
+    if prepared.valid is not None and valid_audit is not None:
+        valid = {
+            **asdict(prepared.valid.store.facts),
+            "unreadable": valid_audit.bad,
+            "empty": valid_audit.empty,
+            "sources_in_training_text": valid_audit.overlap,
+        }
+    return {
+        "training_text": {**asdict(facts), "unreadable": audit.bad, "empty": audit.empty},
+        "validation_text": valid,
+        "vocabulary": {
+            "kind": config.tokenizer.kind,
+            "shared": prepared.tokenizers.is_shared,
+            "src": len(prepared.tokenizers.src),
+            "tgt": len(prepared.tokenizers.tgt),
+        },
+        "model": config.model.model_dump(),
+        "parameters": {**parameters, "total": sum(parameters.values())},
+        "training": {
+            "updates": prepared.total_steps,
+            "updates_per_epoch": prepared.updates_per_epoch,
+            "batches_per_epoch": len(prepared.epochs),
+            "padding": prepared.epochs.padding(),
+        },
+        "device": {
+            "type": prepared.device.type,
+            "workers": num_workers,
+            "threads": torch.get_num_threads(),
+            "precision": "bf16" if prepared.use_bf16 else "fp32",
+        },
+    }
 
 
 def _training_text(config: Config, prepared: Prepared) -> str:

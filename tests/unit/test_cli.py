@@ -60,7 +60,7 @@ VERBS = {
     },
     "export": {"run_dir", "output", "file_format", "model"},
     "vocab": {"config", "output", "overrides"},
-    "check": {"config", "overrides", "device"},
+    "check": {"config", "src", "ref", "pairs", "as_json", "overrides", "device"},
     "bench translate": {
         "run_dir",
         "precisions",

@@ -1,0 +1,89 @@
+"""`seq2seq check`: what can be known of a run before training time is spent."""
+
+import functools
+import logging
+import statistics
+
+import torch
+
+from seq2seq_cli.config import Config, Corpus
+from seq2seq_cli.model.allocator import keep_freed_memory
+from seq2seq_cli.text.audit import audit_text
+from seq2seq_cli.text.fingerprints import Overlap
+from seq2seq_cli.training.check_report import LongestBatches, Pace, Report, Shape
+from seq2seq_cli.training.rehearsal import Rehearsal, peak_memory_mb, rehearse
+from seq2seq_cli.training.summary import numbers, summarize
+
+logger = logging.getLogger(__name__)
+
+_UPDATES = 10  # at most, that are timed
+_SECONDS = 3.0  # after which no further one begins
+
+
+def check(config: Config, test: Corpus | None) -> Report | None:
+    """Begin a run that is thrown away, make some updates, and audit all text and `test`.
+
+    None in torchrun's workers but the first. Raises UserError for what would stop training.
+    """
+    return rehearse(functools.partial(_check, test), config)
+
+
+def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
+    config, prepared, workers = rehearsal.config, rehearsal.prepared, rehearsal.workers
+    keep_freed_memory()
+    logger.info("training for a moment: the longest batches, and some others")
+    longest_batches = _run_longest_batches(rehearsal)
+    pace = _time_updates(rehearsal)
+    workers.wait()
+    if not workers.is_first:
+        return None
+    logger.info("auditing the text")
+    data, tokenizers = config.data, prepared.tokenizers
+    train, lines_of_train = audit_text(data.train, tokenizers, data)
+    texts, lines = {"train": train}, {"train": lines_of_train}
+    overlaps: dict[str, Overlap] = {}
+    for name, corpus in (("valid", data.valid), ("test", test)):
+        if corpus is not None:
+            texts[name], found = audit_text(corpus, tokenizers, data, like=train)
+            overlaps |= {f"{name} in {other}": found.found_in(lines[other]) for other in lines}
+            lines[name] = found
+    return Report(
+        summary=summarize(config, prepared, workers.count),
+        numbers=numbers(config, prepared, workers.count),
+        max_length=data.max_length,
+        texts=texts,
+        overlaps=overlaps,
+        longest_batches=longest_batches,
+        pace=pace,
+    )
+
+
+def _run_longest_batches(rehearsal: Rehearsal) -> LongestBatches:
+    """Forwards and backwards, and the optimizer's step, whose state comes to the memory."""
+    device, workers = rehearsal.prepared.device, rehearsal.workers
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before = peak_memory_mb(device)
+    shapes, seconds = [], []
+    for batch in rehearsal.prepared.epochs.extremes():
+        rehearsal.update_from(batch)
+        seconds.append(rehearsal.seconds_of_last)
+        shapes.append(Shape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
+    peak = peak_memory_mb(device)
+    over_workers = workers.greatest if device.type == "cuda" else workers.summed
+    return LongestBatches(shapes, max(seconds), over_workers(peak), over_workers(peak - before))
+
+
+def _time_updates(rehearsal: Rehearsal) -> Pace:
+    rehearsal.update(1)  # what is done once takes its time here
+    seconds: list[float] = []
+    while len(seconds) < _UPDATES and rehearsal.workers.greatest(sum(seconds)) < _SECONDS:
+        rehearsal.update(len(seconds) + 2)
+        seconds.append(rehearsal.seconds_of_last)
+    mean, prepared = statistics.mean(seconds), rehearsal.prepared
+    return Pace(
+        updates=len(seconds),
+        seconds_per_update=mean,
+        seconds_per_epoch=mean * prepared.updates_per_epoch,
+        seconds_to_the_end=mean * prepared.total_steps,
+    )

@@ -1,0 +1,133 @@
+"""Updates as `train` makes them, of a run that is thrown away: for `bench train` and `check`."""
+
+import functools
+import gc
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from seq2seq_cli.config import Config
+from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.beginning import Beginning, begin
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.update import train_step
+from seq2seq_cli.training.workers import Workers
+
+Result = TypeVar("Result")
+
+
+class Rehearsal:
+    """A run that has begun, in one of its workers; its updates are timed."""
+
+    def __init__(self, beginning: Beginning, workers: Workers) -> None:
+        self.config, self.prepared, self._optimizer, _ = beginning
+        self.workers = workers
+        training = self.config.training
+        batch_loss = BatchLoss(
+            self.prepared.model,
+            training.label_smoothing,
+            self.prepared.use_bf16,
+            training.compile,
+        )
+        self._watch = _Watch(self.prepared.device, batch_loss, self._optimizer)
+        self._batch_loss = workers.parallel(batch_loss)
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """By part of an update: data, forward, backward, optimizer."""
+        return self._watch.seconds
+
+    @property
+    def seconds_of_last(self) -> float:
+        return sum(times[-1] for times in self.seconds.values())
+
+    def update(self, step: int) -> list[Batch]:
+        """The update of this number, counted from 1; returns its batches."""
+        self._watch.start()
+        epochs, accumulation = self.prepared.epochs, self.config.training.accumulation
+        epoch, number = divmod((step - 1) * accumulation, len(epochs))
+        batches = epochs.batches(epoch + 1, number, accumulation)
+        self._watch.note("data")
+        self._train_on(batches, step)
+        return batches
+
+    def update_from(self, batch: Batch) -> None:
+        """The first update, from another batch than its own."""
+        self._watch.start()
+        self._train_on([batch], 1)
+
+    def _train_on(self, batches: Sequence[Batch], step: int) -> None:
+        training, total_steps = self.config.training, self.prepared.total_steps
+        set_lr(self._optimizer, training, min(step, total_steps), total_steps)
+        train_step(self._batch_loss, self._optimizer, batches, training, step, self.workers)
+        self._watch.note("optimizer")
+
+
+def rehearse(work: Callable[[Rehearsal], Result], config: Config) -> Result | None:
+    """Begin a run in a folder that is thrown away, and work with it in all of its workers.
+
+    Returns what the first worker's work returned; None in torchrun's other workers. Raises
+    UserError as `train` does.
+    """
+    try:
+        return work_together(functools.partial(_rehearse_in_worker, work, config), config)
+    finally:
+        gc.unfreeze()  # what `begin` froze
+
+
+def _rehearse_in_worker(
+    work: Callable[[Rehearsal], Result], config: Config, workers: Workers
+) -> Result | None:
+    with tempfile.TemporaryDirectory(prefix="seq2seq-rehearsal-") as folder:
+        run = RunFolder(Path(workers.of_the_first(folder)) / "run")
+        result = work(Rehearsal(begin(run, config, workers), workers))
+        return result if workers.is_first else None
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Of this process until now: allocated on its GPU, or else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / (1 << 20)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+class _Watch:
+    """Seconds of every part of every update, from hooks: what is measured is what trains."""
+
+    def __init__(
+        self, device: torch.device, batch_loss: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self._device = device
+        self._last = 0.0
+        batch_loss.register_forward_pre_hook(lambda *_: self.note("backward"))
+        batch_loss.register_forward_hook(lambda *_: self.note("forward"))
+        optimizer.register_step_pre_hook(lambda *_: self.note("backward"))
+
+    def start(self) -> None:
+        """Of an update."""
+        for name in ("data", "forward", "backward", "optimizer"):
+            self.seconds.setdefault(name, []).append(0.0)
+        self._last = self._now()
+
+    def note(self, name: str) -> None:
+        """This is what was done since the last note."""
+        now = self._now()
+        self.seconds[name][-1] += now - self._last
+        self._last = now
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()

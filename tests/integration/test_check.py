@@ -1,0 +1,255 @@
+"""`seq2seq check`: every defect that stands once in a text is found, and nothing in a clean one."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.training.check import check
+
+WORDS = ("Haus house", "Baum tree", "Katze cat", "Weg way", "Wasser water", "Brot bread", "rot red")
+
+# By line of the training text: what stands there, and what check says of it.
+DEFECTS = {
+    3: (
+        ("Кот пьёт воду", "The cat drinks"),
+        "train source: 1 line (0.33%) without a letter of Latin",
+    ),
+    5: (("Haus und Baum", "Кот"), "train target: 1 line (0.33%) without a letter of Latin"),
+    7: (("same text", "same text"), "train: 1 line (0.33%) with the same text on both sides"),
+    9: (
+        ("Ã¤rger im Haus", "anger at home"),
+        "train source: 1 line (0.33%) with what seems to be UTF",
+    ),
+    11: (("Haus \ufffd rot", "house red red"), "train source: 1 line (0.33%) with U+FFFD"),
+    13: (("Haus rot", "house\x07 red"), "train target: 1 line (0.33%) with control characters"),
+    15: (("Cafe\u0301 rot", "red house"), "train source: 1 line (0.33%) not in Unicode's composed"),
+    17: (("", "house tree"), "train: 1 line (0.33%) with an empty side"),
+    19: (("Haus " * 41, "house " * 41), "train: 1 line (0.33%) over data.max_length, 40 tokens"),
+    21: (("Haus", "house tree " * 6), "train: 1 line (0.33%) with lengths 3 times off the median"),
+    23: (("Weg \udcff", "way out"), "train: 1 line (0.33%) that cannot be read"),
+}
+REPEATED, LEAKED, LEAKED_WHOLE = 25, 27, 29  # lines
+
+
+def clean_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    generator = random.Random(seed)
+    pairs = (generator.choices([word.split() for word in WORDS], k=8) for _ in range(count))
+    return [(" ".join(s for s, _ in pair), " ".join(t for _, t in pair)) for pair in pairs]
+
+
+def write_text(folder: Path, name: str, pairs: list[tuple[str, str]]) -> dict[str, str]:
+    for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+        text = "".join(f"{line}\n" for line in lines)
+        (folder / f"{name}.{side}").write_bytes(text.encode("utf-8", "surrogateescape"))
+    return {side: str(folder / f"{name}.{side}") for side in ("src", "tgt")}
+
+
+def write_run(folder: Path, train: list[tuple[str, str]], valid: list[tuple[str, str]]) -> Path:
+    config = {
+        "data": {
+            "train": write_text(folder, "train", train),
+            "valid": write_text(folder, "valid", valid),
+            "max_length": 40,
+            "on_bad_line": "skip",
+        },
+        "tokenizer": {"kind": "word", "shared": False},
+        "model": {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 16},
+        "training": {"max_steps": 60, "tokens_per_batch": 256, "warmup_steps": 10},
+    }
+    (folder / "x.yaml").write_text(yaml.safe_dump(config))
+    return folder / "x.yaml"
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config of text without defects."""
+    folder = tmp_path_factory.mktemp("clean")
+    write_text(folder, "test", clean_pairs(20, seed=3))
+    return write_run(folder, clean_pairs(300, seed=1), clean_pairs(20, seed=2))
+
+
+@pytest.fixture(scope="module")
+def defective(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config of the same text with every defect once, and a test text beside it."""
+    folder = tmp_path_factory.mktemp("defective")
+    train, valid, test = clean_pairs(300, seed=1), clean_pairs(20, seed=2), clean_pairs(20, seed=3)
+    for line, (pair, _) in DEFECTS.items():
+        train[line - 1] = pair
+    train[REPEATED - 1] = train[0]
+    valid[3] = (train[LEAKED - 1][0].upper(), "something else")
+    test[5] = train[LEAKED_WHOLE - 1]
+    write_text(folder, "test", test)
+    config = write_run(folder, train, valid)
+    marked = folder / "train.src"
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes().replace(b"\n", b"\r\n", 1))
+    return config
+
+
+def with_test_text(config: Path) -> tuple[str, Path, str, Path]:
+    return ("--src", config.with_name("test.src"), "--ref", config.with_name("test.tgt"))
+
+
+@pytest.fixture(scope="module")
+def page(defective: Path, seq2seq: Command) -> list[str]:
+    result = seq2seq("check", defective, *with_test_text(defective))
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def found(defective: Path, seq2seq: Command) -> dict:
+    return json.loads(seq2seq("check", defective, *with_test_text(defective), "--json").stdout)
+
+
+def test_clean_text_has_no_warning(clean: Path, seq2seq: Command):
+    result = seq2seq("check", clean, *with_test_text(clean))
+    assert result.exit_code == 0
+    assert "WARNING" not in result.stdout
+    assert "warnings         none" in result.stdout
+    assert "encoding         UTF-8, no byte-order marks, lines end in LF" in result.stdout
+
+
+@pytest.mark.parametrize("line", DEFECTS)
+def test_every_defect_is_found_where_it_is(line: int, page: list[str]):
+    expected = DEFECTS[line][1]
+    [number] = [n for n, text in enumerate(page) if text.startswith(f"WARNING          {expected}")]
+    assert page[number + 1].strip().startswith(f"line {line}:")
+
+
+def test_nothing_else_is_suspected(page: list[str]):
+    warnings = [line for line in page if line.startswith("WARNING")]
+    assert len(warnings) == len(DEFECTS) + len(("valid in train", "test in train"))
+
+
+def test_examples_are_fit_for_a_terminal(page: list[str]):
+    assert not [line for line in page if not line.isprintable()]
+    assert any(r"house\x07 red" in line for line in page)
+
+
+def test_repeated_lines_and_held_out_ones_that_are_trained_on(page: list[str], found: dict):
+    assert "repeated         1 whole pair (0.34%) and 1 source (line 25 is line 1)" in page
+    assert "same sources     1 valid in train, 1 test in train, 0 test in valid" in page
+    aside = "case aside"
+    assert (
+        f"WARNING          valid in train: 1 source and 0 whole pairs, {aside} (line 4 is line 27)"
+        in page
+    )
+    assert (
+        f"WARNING          test in train: 1 source and 1 whole pair, {aside} (line 6 is line 29)"
+        in page
+    )
+    assert found["overlap"]["valid in train"] == {
+        "sources": {"count": 1, "examples": [[4, LEAKED]]},
+        "pairs": {"count": 0, "examples": []},
+    }
+
+
+def test_encodings_are_told(page: list[str], found: dict):
+    [encoding] = [line for line in page if line.startswith("encoding")]
+    for note in ("begins with a byte-order mark", "CRLF at the end of 1 line", "1 line not UTF-8"):
+        assert note in encoding
+    assert found["texts"]["train"]["files"][0] | {"path": ""} == {
+        "path": "",
+        "lines": 300,
+        "byte_order_mark": True,
+        "crlf": 1,
+        "invalid_utf8": 1,
+    }
+
+
+def test_what_is_dropped_is_said_with_its_reason(page: list[str], found: dict):
+    dropped = "dropped: 1 with an empty side, 1 over 40 tokens, 1 unreadable"
+    assert page[0] == f"training text    297 pairs; {dropped}"
+    text = found["run"]["training_text"]
+    assert [text[name] for name in ("pairs", "empty", "too_long", "unreadable")] == [297, 1, 1, 1]
+
+
+def test_json_has_the_numbers_of_the_page(defective: Path):
+    """Of one report, since times differ from one to the next."""
+    report = check(load_config(defective), None)
+    assert report is not None
+    page, found = report.page().splitlines(), json.loads(json.dumps(report.report()))
+    rows = {line[:16].strip(): line[17:] for line in page if not line.startswith(" ")}
+    run, train, time = found["run"], found["texts"]["train"], found["time"]
+    longest, ratio = found["longest_batches"], train["length_ratio"]
+    assert rows["validation text"].startswith(f"{run['validation_text']['pairs']} pairs")
+    tokens = [run["training_text"][side]["tokens"] for side in ("src", "tgt")]
+    assert f"source {tokens[0]:,} " in rows["tokens"]
+    assert f"target {tokens[1]:,} " in rows["tokens"]
+    assert rows["parameters"].startswith(f"{run['parameters']['total']:,} ")
+    assert rows["training"].startswith(f"{run['training']['updates']} updates")
+    assert f"({run['training']['padding']:.1%} padding)" in rows["training"]
+    assert rows["scripts"].startswith(f"source Latin {train['src']['scripts']['Latin']:.1%}")
+    assert rows["repeated"].startswith(f"{train['repeated']['pairs']['count']} whole pair")
+    assert f"{ratio['median']:.2f} in the median" in rows["length ratio"]
+    for shape in longest["shapes"]:
+        size = f"({shape['src_positions']} + {shape['tgt_positions']})"
+        assert f"{shape['pairs']} × {size}" in rows["longest batches"]
+    assert f"peak memory {longest['peak_memory_mb']:,.0f} MB" in rows["longest batches"]
+    assert f"takes {longest['seconds']:.2f} s" in rows["longest batches"]
+    assert rows["time"].startswith(f"{1000 * time['seconds_per_update']:,.1f} ms an update")
+    assert f"{time['seconds_to_the_end']:.1f} s to the end" in rows["time"]
+    assert [f"WARNING          {warning}" for warning in found["warnings"]] == [
+        line for line in page if line.startswith("WARNING")
+    ]
+
+
+def test_estimates_add_up(found: dict):
+    time, training = found["time"], found["run"]["training"]
+    assert time["seconds_to_the_end"] == pytest.approx(
+        time["seconds_per_update"] * training["updates"]
+    )
+    assert time["seconds_per_epoch"] == pytest.approx(
+        time["seconds_per_update"] * training["updates_per_epoch"]
+    )
+    longest = found["longest_batches"]
+    assert 0 <= longest["growth_mb"] < longest["peak_memory_mb"]
+
+
+def test_unknown_tokens_of_held_out_text_are_counted(clean: Path, seq2seq: Command, tmp_path: Path):
+    """A closed vocabulary does not know the words of another text."""
+    text = write_text(tmp_path, "other", [("Haus Garten", "house garden"), ("Weg", "way")])
+    files = ("--src", text["src"], "--ref", text["tgt"])
+    page = seq2seq("check", clean, *files).stdout
+    # Of 3 words and 2 ends of sentences on each side one is unknown.
+    assert "test text        2 pairs; 20.00% unknown tokens" in page
+    assert "test source: 1 line (50.00%) with unknown tokens, 20.00% of all tokens" in page
+    assert "line 1: Haus Garten" in page
+
+
+def test_workers_make_the_same_check(clean: Path, seq2seq: Command):
+    alone, together = (
+        json.loads(seq2seq("check", clean, "--json", "--set", f"training.workers={n}").stdout)
+        for n in (1, 2)
+    )
+    assert together["run"]["device"]["workers"] == 2
+    assert together["texts"] == alone["texts"]
+    assert together["longest_batches"]["shapes"] == alone["longest_batches"]["shapes"]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (("--src", "x"), "error: give --src and --ref, or --pairs alone"),
+        (("--pairs", "x.tsv"), "error: there is no file x.tsv"),
+    ],
+)
+def test_test_text_must_be_there(
+    option: tuple[str, str], expected: str, clean: Path, seq2seq: Command
+):
+    """Which is said before anything else is done."""
+    result = seq2seq("check", clean, *option)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [expected]
+
+
+def test_test_text_without_pairs_is_refused(clean: Path, seq2seq: Command, tmp_path: Path):
+    (tmp_path / "empty.tsv").write_text("\t\n")
+    result = seq2seq("check", clean, "--pairs", tmp_path / "empty.tsv")
+    assert result.exit_code == 2
+    assert f"error: no pairs in {tmp_path / 'empty.tsv'}" in result.stderr

@@ -1,0 +1,73 @@
+"""What the audit of a text rests on: characters, and lines that stand twice."""
+
+import random
+
+import pytest
+
+from seq2seq_cli.text.characters import CONTROL, kind, looks_like_mojibake, shown
+from seq2seq_cli.text.fingerprints import Fingerprints
+from seq2seq_cli.text.parallel import Pair
+
+
+@pytest.mark.parametrize(
+    ("characters", "expected"),
+    [
+        ("aßéﬁＡ", "Latin"),
+        ("жЁ", "Cyrillic"),
+        ("あアｱー", "Kana"),
+        ("漢々", "Han"),
+        ("한", "Hangul"),
+        ("ب", "Arabic"),
+        ("\x00\x85\u2028\ufeff", CONTROL),
+        ("1 .\t€😀µ", None),
+    ],
+)
+def test_letters_have_scripts(characters: str, expected: str | None):
+    assert [kind(c) for c in characters] == [expected] * len(characters)
+
+
+@pytest.mark.parametrize("text", ["Ärger", "It’s “so", "naïve", "привет", "garçon", "über"])
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_utf8_read_as_latin_1_is_seen(text: str, encoding: str):
+    assert not looks_like_mojibake(text)
+    assert looks_like_mojibake(text.encode("utf-8").decode(encoding))
+
+
+@pytest.mark.parametrize("text", ["NÃO", "„Gruß“", "déjà\xa0»", "Âge", "Ñandú", "Åre", "plain"])
+def test_other_sequences_of_accents_are_not_suspected(text: str):
+    assert not looks_like_mojibake(text)
+
+
+def test_what_is_shown_is_as_wide_as_said():
+    assert shown("short", 72) == "short"
+    assert shown("x" * 100, 10) == "x" * 9 + "…"
+    assert shown("漢" * 100, 10) == "漢" * 4 + "…"
+    assert shown("a\x1b[0m\u202e", 72) == r"a\x1b[0m\u202e"
+
+
+def test_repeats_are_what_a_naive_search_finds():
+    generator = random.Random(1)
+    texts = [
+        [Pair(*generator.choices("abcdefgh", k=2)) for _ in range(length)] for length in (30, 12)
+    ]
+    one, other = Fingerprints(), Fingerprints()
+    for fingerprints, pairs in zip((one, other), texts, strict=True):
+        for pair in pairs:
+            fingerprints.add(None if pair.src == "a" else pair)
+    train, held_out = ([p if p.src != "a" else None for p in pairs] for pairs in texts)
+    sources = [pair and pair.src for pair in train]
+    again = [n for n, s in enumerate(sources) if s and s in sources[:n]]
+    found = one.repeated()
+    assert found.sources.count == len(again) > 2
+    assert found.sources.examples == [(n + 1, sources.index(sources[n]) + 1) for n in again[:2]]
+    assert found.pairs.count == len([n for n, p in enumerate(train) if p and p in train[:n]]) > 0
+    overlap = other.found_in(one)
+    assert overlap.sources.count == len([p for p in held_out if p and p.src in sources]) > 0
+    assert overlap.pairs.count == len([p for p in held_out if p and p in train]) > 0
+
+
+def test_case_width_and_white_space_make_no_difference():
+    one, other = Fingerprints(), Fingerprints()
+    one.add(Pair("Groß  ist\u00a0es", "It is BIG"))
+    other.add(Pair("GROSS ist es ", "it is ｂｉｇ"))
+    assert other.found_in(one).pairs.count == 1
