@@ -28,6 +28,7 @@ FREE_TO_CHANGE = {
     "training.max_epochs",
     "training.device",
     "training.workers",
+    "training.on_nonfinite",
     "training.log_every",
     "training.save_every",
     "validation.every",
@@ -57,7 +58,8 @@ def begin(run: RunFolder, config: Config, workers: Workers) -> Beginning:
     if workers.is_first:
         continued = config_to_continue(run, config)
         config = continued or config
-        prepared = prepare(config, run if continued else None)
+        prepared = prepare(config, run if continued else None, num_workers=workers.count)
+        config = prepared.config
         optimizer = build_optimizer(prepared.model, config.training)
         state = (continue_run if continued else begin_run)(run, config, prepared, optimizer)
         workers.wait()
@@ -76,17 +78,21 @@ def begin(run: RunFolder, config: Config, workers: Workers) -> Beginning:
 def config_to_continue(run: RunFolder, config: Config) -> Config | None:
     """The config with which the folder's run goes on; None if there is no run yet.
 
-    An option that was left out and whose default depends on others keeps the run's value. Raises
-    UserError naming the options that differ if the folder holds a run of another config, and
-    rather than train over a model whose checkpoint is gone, or among other files.
+    An option that was left out and whose default depends on others keeps the run's value, and so
+    does tokens_per_batch if it is auto. Raises UserError naming the options that differ if the
+    folder holds a run of another config, and rather than train over a model whose checkpoint is
+    gone, or among other files.
     """
     if not run.is_started:
         run.must_be_free()
         return None
     begun = load_config(run.config)
+    kept = {}
     if "warmup_steps" not in config.training.model_fields_set:
-        kept = {"warmup_steps": begun.training.warmup_steps}
-        config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
+        kept["warmup_steps"] = begun.training.warmup_steps
+    if config.training.tokens_per_batch == "auto":
+        kept["tokens_per_batch"] = begun.training.batch_budget
+    config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
     before, now = flatten(begun), flatten(config)
     differing = [
         f"  {name}: {yaml_text(before.get(name))} in the run, {yaml_text(now.get(name))} now"

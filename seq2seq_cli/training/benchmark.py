@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from seq2seq_cli.config import Config
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.optimizer import set_lr
@@ -114,6 +116,7 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
     )
     watch = _Watch(prepared.device, batch_loss, optimizer)
     parallel = workers.parallel(batch_loss)
+    sizes = BatchSizes()
     num_tokens, num_src_tokens, num_positions = [], [], []
     for step in range(1, warmup + updates + 1):
         watch.start()
@@ -121,7 +124,9 @@ def _measure(config: Config, run: RunFolder, warmup: int, updates: int, workers:
         batches = epochs.batches(epoch + 1, number, training.accumulation)
         watch.note("data")
         set_lr(optimizer, training, min(step, prepared.total_steps), prepared.total_steps)
-        train_step(parallel, optimizer, batches, training, step, workers)
+        update = train_step(parallel, optimizer, batches, training, step, workers, sizes)
+        if not update.is_made:
+            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
         watch.note("optimizer")
         if step > warmup:
             num_tokens.append(sum(batch.num_tokens for batch in batches))

@@ -19,6 +19,7 @@ from seq2seq_cli.model.weights import (
     save_weights,
 )
 from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
+from seq2seq_cli.training.batch_sizes import Size
 
 _FORMAT = 2  # of state.json; counted up when its fields change
 
@@ -31,6 +32,7 @@ class Window:
     num_tokens: int = 0
     num_src_tokens: int = 0
     num_positions: int = 0
+    skipped: int = 0  # updates, which the other sums leave out
     seconds: float = 0.0
 
 
@@ -44,6 +46,8 @@ class TrainingState:
     best_step: int | None = None
     best_score: float | None = None
     validations_without_best: int = 0
+    too_large: list[Size] = field(default_factory=list)  # batches that did not fit into memory
+    skipped_in_a_row: int = 0  # updates that were not finite
     window: Window = field(default_factory=Window)
 
 

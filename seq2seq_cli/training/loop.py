@@ -20,8 +20,10 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_weights
 from seq2seq_cli.option_types import Metric
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import begin
 from seq2seq_cli.training.checkpoint import TrainingState, Window, save_checkpoint
+from seq2seq_cli.training.diagnosis import skip_or_stop
 from seq2seq_cli.training.interruption import stop_on_signals
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.monitor import Monitor, Silence
@@ -60,6 +62,7 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
     batch_loss = workers.parallel(
         BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16, training.compile)
     )
+    sizes = BatchSizes(state.too_large)
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         if workers.is_first:
@@ -70,11 +73,15 @@ def train_in_worker(config: Config, run_dir: Path, workers: Workers) -> None:
             started = time.perf_counter()
             batches = epochs.batches(state.epoch, state.position, training.accumulation)
             lr = set_lr(optimizer, training, state.step + 1, total_steps)
-            update = train_step(batch_loss, optimizer, batches, training, state.step + 1, workers)
+            update = train_step(
+                batch_loss, optimizer, batches, training, state.step + 1, workers, sizes
+            )
+            if not update.is_made:
+                skip_or_stop(update, batches, config, state, prepared, workers, sizes)
             advance(state, batches, len(epochs), update, time.perf_counter() - started)
             monitor.advance()
             is_last = state.step == total_steps
-            if state.step % training.log_every == 0 or is_last:
+            if (state.step % training.log_every == 0 or is_last) and update.is_made:
                 log_point(monitor, state, update, lr)
             validates = is_last or validation_is_due(config, state)
             if validates and config.data.valid is not None:
@@ -98,8 +105,12 @@ def advance(
     if state.position == per_epoch:
         state.epoch, state.position = state.epoch + 1, 0
     window = state.window
-    window.loss += update.loss
     window.seconds += seconds
+    if not update.is_made:
+        window.skipped += 1
+        return
+    state.skipped_in_a_row = 0
+    window.loss += update.loss
     window.num_tokens += sum(batch.num_tokens for batch in batches)
     window.num_src_tokens += sum(batch.num_src_tokens for batch in batches)
     window.num_positions += sum(batch.num_positions for batch in batches)
@@ -115,6 +126,7 @@ def log_point(monitor: Monitor | Silence, state: TrainingState, update: Update, 
         "tokens_per_second": window.num_tokens / window.seconds,
         "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
         "epoch": state.epoch,
+        "skipped": window.skipped,
     }
     monitor.training_point(state.step, scalars)
 

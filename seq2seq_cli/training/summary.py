@@ -14,7 +14,9 @@ from seq2seq_cli.training.workers import choose_workers
 
 def preview(config: Config) -> str:
     """The summary of a run that does not begin. Raises UserError for what would stop it."""
-    return summarize(config, prepare(config), choose_workers(config))
+    num_workers = choose_workers(config)
+    prepared = prepare(config, num_workers=num_workers)
+    return summarize(prepared.config, prepared, num_workers)
 
 
 def summarize(config: Config, prepared: Prepared, num_workers: int) -> str:
