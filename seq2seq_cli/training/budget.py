@@ -31,7 +31,8 @@ from seq2seq_cli.training.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-_USED = 0.9  # of what fits; the rest is for memory in fragments, and for validation
+_USED = 0.9  # of what fits
+_USED_ON_CPU = 0.75  # of what is free: memory in fragments, validation, other programs
 _MEASURED_TOKENS = 1_024  # of the smaller batch that is measured on a CPU
 _LARGER = 4  # times as many in the other
 
@@ -59,7 +60,8 @@ def settle_budget(
         sentences = sentences_on_gpu(shape, device, wanted)
         free_memory()
     else:
-        sentences = _in_own_process(shape, wanted, available_memory() // num_workers)
+        available = int(_USED_ON_CPU * available_memory() / num_workers)
+        sentences = in_own_process(shape, wanted, available)
     if sentences == 0:
         raise UserError(
             f"training.tokens_per_batch: auto: not even one pair of {longest:,} tokens fits into "
@@ -134,7 +136,7 @@ def greatest(fits: Callable[[int], bool], wanted: int) -> int:
     return low
 
 
-def _in_own_process(shape: Shape, wanted: int, available: int) -> int:
+def in_own_process(shape: Shape, wanted: int, available: int) -> int:
     """`sentences_on_cpu` without this process's past, whose peak hides theirs."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as executor:

@@ -62,7 +62,9 @@ def skip_or_stop(
         return
     origins = workers.of_all(find_origin(config, prepared, batches, step, workers, sizes))
     origin = next((found for found in origins if found.module), origins[0])
-    raise UserError("\n".join([what, *_report(origin, prepared.model), *_advice(config)]))
+    report = "\n".join([what, *_report(origin, prepared.model), _advice(config)])
+    logger.debug("%s", report)
+    raise UserError(report)
 
 
 def find_origin(
@@ -138,14 +140,14 @@ def _greatest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
     return sorted(norms, key=lambda named: -named[1])[:_SHOWN]
 
 
-def _advice(config: Config) -> list[str]:
-    lines = [
+def _advice(config: Config) -> str:
+    skip = "; or let this run go on with --set training.on_nonfinite=skip"
+    return (
         "The update is not made and the last checkpoint stands. Lower training.lr, warm up longer, "
         "or set training.precision: fp32, in another --run-dir"
-    ]
-    if config.training.on_nonfinite == "stop":
-        lines[0] += "; --set training.on_nonfinite=skip lets this run go on"
-    return lines
+        + skip
+        * (config.training.on_nonfinite == "stop")
+    )
 
 
 def _describe(batch: Batch, tokenizers: Tokenizers) -> list[str]:
