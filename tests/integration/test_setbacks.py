@@ -116,6 +116,20 @@ def test_a_run_that_split_a_batch_goes_on_to_the_same_end(numbers, seq2seq, tmp_
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
+def test_a_checkpoint_of_before_there_were_setbacks_is_read(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 10)
+        assert train(seq2seq, numbers, tmp_path / "run").exit_code == 130
+    path = tmp_path / "run/checkpoint/state.json"
+    state = json.loads(path.read_text())
+    del state["too_large"], state["skipped_in_a_row"], state["window"]["skipped"]
+    path.write_text(json.dumps(state))
+    assert train(seq2seq, numbers, tmp_path / "run").exit_code == 0
+    assert metrics_of(tmp_path / "run")[-1]["step"] == 40
+
+
 def budget_of(run: Path) -> int:
     return yaml.safe_load((run / "config.yaml").read_text())["training"]["tokens_per_batch"]
 
@@ -192,7 +206,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where_it_began(
     assert first.removeprefix("error: ") in (tmp_path / "run/train.log").read_text()
     state = json.loads((tmp_path / "run/checkpoint/state.json").read_text())
     assert state["step"] == 10
-    again = train(seq2seq, numbers, tmp_path / "run", *settings)
+    skipping = "training.on_nonfinite=skip"  # may be changed half-way
+    again = train(seq2seq, numbers, tmp_path / "run", *settings, skipping)
     assert again.exit_code == 0, again.stderr
     assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "run").values())
 
@@ -250,8 +265,9 @@ def test_too_many_skipped_in_a_row_stop_the_run_also_across_an_interruption(
     assert "error: step 12: loss nan" in result.stderr
 
 
-def test_workers_stop_together(numbers, seq2seq, tmp_path):
-    result = train(seq2seq, numbers, tmp_path / "run", "training.lr=1e30", "training.workers=2")
+def test_workers_agree_on_a_budget_and_stop_together(numbers, seq2seq, tmp_path):
+    settings = ("training.lr=1e30", "training.workers=2", "training.tokens_per_batch=auto")
+    result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2
     assert result.stderr.count("error: step 2: loss nan, gradient norm nan") == 1
     assert "began in    encoder.0" in result.stderr
