@@ -30,6 +30,7 @@ from seq2seq_cli.option_types import (
     Normalization,
     NormPlace,
     OnBadLine,
+    OnNonfinite,
     OptimizerName,
     PositiveFloat,
     PositiveInt,
@@ -40,6 +41,10 @@ from seq2seq_cli.option_types import (
     Share,
     TokenizerKind,
 )
+
+MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
+FEWEST_BATCHES = 50  # of an epoch that it leaves
+MOST_SKIPPED = 10  # updates in a row with `on_nonfinite: skip`
 
 
 def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
@@ -173,8 +178,11 @@ class TrainingConfig(Section):
     max_epochs: PositiveInt | None = Field(
         None, description="passes over the training text at most; null: no limit"
     )
-    tokens_per_batch: PositiveInt = Field(
-        4_096, description="tokens of a batch's longer side, padding included"
+    tokens_per_batch: Literal["auto"] | PositiveInt = Field(
+        4_096,
+        description="tokens of a batch's longer side, padding included; auto: as many as memory "
+        "holds when all pairs are as long as the longest, with a tenth to spare, but at most "
+        f"{MOST_TOKENS:,} and at least {FEWEST_BATCHES} batches an epoch; a run keeps its number",
     )
     accumulation: PositiveInt = Field(1, description="batches whose gradients make one update")
     optimizer: OptimizerName = Field("adamw", description="adamw decouples the weight decay")
@@ -217,6 +225,11 @@ class TrainingConfig(Section):
         description="processes that share each batch; auto: one for two CPU cores where model and "
         "batch suit that, else one; under torchrun as many as it starts",
     )
+    on_nonfinite: OnNonfinite = Field(
+        "stop",
+        description="an update whose loss or gradient is not finite is never made: stop there and "
+        f"say where it began, or skip it, at most {MOST_SKIPPED} in a row",
+    )
     log_every: PositiveInt = Field(50, description="updates between two logged points")
     save_every: PositiveInt | None = Field(
         500, description="updates between checkpoints, which validations make too; null: only those"
@@ -230,6 +243,12 @@ class TrainingConfig(Section):
     freeze: list[ModelPart] = Field(
         [], description="parts of the model that do not learn, for fine-tuning with train --from"
     )
+
+    @property
+    def batch_budget(self) -> int:
+        """`tokens_per_batch` as the number that a run has."""
+        assert self.tokens_per_batch != "auto", "found before the first batch is made"
+        return self.tokens_per_batch
 
     @field_validator("warmup_steps")
     @classmethod

@@ -134,7 +134,7 @@ def _score_references(translator: Translator, store: TokenStore) -> tuple[float,
     plan = plan_in_order(
         store.src.lengths(),
         store.tgt.lengths(),
-        translator.config.training.tokens_per_batch,
+        translator.config.training.batch_budget,
     )
     for indices in plan:
         batch = make_batch(store, indices).to(translator.model.device)

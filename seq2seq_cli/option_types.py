@@ -12,6 +12,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]
+OnNonfinite = Literal["stop", "skip"]
 TokenizerKind = Literal["word", "char", "bpe", "unigram"]
 Normalization = Literal["nfkc", "nfkc_cf", "identity"]
 NormPlace = Literal["pre", "post"]

@@ -40,6 +40,7 @@ FREE_TO_CHANGE = {
     "training.max_epochs",
     "training.device",
     "training.workers",
+    "training.on_nonfinite",
     "training.log_every",
     "training.save_every",
     "training.keep_last",
@@ -82,9 +83,9 @@ def begin(
     """
     if workers.is_first:
         beginning = (
-            continue_run(run, config, source, allow_changed)
+            continue_run(run, config, source, allow_changed, workers)
             if run.is_started
-            else begin_run(run, config, source)
+            else begin_run(run, config, source, workers)
         )
         workers.of_the_first(beginning.state.step)
     else:
@@ -99,9 +100,10 @@ def begin(
     return beginning
 
 
-def begin_run(run: RunFolder, config: Config, source: Path | None) -> Beginning:
+def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Workers) -> Beginning:
     """Write what the run depends on; the config comes last, so that it marks a whole beginning."""
-    prepared = prepare(config)
+    prepared = prepare(config, num_workers=workers.count)
+    config = prepared.config
     if source is not None:
         start_from(source, config, prepared)
     optimizer = build_optimizer(prepared.model, config.training)
@@ -115,7 +117,11 @@ def begin_run(run: RunFolder, config: Config, source: Path | None) -> Beginning:
 
 
 def continue_run(
-    run: RunFolder, config: Config, source: Path | None, allow_changed: Sequence[str]
+    run: RunFolder,
+    config: Config,
+    source: Path | None,
+    allow_changed: Sequence[str],
+    workers: Workers,
 ) -> Beginning:
     """Put model and optimizer back to the last checkpoint.
 
@@ -127,7 +133,7 @@ def continue_run(
     changed_text = _changed_text(run, config)
     _must_be_allowed(changed_text, allow_changed)
     _must_have_started_from(run, source)
-    prepared = prepare(config, run)
+    prepared = prepare(config, run, num_workers=workers.count)
     optimizer = build_optimizer(prepared.model, config.training)
     state = load_last_checkpoint(run, prepared.model, optimizer)
     _follow_changes(state, begun, config, changed_text)
@@ -145,12 +151,16 @@ def config_to_continue(
 ) -> Config:
     """The config with which the run that began with `begun` goes on.
 
-    An option that was left out and whose default depends on others keeps the run's value. Raises
-    UserError naming the options that differ and may not.
+    An option that was left out and whose default depends on others keeps the run's value, and so
+    does tokens_per_batch if it is auto. Raises UserError naming the options that differ and may
+    not.
     """
+    kept = {}
     if "warmup_steps" not in config.training.model_fields_set:
-        kept = {"warmup_steps": begun.training.warmup_steps}
-        config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
+        kept["warmup_steps"] = begun.training.warmup_steps
+    if config.training.tokens_per_batch == "auto":
+        kept["tokens_per_batch"] = begun.training.batch_budget
+    config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
     before, now = flatten(begun), flatten(config)
     names = list(dict.fromkeys([*now, *before]))
     for key in allow_changed:
@@ -206,7 +216,7 @@ def _follow_changes(
     state: TrainingState, begun: Config, config: Config, changed_text: Sequence[str]
 ) -> None:
     """Keep the meaning of where the run is, and say what cannot be as without the change."""
-    before, now = begun.training.tokens_per_batch, config.training.tokens_per_batch
+    before, now = begun.training.batch_budget, config.training.batch_budget
     if "data.train" in changed_text:
         if state.position or state.earlier_parts:
             state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []

@@ -26,6 +26,7 @@ from seq2seq_cli.model.weights import (
     weights_of,
 )
 from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
+from seq2seq_cli.training.batch_sizes import Size
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Window:
     num_tokens: int = 0
     num_src_tokens: int = 0
     num_positions: int = 0
+    skipped: int = 0  # updates, which the other sums leave out
     seconds: float = 0.0
 
 
@@ -53,6 +55,8 @@ class TrainingState:
     earlier_parts: list[list[int]] = field(default_factory=list)  # of this epoch, see Epochs
     best_models: list[list[float]] = field(default_factory=list)  # step and score, the best first
     validations_without_best: int = 0
+    too_large: list[Size] = field(default_factory=list)  # batches that did not fit into memory
+    skipped_in_a_row: int = 0  # updates that were not finite
     window: Window = field(default_factory=Window)
 
     @property

@@ -16,8 +16,10 @@ from seq2seq_cli.errors import Interrupted
 from seq2seq_cli.evaluation import evaluate
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin
 from seq2seq_cli.training.checkpoint import TrainingState, Window
+from seq2seq_cli.training.diagnosis import skip_or_stop
 from seq2seq_cli.training.interruption import stop_on_signals
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.monitor import Monitor, Silence
@@ -77,6 +79,7 @@ def train_to_the_end(
         BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16, training.compile)
     )
     saver = Saver(run, config, prepared.model, optimizer) if workers.is_first else None
+    sizes = BatchSizes(state.too_large)
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         if workers.is_first:
@@ -89,11 +92,15 @@ def train_to_the_end(
                 state.epoch, state.position, training.accumulation, state.earlier_parts
             )
             lr = set_lr(optimizer, training, state.step + 1, total_steps)
-            update = train_step(batch_loss, optimizer, batches, training, state.step + 1, workers)
+            update = train_step(
+                batch_loss, optimizer, batches, training, state.step + 1, workers, sizes
+            )
+            if not update.is_made:
+                skip_or_stop(update, batches, config, state, prepared, workers, sizes)
             advance(state, batches, epochs, update, time.perf_counter() - started)
             monitor.advance()
             is_last = state.step == total_steps
-            if state.step % training.log_every == 0 or is_last:
+            if (state.step % training.log_every == 0 or is_last) and update.is_made:
                 log_point(monitor, state, update, lr)
             validates = is_last or validation_is_due(config, state)
             if validates and config.data.valid is not None:
@@ -120,8 +127,12 @@ def advance(
     if state.position == len(epochs.plan(state.epoch, state.earlier_parts)):
         state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
     window = state.window
-    window.loss += update.loss
     window.seconds += seconds
+    if not update.is_made:
+        window.skipped += 1
+        return
+    state.skipped_in_a_row = 0
+    window.loss += update.loss
     window.num_tokens += sum(batch.num_tokens for batch in batches)
     window.num_src_tokens += sum(batch.num_src_tokens for batch in batches)
     window.num_positions += sum(batch.num_positions for batch in batches)
@@ -137,6 +148,7 @@ def log_point(monitor: Monitor | Silence, state: TrainingState, update: Update, 
         "tokens_per_second": window.num_tokens / window.seconds,
         "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
         "epoch": state.epoch,
+        "skipped": window.skipped,
     }
     monitor.training_point(state.step, scalars)
 

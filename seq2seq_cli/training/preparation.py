@@ -16,6 +16,7 @@ from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.parallel import Audit, audit_training_text
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
+from seq2seq_cli.training.budget import settle_budget
 from seq2seq_cli.training.checkpoint import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 class Prepared:
     """What `train` trains on and with, and what `check` reports of it."""
 
+    config: Config  # its budget of tokens is a number
     train_audit: Audit | None  # None where the text was not read
     valid_audit: Audit | None
     tokenizers: Tokenizers
@@ -38,12 +40,19 @@ class Prepared:
     use_bf16: bool
 
 
-def prepare(config: Config, run: RunFolder | None = None, *, reads_text: bool = True) -> Prepared:
+def prepare(
+    config: Config,
+    run: RunFolder | None = None,
+    *,
+    reads_text: bool = True,
+    num_workers: int = 1,
+) -> Prepared:
     """Read the text, learn the vocabulary, make the ids, initialise the model.
 
     A run that has begun lends its tokenizers; only then the text, beyond the ids that are stored
-    of it, may be left unread. Seeds PyTorch's random generator. Raises UserError for text that
-    cannot be trained on and for a device or a compiler that is not there.
+    of it, may be left unread. `training.tokens_per_batch: auto` becomes a number. Seeds PyTorch's
+    random generator. Raises UserError for text that cannot be trained on and for a device or a
+    compiler that is not there.
     """
     data, training = config.data, config.training
     device = choose_device(training.device)
@@ -61,11 +70,14 @@ def prepare(config: Config, run: RunFolder | None = None, *, reads_text: bool = 
     train = open_store(data.train, tokenizers, data.on_bad_line, data.max_length)
     if reads_text and data.valid is not None:
         valid = read_held_out(data.valid, tokenizers, data.on_bad_line)
-    epochs = Epochs(train, training.tokens_per_batch, training.seed)
+    config = settle_budget(config, tokenizers, train, device, num_workers)
+    training = config.training
+    epochs = Epochs(train, training.batch_budget, training.seed)
     torch.manual_seed(training.seed)
     model = new_model(config, tokenizers).to(device)
     freeze(model, training.freeze)
     return Prepared(
+        config=config,
         train_audit=train_audit,
         valid_audit=valid_audit,
         tokenizers=tokenizers,

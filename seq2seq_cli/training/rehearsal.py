@@ -15,7 +15,9 @@ from torch import nn
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.optimizer import set_lr
@@ -41,6 +43,7 @@ class Rehearsal:
         )
         self._watch = _Watch(self.prepared.device, batch_loss, self._optimizer)
         self._batch_loss = workers.parallel(batch_loss)
+        self._sizes = BatchSizes()
 
     @property
     def seconds(self) -> dict[str, list[float]]:
@@ -69,7 +72,11 @@ class Rehearsal:
     def _train_on(self, batches: Sequence[Batch], step: int) -> None:
         training, total_steps = self.config.training, self.prepared.total_steps
         set_lr(self._optimizer, training, min(step, total_steps), total_steps)
-        train_step(self._batch_loss, self._optimizer, batches, training, step, self.workers)
+        update = train_step(
+            self._batch_loss, self._optimizer, batches, training, step, self.workers, self._sizes
+        )
+        if not update.is_made:
+            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
         self._watch.note("optimizer")
 
 

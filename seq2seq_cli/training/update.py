@@ -12,14 +12,22 @@ from torch import nn
 from seq2seq_cli.config import TrainingConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.training.batch_sizes import BatchSizes, shape_of
+from seq2seq_cli.training.memory import free_memory, is_out_of_memory
 from seq2seq_cli.training.workers import Workers, without_exchange
+
+NONE = -1  # no part of a batch failed
 
 
 class Update(NamedTuple):
-    """What one optimizer step saw."""
+    """What one optimizer step saw; it was made if all of that is finite."""
 
     loss: float  # nats, summed over the target tokens, label smoothing included
     grad_norm: float  # before clipping
+
+    @property
+    def is_made(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 def train_step(
@@ -29,34 +37,90 @@ def train_step(
     config: TrainingConfig,
     step: int,
     workers: Workers,
+    sizes: BatchSizes | None = None,
 ) -> Update:
     """One update from one or more batches: the summed loss divided once, by all their tokens.
 
-    `batch_loss` is what `workers.parallel` made of a BatchLoss. Raises UserError before the update
-    if the gradients are not finite.
+    `batch_loss` is what `workers.parallel` made of a BatchLoss. An update that is not finite is not
+    made; its gradients stay for who wants to know why. Raises UserError if memory does not suffice.
+    `sizes`: what earlier updates learnt of it.
     """
     batch_loss.train()
-    seed_dropout(config.seed, step, workers.rank)
+    sizes = sizes or BatchSizes()
+    loss = compute_gradients(batch_loss, batches, config.seed, step, workers, sizes)
+    parameters = list(batch_loss.parameters())
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    update = Update(loss, norm.item())
+    if update.is_made:
+        nn.utils.clip_grads_with_norm_(parameters, config.max_grad_norm or math.inf, norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return update
+
+
+def compute_gradients(
+    batch_loss: nn.Module,
+    batches: Sequence[Batch],
+    seed: int,
+    step: int,
+    workers: Workers,
+    sizes: BatchSizes,
+) -> float:
+    """The gradients of an update, the same for all workers; returns the loss, summed.
+
+    When a batch does not fit into memory, it is split and everything begins anew, so that nothing
+    counts twice. As soon as workers exchange gradients, none may fail alone: they compute batches
+    of a new size without, and agree before they exchange.
+    """
     num_tokens = sum(batch.num_tokens for batch in batches)
+    failed = 0
+    while failed != NONE:
+        parts = sizes.cut(batches)
+        is_new = workers.count > 1 and not sizes.have_fitted(parts)
+        batch_loss.zero_grad(set_to_none=True)
+        seed_dropout(seed, step, workers.rank)
+        loss, failed = try_batches(batch_loss, parts, num_tokens, workers, exchanges=not is_new)
+        if is_new:
+            failed = int(workers.greatest(failed))
+        elif failed != NONE and workers.count > 1:
+            raise UserError(
+                f"step {step:,}: out of memory with {shape_of(parts[failed])}, as large as others "
+                "before it; the last checkpoint stands, and the same command continues"
+            )
+        if failed != NONE:
+            batch_loss.zero_grad(set_to_none=True)
+            free_memory()
+            sizes.note_failure(parts[failed], step, workers.count)
+    if is_new:
+        sizes.note_fit(parts)
+        batch_loss(parts[0].every(1, len(parts[0].src_BS))).backward()  # nothing, but exchanged
+    return workers.summed(loss)
+
+
+def try_batches(
+    batch_loss: nn.Module,
+    batches: Sequence[Batch],
+    num_tokens: int,
+    workers: Workers,
+    exchanges: bool = True,
+) -> tuple[float, int]:
+    """Add up this worker's gradients of all batches; its loss, and which batch was too large.
+
+    `exchanges`: with the last batch the workers average their gradients.
+    """
     total = 0.0
-    for number, batch in enumerate(batches, start=1):
-        mine = workers.share(batch)
-        with nullcontext() if number == len(batches) else without_exchange(batch_loss):
-            loss = batch_loss(mine)
-            (loss * (workers.count / num_tokens)).backward()
-        total += loss.item()
-    total = workers.summed(total)
-    max_norm = config.max_grad_norm or math.inf
-    grad_norm = nn.utils.clip_grad_norm_(batch_loss.parameters(), max_norm).item()
-    if not math.isfinite(grad_norm) or not math.isfinite(total):
-        raise UserError(
-            f"step {step:,}: loss {total / num_tokens} with gradient norm {grad_norm}; the update "
-            "is not made and the last checkpoint stands; lower training.lr, warm up longer, or set "
-            "training.precision: fp32, in another --run-dir"
-        )
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return Update(total, grad_norm)
+    for number, batch in enumerate(batches):
+        is_last = number == len(batches) - 1
+        try:
+            with nullcontext() if exchanges and is_last else without_exchange(batch_loss):
+                loss = batch_loss(workers.share(batch))
+                (loss * (workers.count / num_tokens)).backward()
+            total += loss.item()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return math.nan, number
+    return total, NONE
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from seq2seq_cli.config import Config
+from seq2seq_cli.config import MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import choose_device, num_cores
@@ -67,6 +67,13 @@ class Workers:
             distributed.broadcast_object_list(values, src=0)
         return values[0]
 
+    def of_all(self, value: Value) -> list[Value]:
+        """What each worker has, the first one's first."""
+        values = [value] * self.count
+        if self.count > 1:
+            distributed.all_gather_object(values, value)
+        return values
+
     def wait(self) -> None:
         """Until all workers are here."""
         self.summed(0.0)
@@ -107,6 +114,7 @@ def choose_workers(config: Config) -> int:
         if not is_cpu or _num_weights(config) > _EXCHANGEABLE:
             return 1
         tokens = config.training.tokens_per_batch
+        tokens = MOST_TOKENS if tokens == "auto" else tokens
         return max(1, min(num_cores() // _CORES_EACH, tokens // _TOKENS_EACH))
     check_gpus(config, asked)
     return asked

@@ -26,6 +26,7 @@ SCALARS = {
     "train/tokens_per_second",
     "train/padding",
     "train/epoch",
+    "train/skipped",
     "valid/loss",
     "valid/perplexity",
     "valid/accuracy",

@@ -269,8 +269,8 @@ def test_an_update_that_is_not_finite_is_not_made():
     with torch.no_grad():
         model.encoder[0].feed_forward.expand.weight[0, 0] = math.inf
     before = model.tgt_embedding.weight.detach().clone()
-    with pytest.raises(UserError, match=r"step 1: loss .* lower training\.lr"):
-        train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, 1, ALONE)
+    update = train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, 1, ALONE)
+    assert not update.is_made
     assert torch.equal(model.tgt_embedding.weight, before)
 
 

@@ -190,6 +190,7 @@ def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, 
     assert chosen(2, "training.tokens_per_batch=4096") == 1
     assert chosen(8, "training.tokens_per_batch=4096") == 4
     assert chosen(8, "training.tokens_per_batch=512") == 1
+    assert chosen(8, "training.tokens_per_batch=auto") == 4
     assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
     assert chosen(1, "training.workers=3") == 3
 

@@ -1,0 +1,273 @@
+"""Runs that memory or numbers set back: out of memory, a loss that is not finite."""
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from commands import Command, Result
+from safetensors.torch import load_file
+
+from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.training import budget, loop
+from seq2seq_cli.training.loss import BatchLoss
+
+forward = BatchLoss.forward
+
+
+def train(seq2seq: Command, numbers: Path, run: Path, *settings: str) -> Result:
+    short = ("training.max_steps=40", "training.log_every=5", "training.warmup_steps=10")
+    given = [part for setting in (*short, *settings) for part in ("--set", setting)]
+    return seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *given)
+
+
+def metrics_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def points_of(run: Path) -> list[dict]:
+    return [point for point in metrics_of(run) if "train/loss" in point]
+
+
+def pairs_of(numbers: Path) -> list[tuple[str, str]]:
+    src, tgt = ((numbers / f"train.{side}").read_text().splitlines() for side in ("src", "tgt"))
+    return list(zip(src, tgt, strict=True))
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoint" / "weights.safetensors")
+
+
+def interrupt_at(patch: pytest.MonkeyPatch, step: int) -> None:
+    advance = loop.advance
+
+    def advance_and_interrupt(state, *arguments):
+        advance(state, *arguments)
+        if state.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    patch.setattr(loop, "advance", advance_and_interrupt)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(
+    numbers, seq2seq, tmp_path, monkeypatch, accumulation
+):
+    """Without key biases, whose true gradient is zero, so that Adam follows the rounding."""
+    settings = (
+        "model.attention_bias=false",
+        "training.precision=fp32",
+        f"training.accumulation={accumulation}",
+    )
+    chance, failed = random.Random(1), []
+
+    def forward_or_fail(self: BatchLoss, batch: Batch) -> torch.Tensor:
+        loss = forward(self, batch)
+        if batch.src_BS.numel() > 300 and chance.random() < 0.1:  # no half is as large
+            failed.append(len(batch.src_BS))
+            loss.register_hook(lambda _: out_of_memory())
+        return loss
+
+    assert train(seq2seq, numbers, tmp_path / "whole", *settings).exit_code == 0
+    monkeypatch.setattr(BatchLoss, "forward", forward_or_fail)
+    result = train(seq2seq, numbers, tmp_path / "split", *settings)
+    assert result.exit_code == 0
+    assert len(failed) > 2
+    assert result.stderr.count("out of memory with a batch of") == 1
+    assert (tmp_path / "split/train.log").read_text().count("out of memory") == len(failed)
+    for expected, found in zip(
+        points_of(tmp_path / "whole"), points_of(tmp_path / "split"), strict=True
+    ):
+        assert found["train/loss"] == pytest.approx(expected["train/loss"], rel=1e-4)
+        assert found["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=1e-2)
+    weights = weights_of(tmp_path / "split")
+    for name, expected in weights_of(tmp_path / "whole").items():
+        torch.testing.assert_close(weights[name], expected, atol=2e-3, rtol=1e-2, msg=name)
+
+
+def out_of_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def test_a_run_that_split_a_batch_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, monkeypatch):
+    """What was learnt in a failure before the interruption is used after it."""
+    tried: list[int] = []
+
+    def fail_once(self: BatchLoss, batch: Batch) -> torch.Tensor:
+        tried.append(len(batch.src_BS))
+        if len(tried) == 3:
+            out_of_memory()
+        return forward(self, batch)
+
+    monkeypatch.setattr(BatchLoss, "forward", fail_once)
+    assert train(seq2seq, numbers, tmp_path / "whole").exit_code == 0
+    whole = list(tried)
+    tried.clear()
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 10)
+        assert train(seq2seq, numbers, tmp_path / "parts").exit_code == 130
+    assert train(seq2seq, numbers, tmp_path / "parts").exit_code == 0
+    assert tried == whole
+    assert len(tried) > 45, "later batches of that size are split"
+    ours, theirs = weights_of(tmp_path / "parts"), weights_of(tmp_path / "whole")
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_a_checkpoint_of_before_there_were_setbacks_is_read(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 10)
+        assert train(seq2seq, numbers, tmp_path / "run").exit_code == 130
+    path = tmp_path / "run/checkpoint/state.json"
+    state = json.loads(path.read_text())
+    del state["too_large"], state["skipped_in_a_row"], state["window"]["skipped"]
+    path.write_text(json.dumps(state))
+    assert train(seq2seq, numbers, tmp_path / "run").exit_code == 0
+    assert metrics_of(tmp_path / "run")[-1]["step"] == 40
+
+
+def budget_of(run: Path) -> int:
+    return yaml.safe_load((run / "config.yaml").read_text())["training"]["tokens_per_batch"]
+
+
+def test_an_automatic_budget_is_a_number_that_the_run_keeps(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    auto, run = "training.tokens_per_batch=auto", tmp_path / "auto"
+    assert train(seq2seq, numbers, run, auto).exit_code == 0
+    positions = sum(max(len(src.split()), len(tgt.split())) + 1 for src, tgt in pairs_of(numbers))
+    assert budget_of(run) == positions // 50
+    number = f"training.tokens_per_batch={positions // 50}"
+    assert train(seq2seq, numbers, tmp_path / "number", number).exit_code == 0
+    ours, theirs = weights_of(run), weights_of(tmp_path / "number")
+    assert all(ours[name].equal(theirs[name]) for name in theirs), "the trial leaves no trace"
+    monkeypatch.setattr(budget, "available_memory", lambda: 0)
+    result = train(seq2seq, numbers, run, auto, "training.max_steps=45")
+    assert result.exit_code == 0, result.stderr
+    assert (budget_of(run), metrics_of(run)[-1]["step"]) == (positions // 50, 45)
+
+
+def test_an_automatic_budget_keeps_to_memory(numbers, seq2seq, tmp_path, monkeypatch):
+    def half_of_them(shape: budget.Shape, wanted: int, available: int) -> int:
+        assert shape.longest == 7
+        return wanted // 2 if available else 0
+
+    monkeypatch.setattr(budget, "in_own_process", half_of_them)
+    auto = "training.tokens_per_batch=auto"
+    result = train(seq2seq, numbers, tmp_path / "run", auto)
+    assert result.exit_code == 0
+    assert "as memory allows" in result.stderr
+    assert 100 < budget_of(tmp_path / "run") < 3_000 * 5 // 50 * 0.6
+    for command in (("check",), ("bench", "train", "--updates=1", "--warmup=0")):
+        result = seq2seq(*command, numbers / "numbers.yaml", "--set", auto)
+        assert result.exit_code == 0, result.stderr
+    monkeypatch.setattr(budget, "available_memory", lambda: 0)
+    result = seq2seq("check", numbers / "numbers.yaml", "--set", auto)
+    assert result.exit_code == 2
+    assert "not even one pair of 7 tokens fits into memory" in result.stderr
+
+
+def plant(patch: pytest.MonkeyPatch, module: str, at_step: int) -> None:
+    """A weight that is no number."""
+    train_step = loop.train_step
+
+    def train_with_it(batch_loss, optimizer, batches, config, step, *more):
+        if step == at_step:
+            with torch.no_grad():
+                batch_loss.model.get_submodule(module).weight.view(-1)[-1] = torch.nan
+        return train_step(batch_loss, optimizer, batches, config, step, *more)
+
+    patch.setattr(loop, "train_step", train_with_it)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["encoder.0.feed_forward.expand", "decoder.0.cross_attention.key", "decoder_norm"],
+)
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_where_it_began(
+    numbers, seq2seq, tmp_path, monkeypatch, module
+):
+    with monkeypatch.context() as patch:
+        plant(patch, module, at_step=12)
+        settings = ("training.save_every=10", "model.dropout=0.1")
+        result = train(seq2seq, numbers, tmp_path / "run", *settings)
+    assert result.exit_code == 2
+    first, *report = result.stderr[result.stderr.index("error: ") :].splitlines()
+    assert first == "error: step 12: loss nan, gradient norm nan"
+    assert report[0].split() == ["began", "in", f"{module}:", *report[0].split()[3:]]
+    assert "gradients   not finite: " in report[1]
+    texts = {f"{src} → {tgt}" for src, tgt in pairs_of(numbers)}
+    assert {line.strip() for line in report[4:7]} <= texts
+    assert "the last checkpoint stands. Lower training.lr" in report[7]
+    assert first.removeprefix("error: ") in (tmp_path / "run/train.log").read_text()
+    state = json.loads((tmp_path / "run/checkpoint/state.json").read_text())
+    assert state["step"] == 10
+    skipping = "training.on_nonfinite=skip"  # may be changed half-way
+    again = train(seq2seq, numbers, tmp_path / "run", *settings, skipping)
+    assert again.exit_code == 0, again.stderr
+    assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "run").values())
+
+
+def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    def forward_with_hook(self: BatchLoss, batch: Batch) -> torch.Tensor:
+        self.model.encoder[0].feed_forward.expand.weight.register_hook(lambda g: g * torch.inf)
+        return forward(self, batch)
+
+    monkeypatch.setattr(BatchLoss, "forward", forward_with_hook)
+    result = train(seq2seq, numbers, tmp_path / "run")
+    assert result.exit_code == 2
+    assert "began in    the backward pass" in result.stderr
+    assert "not finite: 1 of" in result.stderr
+    assert "(encoder.0.feed_forward.expand.weight)" in result.stderr
+    assert "greatest finite ones: " in result.stderr
+
+
+def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    """Also the last of a window; its sums go into the next point."""
+    calls, weights = [], []
+
+    def forward_or_nan(self: BatchLoss, batch: Batch) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) in (7, 20, 21):
+            weights.append([weight.detach().clone() for weight in self.parameters()])
+        return forward(self, batch) * (torch.nan if len(calls) in (7, 20) else 1)
+
+    monkeypatch.setattr(BatchLoss, "forward", forward_or_nan)
+    result = train(seq2seq, numbers, tmp_path / "run", "training.on_nonfinite=skip")
+    assert result.exit_code == 0
+    assert result.stderr.count("the update is skipped (1 in a row, at most 10)") == 2
+    points = {point["step"]: point["train/skipped"] for point in points_of(tmp_path / "run")}
+    assert points == {5: 0, 10: 1, 15: 0, 25: 1, 30: 0, 35: 0, 40: 0}
+    first, *_, last = (point["train/loss"] for point in points_of(tmp_path / "run"))
+    assert last < 0.6 * first
+    assert all(a.equal(b) for a, b in zip(weights[1], weights[2], strict=True))
+    assert not all(a.equal(b) for a, b in zip(weights[0], weights[1], strict=True))
+
+
+def test_too_many_skipped_in_a_row_stop_the_run_also_across_an_interruption(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    settings = ("training.on_nonfinite=skip", "training.lr=1e30")
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 8)
+        assert train(seq2seq, numbers, tmp_path / "run", *settings).exit_code == 130
+    result = train(seq2seq, numbers, tmp_path / "run", *settings)
+    assert result.exit_code == 2
+    assert "step 11: loss nan, gradient norm nan: the update is skipped (10 in a" in result.stderr
+    assert "error: step 12: loss nan" in result.stderr
+
+
+def test_workers_agree_on_a_budget_and_stop_together(numbers, seq2seq, tmp_path):
+    settings = ("training.lr=1e30", "training.workers=2", "training.tokens_per_batch=auto")
+    result = train(seq2seq, numbers, tmp_path / "run", *settings)
+    assert result.exit_code == 2
+    assert result.stderr.count("error: step 2: loss nan, gradient norm nan") == 1
+    assert "began in    encoder.0" in result.stderr

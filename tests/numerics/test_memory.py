@@ -1,0 +1,311 @@
+"""Batches that do not fit into memory, and how many tokens do."""
+
+import logging
+import multiprocessing
+import random
+import resource
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from number_task import numbers_config, write_config
+
+from seq2seq_cli.config import Config, ModelConfig, TrainingConfig
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.training.batch_sizes import BatchSizes
+from seq2seq_cli.training.budget import Shape, greatest, in_own_process, sentences_on_gpu
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.memory import available_memory, is_out_of_memory
+from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.training.update import Update, train_step
+from seq2seq_cli.training.workers import Workers
+
+ALONE = Workers()
+CONFIG = TrainingConfig()
+
+
+def random_batch(sentences: int, length: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, length + 1, (sentences, 2), generator=generator)
+    lengths[0] = length
+    src, tgt = (torch.randint(4, 30, (sentences, length), generator=generator) for _ in range(2))
+    src[torch.arange(length) >= lengths[:, :1]] = 0
+    labels = tgt.masked_fill(torch.arange(length) >= lengths[:, 1:], IGNORED)
+    tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
+    tgt_in[torch.arange(length) >= lengths[:, 1:]] = 0
+    return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
+
+
+BATCHES = [random_batch(6, 5, seed=1), random_batch(9, 8, seed=2), random_batch(3, 12, seed=3)]
+
+
+class FailingLoss(BatchLoss):
+    """`fails(batch)`: in what pass a batch runs out of memory, if in any."""
+
+    def __init__(self, fails) -> None:
+        torch.manual_seed(0)
+        shape = ModelConfig(
+            d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0, attention_bias=False
+        )
+        super().__init__(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
+        self.fails = fails
+        self.tried: list[int] = []  # sentences of each batch
+        self.way: str | None = None
+        middle = self.model.encoder_norm.weight  # its gradient comes after those of the decoder
+        middle.register_hook(lambda _: self.fail("backward"))
+
+    def fail(self, way: str) -> None:
+        if self.way == way:
+            self.way = None
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        self.tried.append(len(batch.src_BS))
+        self.way = self.fails(batch)
+        self.fail("forward")
+        return super().forward(batch)
+
+
+def never(batch: Batch) -> None:
+    return None
+
+
+def updates(fails, batches: list[list[Batch]], sizes: BatchSizes) -> tuple[list[float], list]:
+    """Losses, gradient norms and final weights, of plain SGD, which shows gradients as they are."""
+    loss = FailingLoss(fails)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
+    done = [
+        train_step(loss, optimizer, of_update, CONFIG, step, ALONE, sizes)
+        for step, of_update in enumerate(batches, start=1)
+    ]
+    return [number for update in done for number in update], list(loss.parameters())
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_update_with_a_split_batch_is_the_same_update(way, number):
+    """Wherever it fails: gradients of the batches before, and of half a backward pass, are gone."""
+    rows = len(BATCHES[number].src_BS)
+    expected, weights = updates(never, [BATCHES], BatchSizes())
+    sizes = BatchSizes()
+    found, close = updates(
+        lambda batch: way if len(batch.src_BS) == rows else None, [BATCHES], sizes
+    )
+    assert sizes.too_large == [[rows, BATCHES[number].src_BS.size(1)]]
+    assert found == pytest.approx(expected, rel=1e-5)
+    for mine, theirs in zip(close, weights, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_failures_at_random_leave_the_trajectory_as_it_is():
+    batches = [
+        [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
+        for step in range(40)
+    ]
+    expected, weights = updates(never, batches, BatchSizes())
+    chance, failures = random.Random(4), []
+
+    def fails(batch: Batch) -> str | None:
+        if len(batch.src_BS) > 1 and chance.random() < 0.1:
+            failures.append(batch)
+            return chance.choice(["forward", "backward"])
+        return None
+
+    found, close = updates(fails, batches, BatchSizes())
+    assert len(failures) > 5
+    assert found == pytest.approx(expected, rel=1e-4)
+    for mine, theirs in zip(close, weights, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_only_batches_as_large_in_both_ways_are_split_before_they_are_tried():
+    sizes = BatchSizes()
+    loss = FailingLoss(lambda batch: "forward" if len(batch.src_BS) > 4 else None)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
+    train_step(loss, optimizer, [random_batch(8, 6, seed=1)], CONFIG, 1, ALONE, sizes)
+    assert loss.tried == [8, 4, 4]
+    loss.fails = never
+    for sentences, length, tried in ((8, 6, [4, 4]), (9, 7, [5, 4]), (7, 9, [7]), (20, 5, [20])):
+        loss.tried.clear()
+        batch = random_batch(sentences, length, seed=2)
+        train_step(loss, optimizer, [batch], CONFIG, 2, ALONE, sizes)
+        assert loss.tried == tried
+
+
+def test_it_is_split_until_it_fits_and_said_once(caplog):
+    with caplog.at_level(logging.WARNING):
+        sizes = BatchSizes()
+        found, _ = updates(
+            lambda batch: "backward" if len(batch.src_BS) > 2 else None, [BATCHES] * 2, sizes
+        )
+    assert found[0] == pytest.approx(updates(never, [BATCHES], BatchSizes())[0][0], rel=1e-5)
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        "step 1: out of memory with a batch of 6 sentences, 5 source and 5 target positions each"
+    )
+    assert sizes.too_large == [[3, 5]], "all others are larger"
+
+
+def test_a_pair_that_does_not_fit_alone_is_a_mistake_of_the_user():
+    with pytest.raises(UserError, match=r"a batch of 1 sentence, .*lower data\.max_length"):
+        updates(lambda batch: "forward", [BATCHES], BatchSizes())
+
+
+def test_other_errors_are_not_taken_for_it():
+    def fails(batch: Batch) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        updates(fails, [BATCHES], BatchSizes())
+
+
+def test_an_allocation_that_fails_is_recognised():
+    with pytest.raises(RuntimeError) as failed:
+        torch.empty(1 << 60, dtype=torch.int8)
+    assert is_out_of_memory(failed.value)
+    with pytest.raises(MemoryError) as failed:
+        bytearray(1 << 60)
+    assert is_out_of_memory(failed.value)
+    assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
+
+
+def failing_in_worker(rank: int, config: Config, workers: Workers) -> tuple[Update, list]:
+    """Two updates; one worker alone fails at two batches of the first."""
+    loss = FailingLoss(never)
+    if workers.rank == rank:
+        loss.fails = lambda batch: "backward" if len(batch.src_BS) >= 5 - workers.count else None
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
+    sizes = BatchSizes()
+    parallel = workers.parallel(loss)
+    for step in (1, 2):
+        update = train_step(parallel, optimizer, BATCHES, config.training, step, workers, sizes)
+    assert sizes.too_large
+    return update, [p.detach() for p in loss.parameters()]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config(tmp_path, numbers_config(tmp_path))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_workers_split_together_what_is_too_large_for_one(config, rank):
+    expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
+    loaded = load_config(config, ["training.workers=2"])
+    update, close = work_together(partial(failing_in_worker, rank, loaded), loaded)
+    assert update == pytest.approx(expected[-2:], rel=1e-5)
+    for mine, theirs in zip(close, weights, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+
+
+def failing_late(rank: int, config: Config, workers: Workers) -> None:
+    """One worker fails with a batch of a size that has fitted, while gradients are exchanged."""
+    loss = FailingLoss(never)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
+    sizes = BatchSizes()
+    parallel = workers.parallel(loss)
+    train_step(parallel, optimizer, BATCHES, config.training, 1, workers, sizes)
+    if workers.rank == rank:
+        loss.fails = lambda batch: "backward"
+    train_step(parallel, optimizer, BATCHES, config.training, 2, workers, sizes)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config, rank, capfd):
+    loaded = load_config(config, ["training.workers=2"])
+    with pytest.raises(UserError, match="step 2: out of memory with a batch of 6 sentences"):
+        work_together(partial(failing_late, rank, loaded), loaded)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 17, 64, 100, 499, 500, 1_000])
+def test_the_greatest_number_that_fits_is_found_within_a_twentieth(limit):
+    tried = []
+    found = greatest(lambda number: not tried.append(number) and number <= limit, 500)
+    assert max(tried) <= 500
+    assert 0.95 * min(limit, 500) <= found <= min(limit, 500)
+
+
+def shape_of(config: Path, **model: int) -> Shape:
+    loaded = load_config(config, [f"model.{name}={value}" for name, value in model.items()])
+    return Shape(loaded, 30, 40, is_shared=False, longest=12)
+
+
+def test_a_budget_is_tried_with_the_longest_sentences_until_one_fails(config, monkeypatch):
+    largest, real = [0, 0], BatchLoss.forward
+
+    def forward(self: BatchLoss, batch: Batch) -> torch.Tensor:
+        assert batch.src_BS.size(1) == batch.labels_BT.size(1) == 12
+        if batch.num_tokens > 700:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        largest[:] = max(largest, list(batch.src_BS.shape))
+        return real(self, batch)
+
+    monkeypatch.setattr(BatchLoss, "forward", forward)
+    found = sentences_on_gpu(shape_of(config), torch.device("cpu"), 1_000)
+    assert [found, 12] == largest
+    assert 0.95 * (700 // 12) <= found <= 700 // 12
+    assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
+
+
+def test_on_a_cpu_the_budget_is_as_large_as_memory_allows(config):
+    """Measured with batches of at most 4,096 tokens, in a process of its own."""
+    nothing, some = (in_own_process(shape_of(config), 50_000, mb << 20) for mb in (1, 200))
+    assert nothing == 0
+    assert 4_096 // 12 < some < 50_000
+
+
+def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[int]]:
+    """Losses of two updates with and without a limit, and the batches tried with it."""
+    torch.set_num_threads(1)
+    batch, losses, tried = random_batch(2_000, 30, seed=1), [], []
+    status = Path("/proc/self/status").read_text().splitlines()
+    (size,) = (int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
+    for limit in (size + (megabytes << 20), resource.RLIM_INFINITY):
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        loss, sizes = FailingLoss(never), BatchSizes()
+        optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
+        steps = (1, 2)
+        losses.append(
+            [train_step(loss, optimizer, [batch], CONFIG, n, ALONE, sizes).loss for n in steps]
+        )
+        tried.append(loss.tried)
+    return losses[0], losses[1], tried[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
+def test_memory_that_really_is_short_is_enough_for_parts():
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        losses, expected, tried = executor.submit(with_little_memory, 100).result()
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert tried[0] == 2_000
+    assert max(tried[1:]) < 2_000
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_what_containers_may_use_limits_what_the_machine_has(tmp_path):
+    machine = tmp_path / "proc"
+    write(machine / "meminfo", "MemTotal: 4000 kB\nMemAvailable:    3000 kB\nHugePages_Free: 0\n")
+    write(machine / "self/cgroup", "4:memory:/a/b\n3:cpu:/\n0::/c\n")
+    assert available_memory(tmp_path) == 3000 * 1024
+    groups = tmp_path / "sys/fs/cgroup"
+    write(groups / "memory/a/memory.limit_in_bytes", "2000000\n")
+    write(groups / "memory/a/memory.usage_in_bytes", "500000\n")
+    write(groups / "memory/a/memory.stat", "cache 300000\ninactive_file 100000\n")
+    assert available_memory(tmp_path) == 1_600_000
+    write(groups / "c/memory.max", "max\n")
+    write(groups / "c/memory.current", "700000\n")
+    write(groups / "c/memory.stat", "anon 700000\n")
+    assert available_memory(tmp_path) == 1_600_000
+    write(groups / "c/memory.max", "900000\n")
+    assert available_memory(tmp_path) == 200_000
