@@ -1,6 +1,7 @@
 """From a YAML file and `--set` options to a `Config`, or one message that names every mistake."""
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import read_bytes
+
+_MOST_BYTES = 1 << 18  # of a config; aliases written out
+_MOST_SHOWN = 200  # characters of a wrong value
 
 Location = tuple[str | int, ...]
 
@@ -89,10 +94,20 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def differing_options(one: Config, other: Config) -> dict[str, tuple[str, str]]:
+    """Both values, as YAML, of every option that has two."""
+    values, others = flatten(one), flatten(other)
+    return {
+        name: (yaml_text(values.get(name)), yaml_text(others.get(name)))
+        for name in dict.fromkeys([*values, *others])
+        if values.get(name) != others.get(name)
+    }
+
+
 def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     """The file as plain data, and as nodes, which know their lines."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}") from None
     except IsADirectoryError:
@@ -100,17 +115,38 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        tree = loader.construct_document(node) if node is not None else {}
+        tree, node = _parsed(text)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem or 'this is not YAML'}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: this is not YAML ({str(error).splitlines()[0]})") from None
+    tree = {} if node is None else tree
     if not isinstance(tree, dict):
         raise UserError(f"{path}: a config is a mapping of sections ({_names(Config)})")
     return tree, node
+
+
+def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None, None
+    if _size(node, {}) > _MOST_BYTES:
+        raise yaml.YAMLError("its aliases unfold to more than a config needs")
+    return loader.construct_document(node), node
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """Of what a node stands for when its aliases are written out; too much if it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = _MOST_BYTES
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            parts = itertools.chain.from_iterable(node.value)
+        own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+        known[id(node)] = 1 + own + sum(_size(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> Location:
@@ -120,7 +156,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     if not equals or not all(parts):
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value, _ = _parsed(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"--set {override}: the value is not YAML") from None
     section = tree
@@ -180,7 +216,7 @@ def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], 
 def _describe(found: Any) -> str:
     """One mistake in our words, from one entry of pydantic's error list."""
     kind, given, limits = found["type"], found["input"], found.get("ctx", {})
-    shown = repr(given) if isinstance(given, str) else yaml_text(given)
+    shown = _shown(given)
     if kind == "extra_forbidden":
         return _unknown_option(found["loc"])
     if kind == "literal_error":
@@ -193,6 +229,14 @@ def _describe(found: Any) -> str:
     if wanted is None:
         return f"{found['msg']}, not {shown}"
     return f"must be {wanted.format(**limits)}, not {shown}"
+
+
+def _shown(given: Any) -> str:
+    try:
+        text = repr(given) if isinstance(given, str) else yaml_text(given)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        return "what it is"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 _WANTED = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 
-_ORDER = ["check", "vocab", "train", "translate", "eval", "score", "export", "bench"]
+_ORDER = ["check", "vocab", "train", "translate", "eval", "score", "diff", "export", "bench"]
 
 
 class _Program(TyperGroup):

@@ -44,19 +44,28 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Raises UserError when the file is damaged or belongs to a model of another shape."""
+    must_fit(path, model)
     tensors = read_tensors(path)
-    wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if wanted != found:
-        differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
-        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])
 
 
+def must_fit(path: Path, model: nn.Module) -> None:
+    """Compare names and shapes with the file's header alone; the model may be on the meta device.
+
+    Raises UserError naming the first parameter that is missing or of another shape.
+    """
+    wanted = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    found = {name: tuple(tensor.shape) for name, tensor in read_tensors(path).items()}
+    if wanted != found:
+        differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+
+
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
+    """Views of the file, which is read where they are used; a header that lies is refused."""
     try:
         return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} is damaged or missing ({error})") from None

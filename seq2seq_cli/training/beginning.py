@@ -1,23 +1,21 @@
 """The start of a run: a new folder with all that the run depends on, or one that goes on."""
 
-import datetime
 import gc
-import importlib.metadata
-import platform
-import subprocess
-import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from seq2seq_cli import __version__
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import config_yaml, flatten, load_config, yaml_text
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import RunFolder, read_json, write_bytes, write_json
-from seq2seq_cli.text.parallel import hash_of_files
+from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from seq2seq_cli.training.manifest import (
+    must_be_the_same_text,
+    record_continuation,
+    write_manifest,
+)
 from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.preparation import Prepared, prepare
 from seq2seq_cli.training.workers import Workers
@@ -35,8 +33,6 @@ FREE_TO_CHANGE = {
     "validation.patience",
     "validation.samples",
 }
-
-_RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
 
 
 class Beginning(NamedTuple):
@@ -111,7 +107,7 @@ def begin_run(
     state = TrainingState()
     run.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(run, prepared.tokenizers)
-    write_json(run.manifest, _manifest(config, prepared.device))
+    write_manifest(run, config, prepared.device)
     save_checkpoint(run, prepared.model, optimizer, state)
     _write_config(run, config)
     return state
@@ -124,60 +120,13 @@ def continue_run(
 
     Raises UserError when a file is damaged or the text has changed; then nothing is written.
     """
-    _must_be_the_same_text(run, config)
+    must_be_the_same_text(run, config)
     assert run.last_checkpoint is not None
     state = load_checkpoint(run.last_checkpoint, prepared.model, optimizer)
+    record_continuation(run, load_config(run.config), config, prepared.device, state.step)
     _write_config(run, config)
     return state
 
 
 def _write_config(run: RunFolder, config: Config) -> None:
     write_bytes(run.config, config_yaml(config).encode("utf-8"))
-
-
-def _must_be_the_same_text(run: RunFolder, config: Config) -> None:
-    manifest = read_json(run.manifest)
-    begun_with = manifest.get("data") if isinstance(manifest, dict) else None
-    if not isinstance(begun_with, dict):
-        raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
-    found = _hashes(config)
-    changed = [f"data.{name}" for name, value in found.items() if begun_with.get(name) != value]
-    if changed:
-        raise UserError(
-            f"the text of {' and '.join(changed)} changed since this run began; "
-            "put it back, or start another run with --run-dir"
-        )
-
-
-def _hashes(config: Config) -> dict[str, str]:
-    data = config.data
-    corpora = {"train": data.train, "valid": data.valid}
-    return {name: hash_of_files(c.files) for name, c in corpora.items() if c is not None}
-
-
-def _manifest(config: Config, device: torch.device) -> dict[str, Any]:
-    return {
-        "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "seed": config.training.seed,
-        "data": _hashes(config),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "seq2seq_cli": __version__,
-        "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
-        "git": _git_state(),
-    }
-
-
-def _git_state() -> str | None:
-    """The commit of the working directory, `-dirty` if it has changes; None outside of git."""
-    try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

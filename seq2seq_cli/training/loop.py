@@ -42,6 +42,9 @@ def train(config: Config, run_dir: Path) -> None:
 
     Raises UserError for what the user can mend, and Interrupted after saving on Ctrl-C or SIGTERM.
     """
+    run = RunFolder(run_dir)
+    if run.is_started:
+        run.must_be_closed()
     try:
         work_together(functools.partial(train_in_worker, config, run_dir), config)
     finally:

@@ -57,6 +57,7 @@ VERBS = {
         "device",
         "last",
     },
+    "diff": {"run_dir", "other_dir", "as_json"},
     "export": {"run_dir", "output", "file_format", "last"},
     "vocab": {"config", "output", "overrides"},
     "check": {"config", "overrides", "device"},
