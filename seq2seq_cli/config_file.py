@@ -14,8 +14,9 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import read_bytes
 
-_MOST_BYTES = 1 << 18  # of a config; aliases written out
+_MOST_BYTES = 1 << 17  # of a config; aliases written out
 _MOST_SHOWN = 200  # characters of a wrong value
+_MOST_MISTAKES = 20  # that are named
 
 Location = tuple[str | int, ...]
 
@@ -31,7 +32,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.MarkedYAMLError(
-                    problem=f"{key_node.value!r} is not an option's name",
+                    problem=f"{repr(key_node.value)[:_MOST_SHOWN]} is not an option's name",
                     problem_mark=key_node.start_mark,
                 )
             if key in seen:
@@ -69,12 +70,10 @@ def load_config(
     try:
         return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
     except ValidationError as error:
-        mistakes = [
-            (_place(found["loc"], node, places), _describe(found))
-            for found in error.errors()
-            if found["type"] != "default_factory_not_called"  # another option's mistake
-        ]
-    raise UserError(_message(path, mistakes))
+        found = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
+    # (a default that was not made is the consequence of another option's mistake)
+    mistakes = [(_place(e["loc"], node, places), _describe(e)) for e in found[:_MOST_MISTAKES]]
+    raise UserError(_message(path, mistakes, len(found)))
 
 
 def config_yaml(config: Config) -> str:
@@ -202,7 +201,9 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     return line
 
 
-def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], str]]) -> str:
+def _message(
+    path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], str]], count: int
+) -> str:
     lines = []
     for (place, name), what in mistakes:
         where = f"line {place}: " if isinstance(place, int) else f"{place}: " if place else ""
@@ -210,7 +211,8 @@ def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], 
         lines.append(f"{where}{option}{what}")
     if len(lines) == 1:
         return f"{path}, {lines[0]}" if lines[0].startswith("line ") else f"{path}: {lines[0]}"
-    return "\n".join([f"{path} has {len(lines)} mistakes", *(f"  {line}" for line in lines)])
+    named = "" if len(lines) == count else f"; the first {len(lines)} are"
+    return "\n".join([f"{path} has {count} mistakes{named}", *(f"  {line}" for line in lines)])
 
 
 def _describe(found: Any) -> str:
@@ -235,7 +237,7 @@ def _shown(given: Any) -> str:
     try:
         text = repr(given) if isinstance(given, str) else yaml_text(given)
     except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
-        return "what it is"
+        return "what is given"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 

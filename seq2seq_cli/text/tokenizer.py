@@ -31,9 +31,11 @@ class Tokenizer:
     def __init__(self, model: bytes) -> None:
         """`model` is a serialized SentencePiece model; UserError if it is not."""
         self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
+            self._processor.LoadFromSerializedProto(model)
+            self.pieces()  # a damaged one may not be text
+        except (RuntimeError, UnicodeDecodeError):
             raise UserError("this is not a SentencePiece model") from None
         found = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
