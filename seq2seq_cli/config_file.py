@@ -1,8 +1,6 @@
 """From a YAML file and `--set` options to a `Config`, or one message that names every mistake."""
 
 import difflib
-import itertools
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -13,45 +11,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import read_bytes
+from seq2seq_cli.safe_yaml import MOST_BYTES, parse_yaml
 
-_MOST_BYTES = 1 << 17  # of a config; aliases written out
 _MOST_SHOWN = 200  # characters of a wrong value
 _MOST_MISTAKES = 20  # that are named
 
 Location = tuple[str | int, ...]
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML with `3e-4` as a number (YAML 1.2), and no key given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(
-                    problem=f"{repr(key_node.value)[:_MOST_SHOWN]} is not an option's name",
-                    problem_mark=key_node.start_mark,
-                )
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key} is given twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
 
 
 def load_config(
@@ -106,7 +71,7 @@ def differing_options(one: Config, other: Config) -> dict[str, tuple[str, str]]:
 def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     """The file as plain data, and as nodes, which know their lines."""
     try:
-        text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
+        text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}") from None
     except IsADirectoryError:
@@ -114,7 +79,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
     try:
-        tree, node = _parsed(text)
+        tree, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: {error.problem or 'this is not YAML'}") from None
@@ -126,28 +91,6 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     return tree, node
 
 
-def _parsed(text: str) -> tuple[Any, yaml.Node | None]:
-    loader = _Loader(text)
-    node = loader.get_single_node()
-    if node is None:
-        return None, None
-    if _size(node, {}) > _MOST_BYTES:
-        raise yaml.YAMLError("its aliases unfold to more than a config needs")
-    return loader.construct_document(node), node
-
-
-def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Of what a node stands for when its aliases are written out; too much if it holds itself."""
-    if id(node) not in known:
-        known[id(node)] = _MOST_BYTES
-        parts = node.value if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            parts = itertools.chain.from_iterable(node.value)
-        own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
-        known[id(node)] = 1 + own + sum(_size(part, known) for part in parts)
-    return known[id(node)]
-
-
 def _apply_override(tree: dict[str, Any], override: str) -> Location:
     """Write `section.key=value` into the tree; the value is read as YAML."""
     name, equals, text = override.partition("=")
@@ -155,7 +98,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     if not equals or not all(parts):
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
-        value, _ = _parsed(text)
+        value, _ = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"--set {override}: the value is not YAML") from None
     section = tree
