@@ -83,7 +83,7 @@ class Translator:
                     "validation.bleu_tokenize"
                 )
         config = load_config(run.config, overrides)
-        tokenizers = load_tokenizers(run, config.tokenizer.shared)
+        tokenizers = load_tokenizers(run, config.tokenizer)
         with torch.device("meta"):  # whether it fits is known before memory is spent
             must_fit(weights, new_model(config, tokenizers))
         model = new_model(config, tokenizers)

@@ -142,10 +142,18 @@ def fit_tokenizers(
     return Tokenizers(Tokenizer.fit(lines("src"), config), Tokenizer.fit(lines("tgt"), config))
 
 
-def load_tokenizers(run: RunFolder, shared: bool) -> Tokenizers:
-    src_path, tgt_path = run.tokenizer_paths(shared)
+def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
+    """Those of a run; UserError if a file is damaged or larger than the config has it."""
+    src_path, tgt_path = run.tokenizer_paths(config.shared)
     src = Tokenizer.load(src_path)
-    return Tokenizers(src, src if shared else Tokenizer.load(tgt_path))
+    tokenizers = Tokenizers(src, src if config.shared else Tokenizer.load(tgt_path))
+    for path, tokenizer in zip((src_path, tgt_path), tokenizers, strict=True):
+        if len(tokenizer) > config.vocab_size:
+            raise UserError(
+                f"{path} does not fit the config: it has {len(tokenizer):,} entries, more than "
+                f"tokenizer.vocab_size {config.vocab_size:,}"
+            )
+    return tokenizers
 
 
 def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:

@@ -139,6 +139,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a tokenizer cut short": (cut_short, "src.model: this is not a SentencePiece model"),
     "no tokenizer at all": (sparse("src.model", 0), "src.model: this is not a SentencePiece model"),
     "a tokenizer that is no text": (a_tokenizer_that_is_no_text, "not a SentencePiece model"),
+    "a tokenizer larger than it says": (
+        replaced("config.yaml", "vocab_size: 8000", "vocab_size: 8"),
+        "src.model does not fit the config: it has 14 entries, more than tokenizer.vocab_size 8",
+    ),
     "a billion laughs": (written("config.yaml", LAUGHS.encode()), "its aliases unfold to more"),
     "a list that holds itself": (written("config.yaml", b"data: &a [*a]"), "its aliases unfold"),
     "deep YAML": (written("config.yaml", b"a: " + b"[" * 9_999), "config.yaml: this is not YAML"),
