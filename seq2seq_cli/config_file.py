@@ -82,7 +82,9 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
         tree, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: {error.problem or 'this is not YAML'}") from None
+        is_worded = type(error) is yaml.MarkedYAMLError  # by safe_yaml
+        what = error.problem if is_worded else f"this is not YAML ({error.problem})"
+        raise UserError(f"{path}{line}: {what}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: this is not YAML ({str(error).splitlines()[0]})") from None
     tree = {} if node is None else tree
