@@ -92,7 +92,7 @@ class DataConfig(Section):
     valid: Corpus | None = Field(
         None, description="held-out parallel text, written like train; null: none"
     )
-    max_length: PositiveInt = Field(
+    max_length: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
         256,
         description="tokens; training pairs with a longer side are dropped and counted, longer "
         "lines to translate are translated in pieces",
@@ -105,7 +105,7 @@ class DataConfig(Section):
 
 class TokenizerConfig(Section):
     kind: TokenizerKind = Field("bpe", description="what a token is")
-    vocab_size: Annotated[int, Field(ge=8)] = Field(
+    vocab_size: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
         8_000, description="entries at most, for each tokenizer; fewer when the text has no more"
     )
     shared: bool = Field(True, description="one vocabulary for both sides")
@@ -120,7 +120,7 @@ class TokenizerConfig(Section):
         description="a run folder, or one that `seq2seq vocab` made: its vocabulary is taken "
         "instead of learning one",
     )
-    max_sentences: Annotated[int, Field(gt=100)] = Field(
+    max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = Field(
         1_000_000, description="lines to learn from; of more training text, a random sample"
     )
 
@@ -132,19 +132,21 @@ def _one_depth_for_both(value: Any) -> Any:
 class Layers(Section):
     """`layers: 4` is short for `layers: {encoder: 4, decoder: 4}`."""
 
-    encoder: PositiveInt = Field(4, description="layers of the encoder")
-    decoder: PositiveInt = Field(4, description="layers of the decoder")
+    encoder: Annotated[int, Field(gt=0, le=1_000)] = Field(4, description="layers of the encoder")
+    decoder: Annotated[int, Field(gt=0, le=1_000)] = Field(4, description="layers of the decoder")
 
 
 class ModelConfig(Section):
-    d_model: Annotated[int, Field(gt=0, multiple_of=2)] = Field(
+    d_model: Annotated[int, Field(gt=0, le=65_536, multiple_of=2)] = Field(
         256, description="size of a token's vector, everywhere in the model; even"
     )
     heads: PositiveInt = Field(4, description="attention heads; they divide d_model")
     layers: Annotated[Layers, BeforeValidator(_one_depth_for_both, int | Layers)] = Field(
         Layers(), description="one number, or one for the encoder and one for the decoder"
     )
-    d_ff: PositiveInt = Field(1_024, description="inner size of the position-wise feed-forward")
+    d_ff: Annotated[int, Field(gt=0, le=1_048_576)] = Field(
+        1_024, description="inner size of the position-wise feed-forward"
+    )
     dropout: Share = Field(0.1, description="of embeddings and of the output of every sub-layer")
     attention_dropout: Share = Field(0.0, description="dropout of attention weights")
     activation_dropout: Share = Field(0.0, description="dropout inside the feed-forward")

@@ -1,7 +1,6 @@
 """From a YAML file and `--set` options to a `Config`, or one message that names every mistake."""
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -11,41 +10,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import read_bytes
+from seq2seq_cli.safe_yaml import MOST_BYTES, parse_yaml
+
+_MOST_SHOWN = 200  # characters of a wrong value
+_MOST_MISTAKES = 20  # that are named
 
 Location = tuple[str | int, ...]
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML with `3e-4` as a number (YAML 1.2), and no key given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key_node.value!r} is not an option's name",
-                    problem_mark=key_node.start_mark,
-                )
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key} is given twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
 
 
 def load_config(
@@ -64,12 +35,10 @@ def load_config(
     try:
         return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
     except ValidationError as error:
-        mistakes = [
-            (_place(found["loc"], node, places), _describe(found))
-            for found in error.errors()
-            if found["type"] != "default_factory_not_called"  # another option's mistake
-        ]
-    raise UserError(_message(path, mistakes))
+        found = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
+    # (a default that was not made is the consequence of another option's mistake)
+    mistakes = [(_place(e["loc"], node, places), _describe(e)) for e in found[:_MOST_MISTAKES]]
+    raise UserError(_message(path, mistakes, len(found)))
 
 
 def config_yaml(config: Config) -> str:
@@ -89,10 +58,20 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def differing_options(one: Config, other: Config) -> dict[str, tuple[str, str]]:
+    """Both values, as YAML, of every option that has two."""
+    values, others = flatten(one), flatten(other)
+    return {
+        name: (yaml_text(values.get(name)), yaml_text(others.get(name)))
+        for name in dict.fromkeys([*values, *others])
+        if values.get(name) != others.get(name)
+    }
+
+
 def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     """The file as plain data, and as nodes, which know their lines."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}") from None
     except IsADirectoryError:
@@ -100,14 +79,15 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        tree = loader.construct_document(node) if node is not None else {}
+        tree, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: {error.problem or 'this is not YAML'}") from None
+        is_worded = type(error) is yaml.MarkedYAMLError  # by safe_yaml
+        what = error.problem if is_worded else f"this is not YAML ({error.problem})"
+        raise UserError(f"{path}{line}: {what}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: this is not YAML ({str(error).splitlines()[0]})") from None
+    tree = {} if node is None else tree
     if not isinstance(tree, dict):
         raise UserError(f"{path}: a config is a mapping of sections ({_names(Config)})")
     return tree, node
@@ -120,7 +100,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     if not equals or not all(parts):
         raise UserError(f"--set {override}: write it as section.key=value")
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value, _ = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"--set {override}: the value is not YAML") from None
     section = tree
@@ -166,7 +146,9 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     return line
 
 
-def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], str]]) -> str:
+def _message(
+    path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], str]], count: int
+) -> str:
     lines = []
     for (place, name), what in mistakes:
         where = f"line {place}: " if isinstance(place, int) else f"{place}: " if place else ""
@@ -174,13 +156,14 @@ def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], 
         lines.append(f"{where}{option}{what}")
     if len(lines) == 1:
         return f"{path}, {lines[0]}" if lines[0].startswith("line ") else f"{path}: {lines[0]}"
-    return "\n".join([f"{path} has {len(lines)} mistakes", *(f"  {line}" for line in lines)])
+    named = "" if len(lines) == count else f"; the first {len(lines)} are"
+    return "\n".join([f"{path} has {count} mistakes{named}", *(f"  {line}" for line in lines)])
 
 
 def _describe(found: Any) -> str:
     """One mistake in our words, from one entry of pydantic's error list."""
     kind, given, limits = found["type"], found["input"], found.get("ctx", {})
-    shown = repr(given) if isinstance(given, str) else yaml_text(given)
+    shown = _shown(given)
     if kind == "extra_forbidden":
         return _unknown_option(found["loc"])
     if kind == "literal_error":
@@ -193,6 +176,14 @@ def _describe(found: Any) -> str:
     if wanted is None:
         return f"{found['msg']}, not {shown}"
     return f"must be {wanted.format(**limits)}, not {shown}"
+
+
+def _shown(given: Any) -> str:
+    try:
+        text = repr(given) if isinstance(given, str) else yaml_text(given)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        return "what is given"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 _WANTED = {

@@ -15,9 +15,12 @@ from seq2seq_cli.option_types import (
     Seed,
 )
 
+Width = Annotated[int, Field(gt=0, le=1_000)]
+Factor = Annotated[float, Field(ge=0, le=1_000)]
+
 
 class DecodingConfig(Section):
-    beam_size: PositiveInt = Field(1, description="hypotheses of a beam search; 1: greedy search")
+    beam_size: Width = Field(1, description="hypotheses of a beam search; 1: greedy search")
     length_penalty: NonNegativeFloat = Field(
         1.0, description="exponent of length normalization in beam search; 0: none"
     )
@@ -25,9 +28,7 @@ class DecodingConfig(Section):
         "power",
         description="log-probability over length^a (power), or over ((5 + length) / 6)^a (gnmt)",
     )
-    n_best: PositiveInt = Field(
-        1, description="translations of each sentence: of the beam, or samples"
-    )
+    n_best: Width = Field(1, description="translations of each sentence: of the beam, or samples")
     diversity_groups: PositiveInt = Field(
         1, description="groups that a beam is divided into, each avoiding what others choose"
     )
@@ -41,11 +42,13 @@ class DecodingConfig(Section):
         1.0, description="sample from the likeliest tokens that have this probability together"
     )
     seed: Seed = Field(1, description="of sampling")
-    max_len_factor: NonNegativeFloat = Field(
+    max_len_factor: Factor = Field(
         2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
     )
-    max_len_extra: PositiveInt = Field(20, description="see max_len_factor")
-    min_len_factor: NonNegativeFloat = Field(
+    max_len_extra: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
+        20, description="see max_len_factor"
+    )
+    min_len_factor: Factor = Field(
         0.0, description="and at least factor x source tokens + min_len_extra tokens"
     )
     min_len_extra: NonNegativeInt = Field(0, description="see min_len_factor")
@@ -69,7 +72,7 @@ class DecodingConfig(Section):
         description="of matrix products when translating; auto: int8 on a processor made for it, "
         "bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
     )
-    tokens_per_batch: PositiveInt = Field(
+    tokens_per_batch: Annotated[int, Field(gt=0, le=10_000_000)] = Field(
         4_096, description="source tokens translated at once, padding included"
     )
 

@@ -98,9 +98,13 @@ def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bo
     Raises UserError when there is no text to score on.
     """
     data = translator.config.data
-    corpus = corpus or data.valid
     if corpus is None:
-        raise UserError("the run has no validation text: give --src and --ref, or --pairs")
+        if data.valid is None:
+            raise UserError("the run has no validation text: give --src and --ref, or --pairs")
+        for path in data.valid.files:
+            if not path.is_file():  # nor a device, which a foreign config may name
+                raise UserError(f"the run's validation text {path} is not there: give --src, --ref")
+        corpus = data.valid
     held_out = read_held_out(corpus, translator.tokenizers, data.on_bad_line)
     return evaluate(translator, held_out, decode=decode)
 

@@ -4,8 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+# Of what a foreign config may ask for, before it meets what there is: text, weights, memory.
+_MOST = 10**12
+
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]

@@ -11,6 +11,8 @@ from typing import Any
 
 from seq2seq_cli.errors import UserError
 
+MEGABYTE = 1 << 20
+
 
 class RunFolder:
     """Paths of a run; `runs/README.md` tells users what each file is."""
@@ -37,6 +39,10 @@ class RunFolder:
         """By step, the last one first."""
         return _by_step(self.checkpoints, "")
 
+    @property
+    def last_checkpoint(self) -> Path | None:
+        return next(iter(self.all_checkpoints().values()), None)
+
     def best_model(self, step: int) -> Path:
         """Where one of several best models is kept."""
         return self.best / f"{_name_of_step(step)}.safetensors"
@@ -51,15 +57,39 @@ class RunFolder:
             return self.path / "tokenizer.model", self.path / "tokenizer.model"
         return self.path / "src.model", self.path / "tgt.model"
 
+    def must_hold_a_run(self) -> None:
+        """Raises UserError if there is none, or one whose files lie elsewhere."""
+        if not self.path.is_dir():
+            raise UserError(f"there is no run folder {self.path}")
+        if not self.config.is_file():
+            raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
+        self.must_be_closed()
+
+    def must_be_closed(self) -> None:
+        """Raises UserError at a link that leads out of the folder, or a pipe or device in it.
+
+        Somebody else's run must not read or overwrite other files; the folder itself may be a link.
+        """
+        folder = os.path.realpath(self.path)
+        for parent, folders, files in os.walk(folder):
+            for path in (Path(parent, name) for name in (*folders, *files)):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(folder):
+                    raise UserError(f"{path} is a link that leads out of the run folder; remove it")
+                if path.exists() and not (path.is_file() or path.is_dir()):
+                    raise UserError(f"{path} is neither a file nor a folder; remove it")
+
+    def metrics_lines(self) -> list[bytes]:
+        """Of the logged points, with their ends; the last one may be half of one."""
+        if not self.metrics.exists():
+            return []
+        return read_bytes(self.metrics, 256 * MEGABYTE).splitlines(keepends=True)
+
     def weights(self, which: str = "best") -> Path:
         """Of the best model, of the last checkpoint, or of a step that was kept: best, last, 500.
 
         Raises UserError if they are not there.
         """
-        if not self.path.is_dir():
-            raise UserError(f"there is no run folder {self.path}")
-        if not self.config.is_file():
-            raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
+        self.must_hold_a_run()
         kept = {step: path / "weights.safetensors" for step, path in self.all_checkpoints().items()}
         if which == "best" and self.model.is_file():
             return self.model
@@ -167,10 +197,23 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises UserError when the file is missing or damaged."""
+    """Raises UserError when the file is missing, damaged or larger than such a file can be."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, 16 * MEGABYTE), parse_constant=_no_number)
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged: it is not JSON") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """A file that comes from elsewhere, whole; UserError if it has more than so many bytes."""
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UserError(f"{path} is larger than {most:,} bytes, which no such file needs")
+    return data
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from commands import Command, Result
+from error_catalogue import is_documented
 from typer.testing import CliRunner
 
 from seq2seq_cli.cli import app
@@ -20,12 +21,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def seq2seq() -> Command:
-    """Run a command as the shell would; a traceback fails the test."""
+    """Run a command as the shell would; a traceback fails the test, an undocumented error too."""
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
+        _, is_error, message = result.stderr.partition("error: ")
+        assert not is_error or is_documented(message), f"not in docs/errors.md: {message}"
         return Result(result.exit_code, result.stdout, result.stderr)
 
     return run

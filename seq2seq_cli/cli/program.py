@@ -22,7 +22,7 @@ ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 _ORDER = [
     *("check", "vocab", "train", "verify-resume"),
-    *("translate", "eval", "score", "export", "bench"),
+    *("translate", "eval", "score", "diff", "export", "bench"),
 ]
 
 

@@ -75,7 +75,7 @@ def verify_resume(
 
     verdict = verify(loaded, steps, interruptions)
     typer.echo(verdict.table())
-    raise typer.Exit(0 if verdict.is_equal else 1)
+    raise typer.Exit(0 if verdict.is_exact else 1)
 
 
 @app.command(

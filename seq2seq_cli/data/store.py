@@ -29,6 +29,8 @@ from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
 
 _FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
 _LINES_AT_ONCE = 10_000
+_CHARACTERS_AT_ONCE = 1 << 24
+_IDS_AT_ONCE = 1 << 20
 
 Ids = npt.NDArray[np.int32]
 
@@ -84,9 +86,18 @@ class Sentences:
         start, end = self._offsets.read(index, index + 2)
         return self._ids.read(int(start), int(end))
 
-    @property
-    def num_tokens(self) -> int:
-        return len(self._ids)
+    def must_be_whole(self, facts: SideFacts, vocab_size: int) -> None:
+        """Raises ValueError unless the files are what `_SideWriter` writes."""
+        offsets = self._offsets.read(0, len(self) + 1)
+        num_tokens = len(self._ids)
+        if (offsets[0], offsets[-1], facts.tokens) != (0, num_tokens, num_tokens):
+            raise ValueError("sentences do not cover the tokens")
+        if (np.diff(offsets) < 1).any():
+            raise ValueError("sentences overlap")
+        for start in range(0, num_tokens, _IDS_AT_ONCE):
+            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+            if ids.min() < 0 or ids.max() >= vocab_size:
+                raise ValueError("ids are not of this vocabulary")
 
     def lengths(self) -> Ids:
         """Tokens of every sentence, EOS included."""
@@ -97,7 +108,7 @@ class Sentences:
 class TokenStore:
     """Both sides of a corpus as ids, and what was counted while they were made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
         """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
         facts = json.loads((folder / "facts.json").read_text())
         self.facts = StoreFacts(
@@ -108,9 +119,10 @@ class TokenStore:
         )
         self.src = Sentences(folder, "src")
         self.tgt = Sentences(folder, "tgt")
-        for side, counted in ((self.src, self.facts.src), (self.tgt, self.facts.tgt)):
-            if (len(side), side.num_tokens) != (self.facts.pairs, counted.tokens):
-                raise ValueError(f"{folder} is not whole")
+        if not len(self.src) == len(self.tgt) == self.facts.pairs:
+            raise ValueError("sides differ in length")
+        self.src.must_be_whole(self.facts.src, len(tokenizers.src))
+        self.tgt.must_be_whole(self.facts.tgt, len(tokenizers.tgt))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -149,14 +161,14 @@ def open_store(
     ).hexdigest()[:32]
     folder = cache_folder() / key
     try:
-        store = TokenStore(folder)
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: it can be remade
+        store = TokenStore(folder, tokenizers)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # not there, or damaged
         shutil.rmtree(folder, ignore_errors=True)
         pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
         if max_length is not None:
             pairs = (pair for pair in pairs if not pair.is_empty)
         _make_store(pairs, tokenizers, folder, max_length)
-        store = TokenStore(folder)
+        store = TokenStore(folder, tokenizers)
     if len(store) == 0:
         reason = (
             f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
@@ -180,7 +192,7 @@ def _make_store(
             _SideWriter(part, "tgt") as tgt,
         ):
             too_long = 0
-            for chunk in _chunks(pairs, _LINES_AT_ONCE):
+            for chunk in _chunks(pairs):
                 src_ids = tokenizers.src.to_ids_of_all([pair.src for pair in chunk])
                 tgt_ids = tokenizers.tgt.to_ids_of_all([pair.tgt for pair in chunk])
                 kept = [
@@ -237,7 +249,15 @@ class _SideWriter:
         )
 
 
-def _chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    iterator = iter(pairs)
-    while chunk := list(itertools.islice(iterator, size)):
+def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Many, but not more text than some lines of the greatest length hold."""
+    chunk: list[Pair] = []
+    num_characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        num_characters += len(pair.src) + len(pair.tgt)
+        if len(chunk) == _LINES_AT_ONCE or num_characters > _CHARACTERS_AT_ONCE:
+            yield chunk
+            chunk, num_characters = [], 0
+    if chunk:
         yield chunk

@@ -27,6 +27,7 @@ from seq2seq_cli.option_types import DeviceName
 Line = list[str]  # what is printed for one line of the input
 TranslateLines = Callable[[int, Sequence[str]], list[Line]]
 
+_CHARACTERS_AT_ONCE = 1 << 22
 _LINES_AT_ONCE = 1_000  # translated together, so that they can be batched by length
 _SECONDS_TO_GATHER = 0.02  # that a line waits for others to come with it
 _LARGE_FILE = 400_000  # bytes from which on starting more processes pays
@@ -193,7 +194,8 @@ def _as_they_come(lines: Iterable[str], most: int, *, polls: bool) -> Iterator[l
     while is_open:
         chunk: list[str] = []
         end: BaseException | None = None
-        while len(chunk) < most:
+        num_characters = 0
+        while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
             try:
                 item = arrived.get(timeout=_SECONDS_TO_GATHER if chunk or polls else None)
             except queue.Empty:
@@ -202,6 +204,7 @@ def _as_they_come(lines: Iterable[str], most: int, *, polls: bool) -> Iterator[l
                 is_open, end = False, item
                 break
             chunk.append(item)
+            num_characters += len(item)
         if chunk or polls:
             yield chunk
         if end is not None:

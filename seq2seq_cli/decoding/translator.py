@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import torch
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
@@ -25,7 +26,7 @@ from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import choose_device, has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import load_weights
+from seq2seq_cli.model.weights import load_weights, must_fit
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_tokenizers
@@ -82,7 +83,9 @@ class Translator:
                     "validation.bleu_tokenize"
                 )
         config = load_config(run.config, overrides)
-        tokenizers = load_tokenizers(run, config.tokenizer.shared)
+        tokenizers = load_tokenizers(run, config.tokenizer)
+        with torch.device("meta"):  # whether it fits is known before memory is spent
+            must_fit(weights, new_model(config, tokenizers))
         model = new_model(config, tokenizers)
         load_weights(model, weights)
         model = model.to(choose_device(device)).eval()

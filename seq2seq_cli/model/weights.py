@@ -58,15 +58,27 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Raises UserError when the file is damaged or belongs to a model of another shape."""
+    must_fit(path, model)
     tensors = read_tensors(path)
-    wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if wanted != found:
-        differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
-        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])
+
+
+def must_fit(path: Path, model: nn.Module) -> None:
+    """Compare names and shapes with the file's header alone; the model may be on the meta device.
+
+    Raises UserError naming the first parameter that is missing or of another shape.
+    """
+    wanted = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    try:
+        with safe_open(path, "pt") as file:
+            found = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is damaged or missing ({error})") from None
+    if wanted != found:
+        differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+        raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
 
 
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
@@ -75,7 +87,7 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             written = (file.metadata() or {}).get("sha256")
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} is damaged or missing ({error})") from None
     if written is not None and written != _hash(tensors):  # files from elsewhere have none
         raise UserError(f"{path} is damaged: its content is not what was written")

@@ -135,7 +135,7 @@ def audit_text(
                 findings["copied"].add(line, pair.src)
         ratios.add(pairs, src_ids, tgt_ids)
     if not num_pairs:
-        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}")
+        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: there is no line")
     audit = TextAudit(
         files=[_audit_file(path) for path in corpus.files],
         lines=num_lines,

@@ -15,18 +15,24 @@ from seq2seq_cli.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+MOST_BYTES = 1 << 24  # of a line
+
 _STANDARD_STREAM = Path("-")
+_MOST_UNPACKED = 100  # times the size of a .gz file, and
+_FREE_TO_UNPACK = 1 << 28  # bytes; text shrinks to a third, seldom to a tenth
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Lines without their ends and without a byte order mark; `.gz` is unpacked.
 
     Only a line feed (after an optional carriage return) ends a line: text may contain the other
-    characters that Unicode calls line ends, and counting them would shift the pairs.
+    characters that Unicode calls line ends, and counting them would shift the pairs. Of a line
+    that is longer than `MOST_BYTES` only the beginning is given, still longer than that.
     """
     try:
         with open_bytes(path) as file:
-            yield from _without_ends(file)
+            lines = _without_ends(file)
+            yield from _not_a_bomb(path, lines) if path.suffix == ".gz" else lines
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is not a whole gzip file") from None
     except FileNotFoundError:
@@ -43,12 +49,17 @@ def open_bytes(path: Path) -> BinaryIO:
 def lines_to_translate(path: Path | None) -> Iterator[str]:
     """The lines of a file, or of standard input for None or `-`.
 
-    Nothing is refused here: what is not UTF-8 becomes U+FFFD and is reported at the end.
+    Nothing is refused but what is too long for a line: what is not UTF-8 becomes U+FFFD and is
+    reported at the end.
     """
     is_stdin = path in (None, _STANDARD_STREAM)
     source = _without_ends(_standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
-    for raw in source:
+    for number, raw in enumerate(source, 1):
+        if len(raw) > MOST_BYTES:
+            raise UserError(
+                f"{path or 'standard input'}, line {number:,}: longer than {MOST_BYTES:,} bytes"
+            )
         line = raw.decode("utf-8", errors="replace")
         num_damaged += "\ufffd" in line and b"\xef\xbf\xbd" not in raw
         yield line
@@ -81,7 +92,26 @@ def _standard_input() -> BinaryIO:
         return cast(BinaryIO, sys.stdin.buffer)
 
 
-def _without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
-    for number, raw in enumerate(file):
+def _without_ends(file: BinaryIO) -> Iterator[bytes]:
+    for number, raw in enumerate(_bounded(file)):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
+
+
+def _bounded(file: BinaryIO) -> Iterator[bytes]:
+    """Lines with their ends; of one that is too long the beginning, then the rest is skipped."""
+    room = MOST_BYTES + 8  # for its end and a byte order mark
+    while raw := file.readline(room):
+        yield raw
+        while len(raw) == room and not raw.endswith(b"\n"):
+            raw = file.readline(room)
+
+
+def _not_a_bomb(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """A few bytes of gzip can be gigabytes of nothing: no text shrinks to a hundredth."""
+    allowed = _FREE_TO_UNPACK + _MOST_UNPACKED * path.stat().st_size
+    for line in lines:
+        allowed -= len(line) + 1
+        if allowed < 0:
+            raise UserError(f"{path} unpacks to {_MOST_UNPACKED} times its size: this is not text")
+        yield line

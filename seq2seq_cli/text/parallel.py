@@ -11,7 +11,7 @@ from typing import NamedTuple
 from seq2seq_cli.config import Corpus
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
-from seq2seq_cli.text.lines import raw_lines
+from seq2seq_cli.text.lines import MOST_BYTES, raw_lines
 
 
 class Pair(NamedTuple):
@@ -141,6 +141,8 @@ def _parser(corpus: Corpus) -> Callable[[int, tuple[bytes, ...]], Pair]:
 
 
 def _decoded(path: Path, number: int, raw: bytes) -> str:
+    if len(raw) > MOST_BYTES:
+        raise BadLineError(f"{path}, line {number:,}: longer than {MOST_BYTES:,} bytes")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

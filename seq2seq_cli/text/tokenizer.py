@@ -1,7 +1,6 @@
 """Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
 
 import io
-import itertools
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ import sentencepiece
 from seq2seq_cli.config import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
-from seq2seq_cli.run_folder import RunFolder, write_bytes
+from seq2seq_cli.run_folder import MEGABYTE, RunFolder, read_bytes, write_bytes
 from seq2seq_cli.text.parallel import read_pairs
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -23,6 +22,7 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 _BYTE_FALLBACK = {"bpe": True, "unigram": True, "char": False, "word": False}
 
 _MAX_LINE_BYTES = 65_536  # longer lines teach the tokenizer nothing; they are still tokenized
+_MOST_CHARACTERS = 1 << 31  # to learn from, all lines together; SentencePiece holds them in memory
 
 
 class Tokenizer:
@@ -31,9 +31,11 @@ class Tokenizer:
     def __init__(self, model: bytes) -> None:
         """`model` is a serialized SentencePiece model; UserError if it is not."""
         self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
+            self._processor.LoadFromSerializedProto(model)
+            self.pieces()  # a damaged one may not be text
+        except (RuntimeError, UnicodeDecodeError):
             raise UserError("this is not a SentencePiece model") from None
         found = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
@@ -45,7 +47,7 @@ class Tokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(_sample(map(_one_spaced, lines), config.max_sentences)),
+                sentence_iterator=iter(_sample(_learnable(lines), config.max_sentences)),
                 model_writer=model,
                 model_type=config.kind,
                 vocab_size=config.vocab_size,
@@ -69,7 +71,7 @@ class Tokenizer:
     def load(cls, path: Path) -> Self:
         """Raises UserError when the file is missing or something else."""
         try:
-            return cls(path.read_bytes())
+            return cls(read_bytes(path, 64 * MEGABYTE))
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None
         except UserError as error:
@@ -129,7 +131,7 @@ def fit_tokenizers(
 ) -> Tokenizers:
     """Learn the vocabularies from training text alone, or take those of `tokenizer.reuse`."""
     if config.reuse is not None:
-        return load_tokenizers(RunFolder(config.reuse), config.shared)
+        return load_tokenizers(RunFolder(config.reuse), config)
 
     def lines(*sides: str) -> Iterable[str]:
         for pair in read_pairs(corpus, on_bad_line):
@@ -142,10 +144,18 @@ def fit_tokenizers(
     return Tokenizers(Tokenizer.fit(lines("src"), config), Tokenizer.fit(lines("tgt"), config))
 
 
-def load_tokenizers(run: RunFolder, shared: bool) -> Tokenizers:
-    src_path, tgt_path = run.tokenizer_paths(shared)
+def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
+    """Those of a run; UserError if a file is damaged or larger than the config has it."""
+    src_path, tgt_path = run.tokenizer_paths(config.shared)
     src = Tokenizer.load(src_path)
-    return Tokenizers(src, src if shared else Tokenizer.load(tgt_path))
+    tokenizers = Tokenizers(src, src if config.shared else Tokenizer.load(tgt_path))
+    for path, tokenizer in zip((src_path, tgt_path), tokenizers, strict=True):
+        if len(tokenizer) > config.vocab_size:
+            raise UserError(
+                f"{path} does not fit the config: it has {len(tokenizer):,} entries, more than "
+                f"tokenizer.vocab_size {config.vocab_size:,}"
+            )
+    return tokenizers
 
 
 def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:
@@ -157,17 +167,32 @@ def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokeni
     return written
 
 
+def _learnable(lines: Iterable[str]) -> Iterator[str]:
+    return (line for line in map(_one_spaced, lines) if len(line) <= _MAX_LINE_BYTES)
+
+
 def _sample(lines: Iterator[str], size: int) -> list[str]:
     """So many of the lines at random, the same in every process; all if there are fewer.
 
     Vitter 1985, algorithm R. SentencePiece can sample too, but each time differently.
     """
     generator = random.Random(0)
-    sample = list(itertools.islice(lines, size))
-    for seen, line in enumerate(lines, start=size + 1):
-        place = generator.randrange(seen)
-        if place < size:
+    sample: list[str] = []
+    num_characters = 0
+    for seen, line in enumerate(lines, start=1):
+        if seen <= size:
+            sample.append(line)
+        elif (place := generator.randrange(seen)) < size:
+            num_characters -= len(sample[place])
             sample[place] = line
+        else:
+            continue
+        num_characters += len(line)
+        if num_characters > _MOST_CHARACTERS:
+            raise UserError(
+                f"tokenizer.max_sentences {size:,}: so many of these lines are more than "
+                f"{_MOST_CHARACTERS:,} characters to learn from; take fewer"
+            )
     return sample
 
 

@@ -1,31 +1,31 @@
 """The start of a run: a new folder with all that the run depends on, or one that goes on."""
 
 import dataclasses
-import datetime
 import gc
-import importlib.metadata
 import logging
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from seq2seq_cli import __version__
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import config_yaml, flatten, load_config, yaml_text
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import RunFolder, read_json, write_bytes, write_json
-from seq2seq_cli.text.parallel import hash_of_files
+from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoint import (
     TrainingState,
     load_checkpoint,
     load_last_checkpoint,
     save_checkpoint,
+)
+from seq2seq_cli.training.manifest import (
+    must_have_its_vocabulary,
+    read_manifest,
+    record_continuation,
+    text_hashes,
+    write_manifest,
 )
 from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.preparation import Prepared, prepare, updates_in_all
@@ -51,8 +51,6 @@ FREE_TO_CHANGE = {
     "validation.keep_best",
     "validation.samples",
 }
-
-_RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
 
 
 # What no run can change: its weights would mean something else, or its data order.
@@ -110,7 +108,7 @@ def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Work
     state = TrainingState()
     run.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(run, prepared.tokenizers)
-    write_json(run.manifest, _manifest(config, prepared.device, source))
+    write_manifest(run, config, prepared.device, source)
     save_checkpoint(run, prepared.model, optimizer, state, config.training)
     _write_config(run, config)
     return Beginning(config, prepared, optimizer, state)
@@ -128,20 +126,20 @@ def continue_run(
     Raises UserError, and then nothing is written, when a file is damaged or the text has changed;
     when an option has changed that may not; when the run did not start from `source`.
     """
-    begun = load_config(run.config)
+    begun, manifest = load_config(run.config), read_manifest(run)
     config = config_to_continue(run, begun, config, allow_changed)
-    changed_text = _changed_text(run, config)
-    _must_be_allowed(changed_text, allow_changed)
-    _must_have_started_from(run, source)
+    hashes = text_hashes(config)
+    changed = [f"data.{name}" for name in hashes if manifest["data"].get(name) != hashes[name]]
+    _must_be_allowed(changed, allow_changed)
+    must_have_its_vocabulary(run, config, manifest)
+    _must_have_started_from(run, source, manifest)
     prepared = prepare(config, run, num_workers=workers.count)
     optimizer = build_optimizer(prepared.model, config.training)
     state = load_last_checkpoint(run, prepared.model, optimizer)
-    _follow_changes(state, begun, config, changed_text)
+    _follow_changes(state, begun, config, changed)
     total_steps = updates_in_all(config.training, prepared.epochs, state)
     prepared = dataclasses.replace(prepared, total_steps=total_steps)
-    if changed_text:
-        manifest = read_json(run.manifest)
-        write_json(run.manifest, {**manifest, "data": _hashes(config)})
+    record_continuation(run, begun, config, prepared.device, state.step, hashes)
     _write_config(run, config)
     return Beginning(config, prepared, optimizer, state)
 
@@ -201,11 +199,8 @@ def _must_be_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) 
         )
 
 
-def _must_have_started_from(run: RunFolder, source: Path | None) -> None:
-    if source is None:
-        return
-    manifest = read_json(run.manifest)
-    if not isinstance(manifest, dict) or manifest.get("from") != str(source):
+def _must_have_started_from(run: RunFolder, source: Path | None, manifest: dict[str, Any]) -> None:
+    if source is not None and manifest.get("from") != str(source):
         raise UserError(
             f"the run in {run.path} did not start from {source}; leave out --from to continue it, "
             "or start another run with --run-dir"
@@ -239,48 +234,3 @@ def _follow_changes(
 
 def _write_config(run: RunFolder, config: Config) -> None:
     write_bytes(run.config, config_yaml(config).encode("utf-8"))
-
-
-def _changed_text(run: RunFolder, config: Config) -> list[str]:
-    """Which text is not what the run began with. Raises UserError for a damaged manifest."""
-    manifest = read_json(run.manifest)
-    begun_with = manifest.get("data") if isinstance(manifest, dict) else None
-    if not isinstance(begun_with, dict):
-        raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
-    found = _hashes(config)
-    return [f"data.{name}" for name, value in found.items() if begun_with.get(name) != value]
-
-
-def _hashes(config: Config) -> dict[str, str]:
-    data = config.data
-    corpora = {"train": data.train, "valid": data.valid}
-    return {name: hash_of_files(c.files) for name, c in corpora.items() if c is not None}
-
-
-def _manifest(config: Config, device: torch.device, source: Path | None) -> dict[str, Any]:
-    return {
-        "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "from": None if source is None else str(source),
-        "seed": config.training.seed,
-        "data": _hashes(config),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "seq2seq_cli": __version__,
-        "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
-        "git": _git_state(),
-    }
-
-
-def _git_state() -> str | None:
-    """The commit of the working directory, `-dirty` if it has changes; None outside of git."""
-    try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

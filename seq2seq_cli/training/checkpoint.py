@@ -121,7 +121,7 @@ def load_checkpoint(
 ) -> TrainingState:
     """Put model and optimizer back to where they were. Raises UserError when a file is damaged."""
     optimizer.state.clear()
-    state = _read_state(folder / "state.json")
+    state = read_state(folder)
     tensors = read_tensors(folder / "optimizer.safetensors")
     load_weights(model, folder / "weights.safetensors")
     _restore_optimizer(folder / "optimizer.safetensors", tensors, model, optimizer)
@@ -142,7 +142,9 @@ def _take_old_away(run: RunFolder, step: int, config: TrainingConfig) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_state(path: Path) -> TrainingState:
+def read_state(folder: Path) -> TrainingState:
+    """Of a checkpoint. Raises UserError when it is damaged."""
+    path = folder / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):
         raise UserError(f"{path} is damaged: its content is not what was written")

@@ -51,6 +51,8 @@ def train(
     """
     run = RunFolder(run_dir)
     start = functools.partial(begin, run, config, source=source, allow_changed=allow_changed)
+    if run.is_started:
+        run.must_be_closed()
     try:
         work_together(functools.partial(train_in_worker, run, start, until), config)
     finally:

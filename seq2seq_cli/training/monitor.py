@@ -130,8 +130,7 @@ class Silence:
 def _forget_after(run: RunFolder, step: int) -> None:
     """Drop the points after a step, and what a crash left half-written."""
     if run.metrics.exists():
-        lines = run.metrics.read_bytes().splitlines(keepends=True)
-        kept = b"".join(line for line in lines if 0 <= _step_of(line) <= step)
+        kept = b"".join(line for line in run.metrics_lines() if 0 <= _step_of(line) <= step)
         write_bytes(run.metrics, kept)
 
 
@@ -139,7 +138,7 @@ def _step_of(line: bytes) -> int:
     """The step of a line of metrics.jsonl; -1 for a line that is none."""
     try:
         return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return -1
 
 

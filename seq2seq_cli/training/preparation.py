@@ -63,7 +63,7 @@ def prepare(
         logger.info("reading %s", ", ".join(map(str, data.train.files)))
         train_audit, valid_audit = audit_training_text(data.train, data.valid, data.on_bad_line)
     if run is not None:
-        tokenizers = load_tokenizers(run, config.tokenizer.shared)
+        tokenizers = load_tokenizers(run, config.tokenizer)
     else:
         logger.info("learning the vocabulary (%s)", config.tokenizer.kind)
         tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)

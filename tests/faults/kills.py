@@ -34,7 +34,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from seq2seq_cli.cli import app
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training import loop, verification
+from seq2seq_cli.training import loop
+from seq2seq_cli.training.difference import differing_results
 
 STEPS = 40
 FINISHED, REFUSED = 0, 2
@@ -236,8 +237,8 @@ def kill_fresh_processes(config: Path, run: Path, count: int, chance: random.Ran
 
 
 def must_be_equal(run: Path, whole: Path) -> None:
-    found = verification.differences(RunFolder(run), RunFolder(whole))
-    assert not any(found.values()), found
+    found = differing_results(run, whole)
+    assert not found, found
     for name in ("train/loss", "valid/loss"):
         ours, theirs = (points_of(folder, name) for folder in (run, whole))
         assert ours == theirs, (name, ours, theirs)

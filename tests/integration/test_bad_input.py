@@ -136,10 +136,38 @@ def test_there_are_thirty_of_them():
         (("train", "x.yaml", "--sett", "a=b"), "No such option: --sett"),
         (("eval", ".", "--src", "a"), "give --src and --ref, or --pairs alone"),
         (("train", "x.yaml", "--device", "tpu"), "'tpu' is not one of"),
+        (("train", "."), ". is a folder, not a config file"),
+        (("check", "utf16.yaml"), "utf16.yaml is not UTF-8 text (byte 0)"),
+        (("check", "list.yaml"), "list.yaml: a config is a mapping of sections"),
+        (("check", "twice.yaml"), "twice.yaml, line 2: a is given twice"),
+        (("check", "number.yaml"), "number.yaml, line 1: '1' is not an option's name"),
+        (("check", "x.yaml", "--set", "a"), "--set a: write it as section.key=value"),
+        (("check", "x.yaml", "--set", "a=["), "--set a=[: the value is not YAML"),
+        (("check", "x.yaml", "--set", "a=1", "--set", "a.b=1"), "a has no options of its own"),
+        (("diff", "nowhere", "."), "there is no run folder nowhere"),
+        (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
+        (("score", ".", "--nbest", "a"), "--nbest needs --src, and neither --ref nor --pairs"),
+        (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints a list of its"),
+        (("score", ".", "--pairs", "a"), "a must be a .tsv or .jsonl file"),
+        (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
+        (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
+        (
+            ("export", ".", "--format", "ctranslate2", "-o", "."),
+            ". exists and is not an empty folder",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_explained(seq2seq, arguments, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    configs = {
+        "x": b"",
+        "utf16": b"\xff\xfe",
+        "list": b"[1]",
+        "twice": b"a: 1\na: 2",
+        "number": b"1: 2",
+    }
+    for name, content in configs.items():
+        Path(f"{name}.yaml").write_bytes(content)
     result = seq2seq(*arguments)
     assert result.exit_code == 2
     assert expected in result.stderr

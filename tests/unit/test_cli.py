@@ -58,6 +58,7 @@ VERBS = {
         "device",
         "model",
     },
+    "diff": {"run_dir", "other_dir", "as_json"},
     "export": {"run_dir", "output", "file_format", "model"},
     "vocab": {"config", "output", "overrides"},
     "check": {"config", "src", "ref", "pairs", "as_json", "overrides", "device"},

@@ -1,0 +1,137 @@
+"""manifest.json: what a run began with, and what it was continued with each time."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from seq2seq_cli import __version__
+from seq2seq_cli.config import Config
+from seq2seq_cli.config_file import config_yaml, differing_options
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import RunFolder, read_json, write_json
+from seq2seq_cli.text.parallel import hash_of_files
+
+_RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
+_CONTINUATIONS = 100  # the last ones are kept, the others counted
+_LONGEST = 500  # characters of a recorded value
+
+
+def write_manifest(
+    run: RunFolder, config: Config, device: torch.device, source: Path | None
+) -> None:
+    """Record a beginning; the tokenizers are in the folder already."""
+    manifest = {
+        "begun": _now(),
+        "from": None if source is None else str(source),
+        "seed": config.training.seed,
+        "data": text_hashes(config),
+        "tokenizer": _tokenizer_hashes(run, config),
+        **_circumstances(config, device),
+        "num_continuations": 0,
+        "continuations": [],
+    }
+    write_json(run.manifest, manifest)
+
+
+def record_continuation(
+    run: RunFolder,
+    before: Config,
+    config: Config,
+    device: torch.device,
+    step: int,
+    hashes: dict[str, str],
+) -> None:
+    """Append when and how a run goes on, and which options are no longer those of before.
+
+    `hashes` are those of the text from now on.
+    """
+    manifest = read_manifest(run)
+    changed = {
+        name: {"from": _short(old), "to": _short(new)}
+        for name, (old, new) in differing_options(before, config).items()
+    }
+    entry = {"continued": _now(), "step": step, **_circumstances(config, device)}
+    entries = [*continuations(manifest), {**entry, "changed": changed}]
+    count = manifest.get("num_continuations", 0)
+    manifest["num_continuations"] = 1 + (count if isinstance(count, int) else 0)
+    manifest["data"] = hashes
+    manifest["continuations"] = entries[-_CONTINUATIONS:]
+    write_json(run.manifest, manifest)
+
+
+def read_manifest(run: RunFolder) -> dict[str, Any]:
+    """Raises UserError when it is missing or damaged."""
+    manifest = read_json(run.manifest)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("data"), dict):
+        raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
+    return manifest
+
+
+def continuations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries; none in a manifest of an earlier version."""
+    entries = manifest.get("continuations")
+    return [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+
+
+def must_have_its_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -> None:
+    """Raises UserError when the tokenizers are not those that the run began with."""
+    recorded = manifest.get("tokenizer")  # not in a manifest of an earlier version
+    if isinstance(recorded, dict) and recorded != _tokenizer_hashes(run, config):
+        raise UserError(
+            f"the vocabulary in {run.path} is not the one that the run began with; "
+            "put it back, or start another run with --run-dir"
+        )
+
+
+def _circumstances(config: Config, device: torch.device) -> dict[str, Any]:
+    """What the same config may run with, today and tomorrow."""
+    return {
+        "command": [_short(argument) for argument in sys.argv[:100]],
+        "config": hashlib.sha256(config_yaml(config).encode("utf-8")).hexdigest(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "workers": distributed.get_world_size() if distributed.is_initialized() else 1,
+        "python": platform.python_version(),
+        "seq2seq_cli": __version__,
+        "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
+        "git": _git_state(),
+    }
+
+
+def text_hashes(config: Config) -> dict[str, str]:
+    corpora = {"train": config.data.train, "valid": config.data.valid}
+    return {name: hash_of_files(c.files) for name, c in corpora.items() if c is not None}
+
+
+def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:
+    paths = dict.fromkeys(run.tokenizer_paths(config.tokenizer.shared))
+    return {path.name: hash_of_files([path]) for path in paths}
+
+
+def _git_state() -> str | None:
+    """The commit of the working directory, `-dirty` if it has changes; None outside of git."""
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -1,0 +1,110 @@
+"""The error messages in the source and in `docs/errors.md`, both with … for what varies.
+
+A message is what is given to UserError and its kin, and in the sections of a config to ValueError;
+where that is a variable or a call of the same file, what that holds or returns.
+"""
+
+import ast
+import errno
+import functools
+import os
+import re
+from collections.abc import Iterator
+
+from commands import ROOT
+
+CATALOGUE = ROOT / "docs" / "errors.md"
+ERRORS = {"UserError", "BadLineError", "yaml.MarkedYAMLError"}
+OPTION_FILES = {"config.py", "decoding_config.py"}
+WORDED_ELSEWHERE = {"config_file.py": ["_describe", "_unknown_option", "_wrong_choice"]}
+VARIES = "…"
+
+
+def raised() -> dict[str, str]:
+    """Every message in the source, with the file that it is in."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "seq2seq_cli").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        names = ERRORS | ({"ValueError"} if path.name in OPTION_FILES else set())
+        messages = [
+            text
+            for function in functions.values()
+            for call in ast.walk(function)
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in names
+            for text in texts_of(message_of(call), function, functions)
+        ]
+        for name in WORDED_ELSEWHERE.get(path.name, ()):
+            messages += returned(functions[name], functions)
+        found |= {tidy(text): path.name for text in messages if is_worded(text)}
+    return found
+
+
+def message_of(call: ast.Call) -> ast.expr:
+    return next((k.value for k in call.keywords if k.arg == "problem"), *call.args)
+
+
+def texts_of(
+    node: ast.expr, function: ast.AST, functions: dict[str, ast.FunctionDef]
+) -> Iterator[str]:
+    """What an expression can be, as text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = (p.value if isinstance(p, ast.Constant) else VARIES for p in node.values)
+        yield "".join(map(str, parts))
+    elif isinstance(node, ast.BinOp):
+        for left in texts_of(node.left, function, functions):
+            yield from (left + right for right in texts_of(node.right, function, functions))
+    elif isinstance(node, ast.IfExp):
+        yield from texts_of(node.body, function, functions)
+        yield from texts_of(node.orelse, function, functions)
+    elif isinstance(node, ast.Name):
+        assigned = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
+        values = [n.value for n in assigned if getattr(n.targets[0], "id", "") == node.id]
+        for value in values or [ast.Constant(VARIES)]:
+            yield from texts_of(value, function, functions)
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in functions:
+        yield from returned(functions[node.func.id], functions)
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "join":
+        (lines,) = node.args
+        first = lines.elts[0] if isinstance(lines, ast.List) else ast.Constant(VARIES)
+        yield from texts_of(first, function, functions)
+    else:
+        yield VARIES
+
+
+def returned(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield from texts_of(node.value, function, functions)
+
+
+def is_worded(text: str) -> bool:
+    """Not only a place around another message, as in `line …: …`."""
+    return bool(re.search(r"\w+\W+\w", text.replace(VARIES, "")))
+
+
+def tidy(text: str) -> str:
+    return re.sub(f"{VARIES}+", VARIES, " ".join(text.split()))
+
+
+def documented() -> dict[str, str]:
+    """Every message of the catalogue, with its cause and cure."""
+    text = CATALOGUE.read_text(encoding="utf-8")
+    entries = re.findall(r"^- `(.+)`\n((?:  .+\n)+)", text, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^- ", text, re.MULTILINE)), "an entry has another form"
+    assert len(entries) == len(dict(entries)), "an entry is there twice"
+    return dict(entries)
+
+
+def is_documented(message: str) -> bool:
+    """Whether a printed message is one of the catalogue's, or the system's own."""
+    line = " ".join(message.split())
+    is_ours = any(re.search(pattern, line) for pattern in patterns())
+    return is_ours or any(line.endswith(os.strerror(number)) for number in errno.errorcode)
+
+
+@functools.cache
+def patterns() -> list[str]:
+    return [".*".join(map(re.escape, entry.split(VARIES))) for entry in documented()]

@@ -1,0 +1,132 @@
+"""The same command gives the same bits, and `seq2seq diff` says where runs differ."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+from safetensors.torch import load_file, save_file
+
+from seq2seq_cli.training import manifest
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, numbers) -> Path:
+    """Of a short run."""
+    values = yaml.safe_load((numbers / "numbers.yaml").read_text())
+    values["training"]["max_steps"] = 40
+    values["validation"]["every"] = 20
+    path = tmp_path_factory.mktemp("short") / "short.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(config: Path, seq2seq: Command) -> Path:
+    folder = config.parent / "run"
+    assert seq2seq("train", config, "--run-dir", folder).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def kinds(seq2seq: Command, one: Path, other: Path) -> list[tuple[str, str]]:
+    result = seq2seq("diff", one, other, "--json")
+    assert result.exit_code == 1
+    return [(found["kind"], found["name"]) for found in json.loads(result.stdout)]
+
+
+def test_the_same_command_gives_the_same_bits(run, config, seq2seq, tmp_path):
+    assert seq2seq("train", config, "--run-dir", tmp_path / "again").exit_code == 0
+    for name in ("model.safetensors", "config.yaml", "src.model", "tgt.model"):
+        assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+    assert seq2seq("diff", run, tmp_path / "again") == (0, "no difference\n", "")
+    assert json.loads(seq2seq("diff", run, tmp_path / "again", "--json").stdout) == []
+
+
+def test_another_seed_is_named_with_all_that_follows_from_it(run, config, seq2seq, tmp_path):
+    other = tmp_path / "other"
+    assert seq2seq("train", config, "--run-dir", other, "--set", "training.seed=2").exit_code == 0
+    result = seq2seq("diff", run, other)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0] == "option       training.seed: 1 | 2"
+    assert [line.split()[0] for line in lines[1:3]] == ["weights", "weights"]
+    assert "metrics      train/loss at step 20: " in result.stdout
+    assert "tokens_per_second" not in result.stdout
+
+
+def test_the_greatest_difference_of_weights_is_found(run, copy, seq2seq):
+    weights = load_file(run / "model.safetensors")
+    name = "decoder.0.feed_forward.expand.weight"
+    weights[name][3, 1] += 0.25
+    save_file(weights, copy / "model.safetensors")
+    found = seq2seq("diff", run, copy)
+    assert found.stdout == "weights      best model: greatest absolute difference 0.25\n"
+    del weights[name]
+    save_file(weights, copy / "model.safetensors")
+    assert f"other names or shapes: {name}" in seq2seq("diff", run, copy).stdout
+    (copy / "model.safetensors").unlink()
+    assert "best model: there | None" in seq2seq("diff", run, copy).stdout
+
+
+def test_what_a_manifest_records_is_compared(run, copy, seq2seq):
+    recorded = json.loads((copy / "manifest.json").read_text())
+    recorded["data"]["valid"] = "0"
+    recorded["packages"]["torch"] = "1.0"
+    recorded["git"] = "abc-dirty"
+    (copy / "manifest.json").write_text(json.dumps(recorded))
+    found = kinds(seq2seq, run, copy)
+    assert found == [("data", "valid"), ("package", "torch"), ("git", "")]
+
+
+def test_the_first_step_that_is_logged_otherwise_is_named(run, copy, seq2seq):
+    points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    points[0]["train/tokens_per_second"] = 1.0
+    points[-1]["valid/loss"] = float("nan")
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(p) + "\n" for p in points))
+    assert kinds(seq2seq, run, copy) == [("metrics", "valid/loss at step 40")]
+    (copy / "metrics.jsonl").write_text(json.dumps(points[0]) + "\n")
+    assert kinds(seq2seq, run, copy) == [("metrics", "step 20")]
+
+
+def test_what_is_no_run_is_a_mistake(run, seq2seq, tmp_path):
+    result = seq2seq("diff", run, tmp_path)
+    assert result.exit_code == 2
+    assert "is not a run folder" in result.stderr
+
+
+def test_every_continuation_is_recorded(run, copy, config, seq2seq, monkeypatch):
+    longer = ("train", config, "--run-dir", copy, "--set", "training.max_steps=50")
+    assert seq2seq(*longer).exit_code == 0
+    recorded = json.loads((copy / "manifest.json").read_text())
+    begun = json.loads((run / "manifest.json").read_text())
+    (entry,) = recorded.pop("continuations")
+    assert entry["step"] == 40
+    assert entry["changed"] == {"training.max_steps": {"from": "40", "to": "50"}}
+    assert entry["packages"] == begun["packages"]
+    assert recorded | {"num_continuations": 0, "continuations": []} == begun
+    monkeypatch.setattr(manifest, "_CONTINUATIONS", 2)
+    for _ in range(3):
+        assert seq2seq(*longer).exit_code == 0
+    recorded = json.loads((copy / "manifest.json").read_text())
+    assert recorded["num_continuations"] == 4
+    assert [entry["step"] for entry in recorded["continuations"]] == [50, 50]
+    monkeypatch.setattr(manifest.platform, "python_version", lambda: "3.99")
+    assert seq2seq(*longer).exit_code == 0
+    found = json.loads(seq2seq("diff", run, copy, "--json").stdout)
+    (python,) = [one for one in found if one["kind"] == "python"]
+    assert python["other"] == f"{begun['python']}, then 3.99"
+
+
+def test_another_vocabulary_in_the_folder_is_not_trained_on_further(copy, config, seq2seq):
+    (copy / "src.model").write_bytes((copy / "tgt.model").read_bytes())
+    longer = ("--set", "training.max_steps=50")
+    result = seq2seq("train", config, "--run-dir", copy, *longer)
+    assert result.exit_code == 2
+    assert "is not the one that the run began with" in result.stderr

@@ -1,0 +1,332 @@
+"""Run folders, tokenizers and text from elsewhere: one line, no harm, little memory."""
+
+import gzip
+import itertools
+import json
+import os
+import resource
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from commands import Command
+from number_task import numbers_config
+from safetensors.torch import load_file, save_file
+
+from seq2seq_cli.text import lines as text_lines
+from seq2seq_cli.text import tokenizer as tokenizers
+
+Attack = Callable[[Path], object]
+
+
+def replaced(name: str, old: str, new: str) -> Attack:
+    def replace(run: Path) -> None:
+        text = (run / name).read_text()
+        assert old in text
+        (run / name).write_text(text.replace(old, new))
+
+    return replace
+
+
+def written(name: str, content: bytes) -> Attack:
+    return lambda run: (run / name).write_bytes(content)
+
+
+def linked_out(name: str) -> Attack:
+    """The file lies elsewhere, and a link leads there."""
+
+    def link(run: Path) -> None:
+        elsewhere = run.parent / "elsewhere"
+        shutil.move(run / name, elsewhere)
+        (run / name).symlink_to(elsewhere)
+
+    return link
+
+
+def linked_by_dots(run: Path) -> None:
+    (run.parent / "secret").write_text("x")
+    (run / "train.log").unlink()
+    (run / "train.log").symlink_to(Path("..") / "secret")
+
+
+def a_pipe(run: Path) -> None:
+    (run / "src.model").unlink()
+    os.mkfifo(run / "src.model")
+
+
+def sparse(name: str, size: int) -> Attack:
+    """A file of so many zeros that takes no room."""
+    return lambda run: os.truncate(run / name, size)
+
+
+def cut_short(run: Path) -> None:
+    os.truncate(run / "src.model", (run / "src.model").stat().st_size - 1)
+
+
+def weights_of_a_giant(run: Path) -> None:
+    """A header that promises a terabyte, and a file that seems to have it."""
+    count = 1 << 38
+    names = load_file(run / "model.safetensors")
+    tensor = {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}
+    header = json.dumps({next(iter(names)): tensor}).encode()
+    (run / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(run / "model.safetensors", 8 + len(header) + 4 * count)
+
+
+def weights_of_another_shape(run: Path) -> None:
+    weights = load_file(run / "model.safetensors")
+    weights["encoder_norm.bias"] = torch.zeros(65)
+    save_file(weights, run / "model.safetensors")
+
+
+def a_tokenizer_that_is_no_text(run: Path) -> None:
+    model = (run / "src.model").read_bytes()
+    (run / "src.model").write_bytes(model.replace(b"\xe2\x96\x817", b"\xff\xff\xff7"))
+
+
+def peak_memory() -> int:
+    """Bytes that this process has had at most (kB on Linux)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+LAUGHS = "a: &a [x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [*{old}, *{old}, *{old}, *{old}]\n"
+    for old, new in itertools.pairwise("abcdefghi")
+)
+D_MODEL, LAYERS = "  d_model: 64", "    encoder: 1"
+
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    "weights linked out": (linked_out("model.safetensors"), "model.safetensors is a link that"),
+    "checkpoint linked out": (linked_out("checkpoint"), "checkpoint is a link that leads out"),
+    "in it a file linked out": (
+        linked_out("checkpoint/weights.safetensors"),
+        "weights.safetensors is a link that leads out of the run folder",
+    ),
+    "a log linked by dots": (linked_by_dots, "train.log is a link that leads out"),
+    "a pipe": (a_pipe, "src.model is neither a file nor a folder"),
+    "d_model of millions": (
+        replaced("config.yaml", D_MODEL, "  d_model: 10000000"),
+        "at most 65536",
+    ),
+    "layers of millions": (replaced("config.yaml", LAYERS, "    encoder: 9999999"), "at most 1000"),
+    "a model as large as allowed": (
+        replaced("config.yaml", D_MODEL, "  d_model: 65536"),
+        "does not fit the config",
+    ),
+    "as deep as allowed": (
+        replaced("config.yaml", LAYERS, "    encoder: 1000"),
+        "does not fit the config: encoder.1.",
+    ),
+    "a beam of millions": (
+        replaced("config.yaml", "beam_size: 1", "beam_size: 9999999"),
+        "at most",
+    ),
+    "weights of a giant": (weights_of_a_giant, "model.safetensors"),
+    "weights of another shape": (
+        weights_of_another_shape,
+        "encoder_norm.bias is missing or differs",
+    ),
+    "a header that lies": (
+        written("model.safetensors", b"\xff" * 7 + b"\x7f{}"),
+        "header too large",
+    ),
+    "half of the weights": (sparse("model.safetensors", 5_000), "model.safetensors is damaged"),
+    "a tokenizer of a gigabyte": (sparse("src.model", 1 << 30), "larger than 67,108,864 bytes"),
+    "a tokenizer cut short": (cut_short, "src.model: this is not a SentencePiece model"),
+    "no tokenizer at all": (sparse("src.model", 0), "src.model: this is not a SentencePiece model"),
+    "a tokenizer that is no text": (a_tokenizer_that_is_no_text, "not a SentencePiece model"),
+    "a tokenizer larger than it says": (
+        replaced("config.yaml", "vocab_size: 8000", "vocab_size: 8"),
+        "src.model does not fit the config: it has 14 entries, more than tokenizer.vocab_size 8",
+    ),
+    "a billion laughs": (written("config.yaml", LAUGHS.encode()), "its aliases unfold to more"),
+    "a list that holds itself": (written("config.yaml", b"data: &a [*a]"), "its aliases unfold"),
+    "deep YAML": (written("config.yaml", b"a: " + b"[" * 9_999), "config.yaml: this is not YAML"),
+    "a config of a gigabyte": (sparse("config.yaml", 1 << 30), "config.yaml is larger than"),
+    "YAML that calls": (
+        replaced("config.yaml", D_MODEL, "  d_model: !!python/object/apply:os.getpid []"),
+        "could not determine a constructor",
+    ),
+    "a number of 30,000 digits": (
+        replaced("config.yaml", D_MODEL, f"  d_model: 0x{'f' * 30_000}"),
+        "d_model: must be a multiple of 2, not what is given",
+    ),
+    "text of 30,000 letters": (
+        replaced("config.yaml", D_MODEL, f"  d_model: {'x' * 30_000}"),
+        "must be a whole number, not 'xxx",
+    ),
+    "thousands of mistakes": (
+        replaced("config.yaml", "banned: []", f"banned: [{'1, ' * 9_000}]"),
+        "has 9000 mistakes; the first 20 are",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_run_that_means_harm_is_refused_in_one_line_and_little_memory(
+    name: str, trained: Path, seq2seq: Command, tmp_path: Path
+):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    attack, expected = ATTACKS[name]
+    attack(run)
+    before = peak_memory()
+    result = seq2seq("translate", run, "1 2")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert expected in result.stderr
+    assert len(result.stderr) < 8_000
+    if "mistakes" not in result.stderr:
+        assert len(result.stderr.splitlines()) == 1
+    assert peak_memory() - before < 200 << 20
+
+
+def test_links_within_a_run_and_to_a_run_are_fine(trained, seq2seq, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    (run / "model.safetensors").rename(run / "best.safetensors")
+    (run / "model.safetensors").symlink_to("best.safetensors")
+    (tmp_path / "link").symlink_to(run)
+    assert seq2seq("translate", tmp_path / "link", "7").stdout == "seven\n"
+    (run / "extra").symlink_to("extra")  # a circle
+    assert seq2seq("translate", run, "7").stdout == "seven\n"
+
+
+TRAINING_ATTACKS: dict[str, tuple[Attack, str]] = {
+    "metrics linked out": (linked_out("metrics.jsonl"), "metrics.jsonl is a link that leads out"),
+    "state linked out": (
+        linked_out("checkpoint/state.json"),
+        "state.json is a link that leads out",
+    ),
+    "deep JSON": (written("manifest.json", b"[" * 99_999), "manifest.json is damaged: it is not"),
+    "NaN": (replaced("manifest.json", '"seed": 1', '"seed": NaN'), "manifest.json is damaged"),
+    "a manifest of a gigabyte": (sparse("manifest.json", 1 << 30), "manifest.json is larger than"),
+    "metrics of a gigabyte": (sparse("metrics.jsonl", 1 << 30), "metrics.jsonl is larger than"),
+    "deep state": (written("checkpoint/state.json", b"[" * 99_999), "state.json is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING_ATTACKS)
+def test_such_a_run_is_not_continued_either(name, trained, numbers, seq2seq, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    attack, expected = TRAINING_ATTACKS[name]
+    attack(run)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    more = ("--set", "training.max_steps=361")
+    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
+    assert result.exit_code == 2
+    assert expected in result.stderr.partition("error: ")[2]
+    for path, time in before.items():
+        if path.name not in ("config.yaml", "manifest.json", "train.log"):
+            assert path.stat().st_mtime_ns == time, path
+
+
+def test_points_that_are_none_are_dropped_from_metrics(trained, numbers, seq2seq, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    points = (run / "metrics.jsonl").read_bytes()
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b"[" * 99_999 + b'\n{"step": Infinity}\n{"step": 1e999}\n')
+    more = ("--set", "training.max_steps=361")
+    assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
+    found = (run / "metrics.jsonl").read_bytes()
+    assert found.startswith(points)
+    assert len(found.splitlines()) == len(points.splitlines()) + 2
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/stdin"])
+def test_a_foreign_config_does_not_make_eval_read_devices(device, trained, seq2seq, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["valid"] = {"src": device, "tgt": device}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    result = seq2seq("eval", run)
+    assert result.exit_code == 2
+    assert f"validation text {device} is not there" in result.stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict:
+    return numbers_config(tmp_path)
+
+
+def checked(seq2seq: Command, folder: Path, config: dict, *more: str):
+    (folder / "x.yaml").write_text(yaml.safe_dump(config))
+    return seq2seq("check", folder / "x.yaml", *more)
+
+
+def test_a_line_of_hundreds_of_megabytes_is_bad_and_never_in_memory(config, seq2seq, tmp_path):
+    with (tmp_path / "train.src").open("r+b") as file:
+        os.truncate(file.fileno(), file.seek(0, os.SEEK_END) + (300 << 20))
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n")
+    with (tmp_path / "train.tgt").open("a") as file:
+        file.write("one\n")
+    before = peak_memory()
+    stopped = checked(seq2seq, tmp_path, config)
+    skipped = checked(seq2seq, tmp_path, config, "--set", "data.on_bad_line=skip")
+    assert stopped.exit_code == 2
+    assert "train.src, line 3,001: longer than 1,048,576 bytes" in stopped.stderr
+    assert skipped.exit_code == 0, skipped.stderr
+    assert "3,000 pairs; dropped: 1 unreadable" in skipped.stdout
+    assert peak_memory() - before < 200 << 20
+
+
+def test_the_longest_line_that_is_allowed_is_read_whole(tmp_path):
+    longest = b"x" * text_lines.MOST_BYTES
+    for end in (b"\n", b"\r\n", b""):
+        path = tmp_path / "text"
+        path.write_bytes(b"\xef\xbb\xbf" + longest + b"\r\n" + longest + b"y\n1\n" + longest + end)
+        found = list(text_lines.raw_lines(path))
+        assert [len(line) - len(longest) for line in found[:2]] == [0, 1]
+        assert found[2:] == [b"1", longest]
+
+
+def test_a_gzip_bomb_is_not_unpacked_to_its_end(config, seq2seq, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_lines, "_FREE_TO_UNPACK", 1 << 20)
+    with gzip.open(tmp_path / "x.tsv.gz", "wb") as file:
+        for _ in range(20):
+            file.write(b"\t\n" * 500_000)
+    config["data"]["train"] = {"pairs": str(tmp_path / "x.tsv.gz")}
+    result = checked(seq2seq, tmp_path, config)
+    assert result.exit_code == 2
+    assert "x.tsv.gz unpacks to 100 times its size" in result.stderr
+
+
+def test_an_endless_line_to_translate_is_refused_with_its_number(trained, seq2seq, tmp_path):
+    (tmp_path / "in").write_bytes(b"1\n" + b"2" * (3 << 20))
+    result = seq2seq("translate", trained, "--input", tmp_path / "in")
+    assert result.exit_code == 2
+    assert "in, line 2: longer than 1,048,576 bytes" in result.stderr
+
+
+def test_deep_json_to_translate_or_train_on_is_a_bad_line(trained, config, seq2seq, tmp_path):
+    deep = "[" * 99_999
+    given = seq2seq("translate", trained, "--input-format", "jsonl", "--input", "-", stdin=deep)
+    assert given.exit_code == 2
+    assert 'line 1: not of the form {"src": "..."' in given.stderr
+    (tmp_path / "x.jsonl").write_text(deep)
+    config["data"]["train"] = {"pairs": str(tmp_path / "x.jsonl")}
+    assert "x.jsonl, line 1: not valid JSON" in checked(seq2seq, tmp_path, config).stderr
+
+
+def test_a_vocabulary_is_not_learnt_from_more_than_memory_holds(
+    config, seq2seq, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tokenizers, "_MOST_CHARACTERS", 10_000)
+    result = checked(seq2seq, tmp_path, config)
+    assert result.exit_code == 2
+    assert "tokenizer.max_sentences 1,000,000: so many of these lines are" in result.stderr
+    assert checked(seq2seq, tmp_path, config, "--set", "tokenizer.max_sentences=101").exit_code == 0
+
+
+def test_stored_ids_that_no_vocabulary_has_are_made_anew(config, seq2seq, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    expected = checked(seq2seq, tmp_path, config).stdout
+    for name, number in (("src.ids", b"\xff\xff\xff\x7f"), ("tgt.offsets", b"\xff" * 8)):
+        for path in (tmp_path / "cache").glob(f"*/{name}"):
+            original = path.read_bytes()
+            path.write_bytes(original[:8] + number + original[8 + len(number) :])
+            assert checked(seq2seq, tmp_path, config).stdout == expected
+            assert path.read_bytes() == original

@@ -1,0 +1,27 @@
+"""`docs/errors.md` and the source name the same errors.
+
+That the errors which tests provoke are among them is checked wherever a test runs a command.
+"""
+
+from error_catalogue import documented, is_documented, raised
+
+
+def test_every_error_of_the_source_is_documented():
+    missing = {message: file for message, file in raised().items() if message not in documented()}
+    lines = [f"- `{message}`\n  Cause and cure. ({file})" for message, file in missing.items()]
+    assert not missing, "add to docs/errors.md:\n" + "\n".join(lines)
+
+
+def test_every_documented_error_is_in_the_source():
+    assert not documented().keys() - raised().keys()
+
+
+def test_there_are_many_and_each_is_explained():
+    assert len(raised()) > 90
+    for message, explanation in documented().items():
+        assert len(explanation.split()) >= 4, message
+
+
+def test_what_is_not_documented_is_noticed():
+    assert is_documented("x.yaml, line 3: model.head: unknown option, did you mean model.heads?")
+    assert not is_documented("something went wrong")
