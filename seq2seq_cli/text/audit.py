@@ -135,7 +135,8 @@ def audit_text(
                 findings["copied"].add(line, pair.src)
         ratios.add(pairs, src_ids, tgt_ids)
     if not num_pairs:
-        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: there is no line")
+        reason = "there is no line that can be read"
+        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: {reason}")
     audit = TextAudit(
         files=[_audit_file(path) for path in corpus.files],
         lines=num_lines,
