@@ -12,6 +12,8 @@ from commands import Command, Result
 from safetensors.torch import load_file
 
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.model import attention
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.training import budget, loop
 from seq2seq_cli.training.loss import BatchLoss
 
@@ -210,6 +212,31 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where_it_began(
     again = train(seq2seq, numbers, tmp_path / "run", *settings, skipping)
     assert again.exit_code == 0, again.stderr
     assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "run").values())
+
+
+def began_in(result: Result) -> str:
+    assert result.exit_code == 2
+    return result.stderr.partition("began in")[2].split(":")[0].strip()
+
+
+def test_the_noise_of_the_update_is_repeated_to_find_where_it_began(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
+    def rarely_nan(self: Dropout, x: torch.Tensor) -> torch.Tensor:
+        return x * (torch.nan if self.training and torch.rand(()) < 0.01 else 1)
+
+    monkeypatch.setattr(Dropout, "forward", rarely_nan)
+    result = train(seq2seq, numbers, tmp_path / "run")
+    assert began_in(result).endswith("dropout")
+
+
+def test_a_module_whose_parts_are_innocent_is_named_itself(numbers, seq2seq, tmp_path, monkeypatch):
+    """Not the projection inside it, which only hands on what it gets."""
+
+    weights = attention.attention_weights
+    monkeypatch.setattr(attention, "attention_weights", lambda *qk: weights(*qk) * torch.nan)
+    result = train(seq2seq, numbers, tmp_path / "run")
+    assert began_in(result) == "encoder.0.self_attention"
 
 
 def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(
