@@ -21,6 +21,7 @@ from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import (
     DECODED_METRICS,
     Activation,
+    AutoOrPositiveInt,
     BleuTokenize,
     DeviceName,
     Metric,
@@ -180,7 +181,7 @@ class TrainingConfig(Section):
     max_epochs: PositiveInt | None = Field(
         None, description="passes over the training text at most; null: no limit"
     )
-    tokens_per_batch: Literal["auto"] | PositiveInt = Field(
+    tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
         description="tokens of a batch's longer side, padding included; auto: as many as memory "
         "holds when all pairs are as long as the longest, with a tenth to spare, but at most "
@@ -222,7 +223,7 @@ class TrainingConfig(Section):
         description="torch.compile the model, meant for GPUs: the first update takes a minute "
         "longer, and on a CPU all are slower; needs a C++ compiler",
     )
-    workers: Literal["auto"] | PositiveInt = Field(
+    workers: AutoOrPositiveInt = Field(
         "auto",
         description="processes that share each batch; auto: one for two CPU cores where model and "
         "batch suit that, else one; under torchrun as many as it starts",

@@ -1,14 +1,33 @@
 """Kinds of values that options of a config have, and what every section is."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 # Of what a foreign config may ask for, before it meets what there is: text, weights, memory.
 _MOST = 10**12
 
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
+
+
+def _in_one_message(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Instead of one for each kind of value that would be right."""
+    try:
+        return check(value)
+    except ValidationError:
+        wanted = "auto or a whole number greater than 0"
+        raise ValueError(f"must be {wanted}, not {value!r}") from None
+
+
+AutoOrPositiveInt = Annotated[Literal["auto"] | PositiveInt, WrapValidator(_in_one_message)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]

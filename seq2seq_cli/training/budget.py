@@ -118,8 +118,11 @@ class Trial:
 
 def sentences_on_gpu(shape: Shape, device: torch.device, wanted: int) -> int:
     """The longest sentences that a batch can have, up to those wanted, by trying."""
-    trial = Trial(shape, device)
-    trial.fits(1)  # makes the optimizer's state, beside which the others must fit
+    try:
+        trial = Trial(shape, device)
+        trial.fits(1)  # makes the optimizer's state, beside which the others must fit
+    except torch.OutOfMemoryError:
+        return 0
     return greatest(trial.fits, wanted)
 
 

@@ -64,7 +64,7 @@ def skip_or_stop(
     origin = next((found for found in origins if found.module), origins[0])
     report = "\n".join([what, *_report(origin, prepared.model), _advice(config)])
     logger.debug("%s", report)
-    raise UserError(report)
+    raise UserError(report if workers.is_first else what)
 
 
 def find_origin(

@@ -68,6 +68,11 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "odd d_model": (option("model.d_model", 63), "d_model: must be a multiple of 2, not 63"),
     "unknown choice": (option("tokenizer.kind", "bep"), "not 'bep', did you mean bpe?"),
     "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
+    "neither auto nor a number": (
+        option("training.workers", "many"),
+        "workers: must be auto or a whole number greater than 0, not 'many'",
+    ),
+    "no tokens": (option("training.tokens_per_batch", 0), "tokens_per_batch: must be auto or"),
     "warm-up without end": (option("training.warmup_steps", 999), "would never be reached"),
     "no training text": (option("data", {}), "data.train: this option is required"),
     "one side only": (option("data.train", {"src": __file__}), "needs src and tgt, or pairs alone"),
