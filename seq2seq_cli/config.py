@@ -38,6 +38,7 @@ from seq2seq_cli.option_types import (
     Seed,
     Share,
     TokenizerKind,
+    UpToThousand,
 )
 
 
@@ -99,7 +100,7 @@ class DataConfig(Section):
 
 class TokenizerConfig(Section):
     kind: TokenizerKind = Field("bpe", description="what a token is")
-    vocab_size: Annotated[int, Field(ge=8)] = Field(
+    vocab_size: Annotated[int, Field(ge=8, lt=2**31)] = Field(
         8_000, description="entries at most, for each tokenizer; fewer when the text has no more"
     )
     shared: bool = Field(True, description="one vocabulary for both sides")
@@ -108,7 +109,7 @@ class TokenizerConfig(Section):
         description="Unicode normalization of both sides; identity: none, so that translations are "
         "spelt as the training text is; nfkc_cf lower-cases too",
     )
-    max_sentences: Annotated[int, Field(gt=100)] = Field(
+    max_sentences: Annotated[int, Field(gt=100, lt=2**31)] = Field(
         1_000_000, description="lines to learn from; of more training text, a random sample"
     )
 
@@ -120,12 +121,12 @@ def _one_depth_for_both(value: Any) -> Any:
 class Layers(Section):
     """`layers: 4` is short for `layers: {encoder: 4, decoder: 4}`."""
 
-    encoder: PositiveInt = Field(4, description="layers of the encoder")
-    decoder: PositiveInt = Field(4, description="layers of the decoder")
+    encoder: UpToThousand = Field(4, description="layers of the encoder")
+    decoder: UpToThousand = Field(4, description="layers of the decoder")
 
 
 class ModelConfig(Section):
-    d_model: Annotated[int, Field(gt=0, multiple_of=2)] = Field(
+    d_model: Annotated[int, Field(gt=0, le=65_536, multiple_of=2)] = Field(
         256, description="size of a token's vector, everywhere in the model; even"
     )
     heads: PositiveInt = Field(4, description="attention heads; they divide d_model")
@@ -205,7 +206,7 @@ class TrainingConfig(Section):
         description="torch.compile the model, meant for GPUs: the first update takes a minute "
         "longer, and on a CPU all are slower; needs a C++ compiler",
     )
-    workers: Literal["auto"] | PositiveInt = Field(
+    workers: Literal["auto"] | UpToThousand = Field(
         "auto",
         description="processes that share each batch; auto: one for two CPU cores where model and "
         "batch suit that, else one; under torchrun as many as it starts",

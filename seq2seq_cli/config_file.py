@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -36,6 +36,19 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode("utf-8")  # "\ud800" stands for half a character
+            return value
+        except (ValueError, LookupError, AttributeError):  # PyYAML's, of `!!int ""`, `!!bool x`
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                problem=f"{_short(repr(node.value))} cannot be read as {kind}",
+                problem_mark=node.start_mark,
+            ) from None
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -46,6 +59,13 @@ _Loader.add_implicit_resolver(
     re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around text that `_Loader` would take for a number."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
 def load_config(
@@ -64,17 +84,19 @@ def load_config(
     try:
         return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
     except ValidationError as error:
-        mistakes = [
-            (_place(found["loc"], node, places), _describe(found))
-            for found in error.errors()
-            if found["type"] != "default_factory_not_called"  # another option's mistake
-        ]
-    raise UserError(_message(path, mistakes))
+        mistakes: dict[Location, list[str]] = {}
+        for found in error.errors():
+            if found["type"] != "default_factory_not_called":  # another option's mistake
+                location = _option(found["loc"])
+                mistakes.setdefault(location, []).append(_describe(found, location))
+    placed = [(_place(at, node, places), "; or ".join(what)) for at, what in mistakes.items()]
+    raise UserError(_message(path, placed))
 
 
 def config_yaml(config: Config) -> str:
     """Every option, defaults included; `load_config` reads it back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    tree = config.model_dump(mode="json")
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
@@ -117,12 +139,12 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     """Write `section.key=value` into the tree; the value is read as YAML."""
     name, equals, text = override.partition("=")
     parts = tuple(name.strip().split("."))
-    if not equals or not all(parts):
-        raise UserError(f"--set {override}: write it as section.key=value")
+    if not equals or not all(parts) or not name.isprintable():
+        raise UserError(f"--set {_short(override)}: write it as section.key=value")
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UserError(f"--set {override}: the value is not YAML") from None
+        raise UserError(f"--set {_short(override)}: the value is not YAML") from None
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
@@ -132,7 +154,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
             inner = {}
         elif not isinstance(inner, dict):
             raise UserError(
-                f"--set {override}: {'.'.join(parts[:depth])} has no options of its own"
+                f"--set {_short(override)}: {'.'.join(parts[:depth])} has no options of its own"
             )
         section[part] = inner
         section = inner
@@ -140,15 +162,25 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     return parts
 
 
+def _option(location: Location) -> Location:
+    """Without what pydantic appends for each alternative of a type; an index of a list stays."""
+    section: type[BaseModel] | None = Config
+    for depth, part in enumerate(location):
+        if section is None:
+            return location[:depth] + tuple(n for n in location[depth:] if isinstance(n, int))
+        section = _sections(section).get(str(part))
+    return location
+
+
 def _place(
     location: Location, node: yaml.Node | None, overrides: dict[Location, str]
 ) -> tuple[int | str | None, str]:
     """The line (or the `--set`) and the full name of an option."""
-    name = ".".join(str(part) for part in location)
+    name = _short(".".join(str(part) for part in location))
     for changed, override in reversed(overrides.items()):
         common = min(len(changed), len(location))
         if common and changed[:common] == location[:common]:
-            return override, name
+            return _short(override), name
     return _line(location, node), name
 
 
@@ -177,14 +209,14 @@ def _message(path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], 
     return "\n".join([f"{path} has {len(lines)} mistakes", *(f"  {line}" for line in lines)])
 
 
-def _describe(found: Any) -> str:
+def _describe(found: Any, location: Location) -> str:
     """One mistake in our words, from one entry of pydantic's error list."""
     kind, given, limits = found["type"], found["input"], found.get("ctx", {})
-    shown = repr(given) if isinstance(given, str) else yaml_text(given)
+    shown = _shown(given)
     if kind == "extra_forbidden":
-        return _unknown_option(found["loc"])
+        return _unknown_option(location)
     if kind == "literal_error":
-        return _wrong_choice(shown, given, found["loc"])
+        return _wrong_choice(shown, given, re.findall("'([^']+)'", limits["expected"]))
     if kind == "value_error":
         return str(limits["error"])
     if kind == "missing":
@@ -206,6 +238,7 @@ _WANTED = {
     "bool_parsing": "true or false",
     "string_type": "text",
     "path_type": "a path",
+    "tuple_type": "a list",
     "model_type": "a section (a mapping of options)",
     "model_attributes_type": "a section (a mapping of options)",
     "dict_type": "a section (a mapping of options)",
@@ -230,10 +263,7 @@ def _unknown_option(location: Location) -> str:
     return f"unknown option (valid: {_names(section)})"
 
 
-def _wrong_choice(shown: str, given: Any, location: Location) -> str:
-    annotation = _section_at(location[:-1]).model_fields[str(location[-1])].annotation
-    choices = [str(choice) for choice in get_args(annotation)]
-    assert get_origin(annotation) is Literal, annotation
+def _wrong_choice(shown: str, given: Any, choices: Sequence[str]) -> str:
     near = difflib.get_close_matches(str(given), choices, n=1)
     hint = f", did you mean {near[0]}?" if near else ""
     return f"must be one of {', '.join(choices)}, not {shown}{hint}"
@@ -266,6 +296,19 @@ def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
 
 def _names(section: type[BaseModel]) -> str:
     return ", ".join(section.model_fields)
+
+
+def _shown(given: Any) -> str:
+    try:
+        return _short(repr(given) if isinstance(given, str) else yaml_text(given))
+    except ValueError:  # a section that holds itself, a number of thousands of digits
+        return "this"
+
+
+def _short(text: str) -> str:
+    """On one line, of which a very long one shows only the beginning."""
+    text = " ".join(text.split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def yaml_text(value: Any) -> str:

@@ -4,11 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+_MOST = 2**31 - 1  # beyond it, numbers of arrays and of other libraries overflow
+
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
+UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+Factor = Annotated[float, Field(ge=0, le=1_000)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]

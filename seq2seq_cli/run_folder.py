@@ -106,5 +106,5 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged: it is not JSON") from None

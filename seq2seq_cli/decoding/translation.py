@@ -23,7 +23,7 @@ class Sentence:
         """{"src": ..., "prefix": ..., "required": [...]}, the last two optional."""
         try:
             given = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             given = None
         known = given if isinstance(given, dict) else {}
         src, prefix = known.get("src"), known.get("prefix", "")

@@ -50,6 +50,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     if wanted != found:
         differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path} is damaged: {name} holds what is not a finite number")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])

@@ -33,7 +33,7 @@ class Tokenizer:
         self.model = model
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):  # the latter of what its message quotes
             raise UserError("this is not a SentencePiece model") from None
         found = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):

@@ -134,7 +134,7 @@ def _step_of(line: bytes) -> int:
     """The step of a line of metrics.jsonl; -1 for a line that is none."""
     try:
         return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return -1
 
 
