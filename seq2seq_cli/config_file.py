@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, LookupError, AttributeError):  # PyYAML's, of `!!int ""`, `!!bool x`
             kind = node.tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(
-                problem=f"{_short(repr(node.value))} cannot be read as {kind}",
+                problem=f"{short(repr(node.value))} cannot be read as {kind}",
                 problem_mark=node.start_mark,
             ) from None
 
@@ -140,11 +140,11 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     name, equals, text = override.partition("=")
     parts = tuple(name.strip().split("."))
     if not equals or not all(parts) or not name.isprintable():
-        raise UserError(f"--set {_short(override)}: write it as section.key=value")
+        raise UserError(f"--set {short(override)}: write it as section.key=value")
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UserError(f"--set {_short(override)}: the value is not YAML") from None
+        raise UserError(f"--set {short(override)}: the value is not YAML") from None
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
@@ -154,7 +154,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
             inner = {}
         elif not isinstance(inner, dict):
             raise UserError(
-                f"--set {_short(override)}: {'.'.join(parts[:depth])} has no options of its own"
+                f"--set {short(override)}: {'.'.join(parts[:depth])} has no options of its own"
             )
         section[part] = inner
         section = inner
@@ -176,11 +176,11 @@ def _place(
     location: Location, node: yaml.Node | None, overrides: dict[Location, str]
 ) -> tuple[int | str | None, str]:
     """The line (or the `--set`) and the full name of an option."""
-    name = _short(".".join(str(part) for part in location))
+    name = short(".".join(str(part) for part in location))
     for changed, override in reversed(overrides.items()):
         common = min(len(changed), len(location))
         if common and changed[:common] == location[:common]:
-            return _short(override), name
+            return short(override), name
     return _line(location, node), name
 
 
@@ -300,12 +300,12 @@ def _names(section: type[BaseModel]) -> str:
 
 def _shown(given: Any) -> str:
     try:
-        return _short(repr(given) if isinstance(given, str) else yaml_text(given))
+        return short(repr(given) if isinstance(given, str) else yaml_text(given))
     except ValueError:  # a section that holds itself, a number of thousands of digits
         return "this"
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     """On one line, of which a very long one shows only the beginning."""
     text = " ".join(text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -46,7 +46,7 @@ class DecodingConfig(Section):
     max_len_factor: Factor = Field(
         2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
     )
-    max_len_extra: Annotated[int, Field(gt=0, le=100_000)] = Field(
+    max_len_extra: Annotated[int, Field(gt=0, le=10_000)] = Field(
         20, description="see max_len_factor"
     )
     min_len_factor: Factor = Field(

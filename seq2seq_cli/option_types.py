@@ -12,7 +12,7 @@ UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
-Factor = Annotated[float, Field(ge=0, le=1_000)]
+Factor = Annotated[float, Field(ge=0, le=100)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import load_config
+from seq2seq_cli.config_file import load_config, short
 from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
@@ -78,7 +78,7 @@ class Translator:
         for override in overrides:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(
-                    f"--set {override}: a trained run takes only decoding.* options and "
+                    f"--set {short(override)}: a trained run takes only decoding.* options and "
                     "validation.bleu_tokenize"
                 )
         config = load_config(run.config, overrides)
@@ -236,9 +236,16 @@ def make_decoder(model: Transformer, number: Number) -> Decoder:
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
-    """A fresh model for these vocabularies."""
+    """A fresh model for these vocabularies. Raises UserError if there is not memory for it."""
     src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
-    return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+    try:
+        return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            "a model of this size does not fit into memory: see section model"
+        ) from None
 
 
 def _number(config: Config, model: Transformer, exact: bool) -> Number:

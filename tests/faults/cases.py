@@ -16,6 +16,7 @@ import yaml
 from commands import Result
 from faults.hostile_lines import hostile_file, lines_of
 from faults.mutations import (
+    LIKELY_VALUES,
     ODD_VALUES,
     damage_file,
     damaged_bytes,
@@ -66,7 +67,7 @@ def case_of_override(random: Random, folder: Path) -> Case:
         name = random.choice(
             [n for n in names if n.startswith("decoding.")] if translates else names
         )
-        value = yaml_of([random.choice([*ODD_VALUES, random.randint(1, 40), random.random()])])
+        value = yaml_of([random.choice(random.choice((ODD_VALUES, LIKELY_VALUES, LIKELY_VALUES)))])
         text = value.decode("utf-8", "replace").removeprefix("- ").strip()
         override = f"{name}={text}"
         if random.random() < 0.3:
@@ -194,7 +195,7 @@ def case_of_tokenizer(random: Random, folder: Path) -> Case:
     """A damaged vocabulary, and text for it."""
     path = folder / "run" / "tokenizer.model"
     data = path.read_bytes()
-    path.write_bytes(random.choice((damaged_bytes, damaged_vocabulary))(random, data))
+    path.write_bytes(random.choice((damaged_bytes, *[damaged_vocabulary] * 3))(random, data))
     content = random.choice((b"1 2 3\nx\n", hostile_file(random)))
     options = random.choice(
         ([], ["--format", "jsonl"], ["--ban", "two"], ["--align", "--format", "tsv"])

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -33,7 +34,8 @@ from faults.victims import KINDS, call, make_run
 from seq2seq_cli.decoding import rescoring, stream  # noqa: F401 (once, not in every case)
 from seq2seq_cli.training import loop, summary  # noqa: F401
 
-SECONDS = 60  # for one case; they take some tenths
+SECONDS = 60  # of a processor's time for one case; they take some hundredths
+PATIENCE = 600  # seconds, should one wait for something that never comes
 MEMORY = 4 << 30  # bytes that a case may take beyond what the fuzzer has
 MESSAGE_LINES, MESSAGE_LENGTH = 40, 20_000
 
@@ -104,6 +106,7 @@ def one_case(seed: int, number: int, victims: Path, folder: Path, answer: Connec
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
     answer.send(judged(case, folder))
     answer.close()
@@ -122,12 +125,14 @@ def watched(
     name, arguments = "unknown", []
     try:
         name, arguments = receiver.recv()
-        if receiver.poll(SECONDS):
+        if receiver.poll(PATIENCE):
             return name, arguments, receiver.recv()
-        return name, arguments, Outcome("hang", f"still running after {SECONDS} s")
+        return name, arguments, Outcome("hang", f"still waiting after {PATIENCE} s")
     except EOFError:
         process.join()
         said = folder.with_suffix(".native").read_text(errors="replace")[-2_000:]
+        if process.exitcode == -signal.SIGXCPU:
+            return name, arguments, Outcome("hang", f"more than {SECONDS} s")
         return name, arguments, Outcome("crash", f"exit code {process.exitcode}; {said}")
     finally:
         process.kill()

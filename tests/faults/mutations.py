@@ -17,6 +17,26 @@ ODD_VALUES: list[Any] = [
     *([], {}, [None], [[]], {"": None}, {"x": {"y": 1}}, [1, 2, 3], {"encoder": 1}, "%s %d {0}"),
 ]
 
+# At the edges of what options accept, and choices of some.
+LIKELY_VALUES: list[Any] = [
+    *(True, False, None, 0, 1, 2, 3, 7, 40, 1_000, 65_536, 100_000, 2**31 - 1, 2**63 - 1),
+    *(0.0, 1e-320, 0.001, 0.5, 0.999999999, 1.0, 10.0, 1_000.0, 1e38, 1e300, {"encoder": 3}),
+    *("auto", "fp32", "bf16", "int8", "cpu", "cuda", "word", "char", "bpe", "unigram", "nfkc_cf"),
+    *(
+        "gnmt",
+        "power",
+        "skip",
+        "post",
+        "gelu",
+        "adam",
+        "cosine",
+        ["two"],
+        ["6", "你"],
+        "zh",
+        "loss",
+    ),
+]
+
 # Pieces of YAML, JSON, TSV and numbers that parsers have stumbled over.
 WORDS = [
     *(
@@ -121,7 +141,7 @@ def _damage_entry(random: Random, node: Any, place: Any) -> None:
             place
         )
     else:
-        node[place] = random.choice(ODD_VALUES)
+        node[place] = random.choice(random.choice((ODD_VALUES, LIKELY_VALUES)))
 
 
 def damage_file(random: Random, path: Path) -> None:
@@ -168,17 +188,15 @@ def damaged_vocabulary(random: Random, data: bytes) -> bytes:
 
     model = sentencepiece_model_pb2.ModelProto.FromString(data)
     for _ in range(random.choice((1, 2, 5))):
-        piece = random.choice(model.pieces)
-        accident = random.choice(("text", "text", "type", "score", "twice", "kind", "map", "ids"))
+        piece = random.choice([piece for piece in model.pieces if piece.type == piece.NORMAL])
+        accident = random.choice(("text", "text", "type", "score", "kind", "map", "ids"))
         if accident == "text":
             odd = ("", "▁", "\n", "\x00", "a\tb", "<0x41>", "<s>", "x" * 9_999, "\u2028", "zero")
             piece.piece = random.choice(odd)
         elif accident == "type":
-            piece.type = random.randint(1, 6)
+            piece.type = random.choice((2, 3, 4, 5))
         elif accident == "score":
             piece.score = random.choice((float("nan"), float("inf"), -1e30, 0.0))
-        elif accident == "twice":
-            piece.piece = random.choice(model.pieces).piece
         elif accident == "kind":
             model.trainer_spec.model_type = random.randint(1, 4)
             model.trainer_spec.byte_fallback = random.random() < 0.5
