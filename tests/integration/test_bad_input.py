@@ -234,6 +234,17 @@ def test_weights_that_are_no_numbers_are_refused(trained, seq2seq, tmp_path):
         assert f"model.safetensors is damaged: {name} holds" in result.stderr
 
 
+def test_pairs_that_scoring_skips_are_counted(trained, seq2seq, tmp_path):
+    run = copy_of(trained, tmp_path / "run")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("on_bad_line: error", "on_bad_line: skip"))
+    (tmp_path / "x.tsv").write_text("1\tone\nno tab\n2\ttwo\n")
+    for verb in ("score", "eval"):
+        result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv")
+        assert result.exit_code == 0
+        assert "x.tsv: 1 lines cannot be read and are left out" in result.stderr
+
+
 def test_json_deeper_than_python_goes_is_refused(trained, numbers, seq2seq, tmp_path):
     deep = '{"src": ' + "[" * 9_999
     refused = seq2seq("translate", trained, "--input-format", "jsonl", stdin=deep)
