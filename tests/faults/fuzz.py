@@ -27,11 +27,13 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import sacrebleu  # noqa: F401 (these are imported once, and not in every case)
 import torch
+import torch._dynamo
 from faults.cases import CASES, Case
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding import rescoring, stream  # noqa: F401 (once, not in every case)
+from seq2seq_cli.decoding import rescoring, stream  # noqa: F401
 from seq2seq_cli.training import loop, summary  # noqa: F401
 
 SECONDS = 60  # of a processor's time for one case; they take some hundredths
