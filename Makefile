@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check format
+.PHONY: install demo test faults check format
 
 install: .venv/installed
 
@@ -22,6 +22,11 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Some 40 minutes: damage of all kinds, and files made to lose lines.
+faults: install
+	cd tests && ../$(BIN)/python -m faults.hostile_lines
+	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 
 check: install
 	$(BIN)/ruff check .

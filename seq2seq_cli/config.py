@@ -22,6 +22,7 @@ from seq2seq_cli.option_types import (
     DECODED_METRICS,
     Activation,
     AutoOrPositiveInt,
+    AutoOrThousand,
     BleuTokenize,
     DeviceName,
     Metric,
@@ -41,6 +42,7 @@ from seq2seq_cli.option_types import (
     Seed,
     Share,
     TokenizerKind,
+    UpToThousand,
 )
 
 MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
@@ -133,15 +135,17 @@ def _one_depth_for_both(value: Any) -> Any:
 class Layers(Section):
     """`layers: 4` is short for `layers: {encoder: 4, decoder: 4}`."""
 
-    encoder: Annotated[int, Field(gt=0, le=1_000)] = Field(4, description="layers of the encoder")
-    decoder: Annotated[int, Field(gt=0, le=1_000)] = Field(4, description="layers of the decoder")
+    encoder: UpToThousand = Field(4, description="layers of the encoder")
+    decoder: UpToThousand = Field(4, description="layers of the decoder")
 
 
 class ModelConfig(Section):
     d_model: Annotated[int, Field(gt=0, le=65_536, multiple_of=2)] = Field(
         256, description="size of a token's vector, everywhere in the model; even"
     )
-    heads: PositiveInt = Field(4, description="attention heads; they divide d_model")
+    heads: PositiveInt = Field(
+        4, validate_default=True, description="attention heads; they divide d_model"
+    )
     layers: Annotated[Layers, BeforeValidator(_one_depth_for_both, int | Layers)] = Field(
         Layers(), description="one number, or one for the encoder and one for the decoder"
     )
@@ -223,7 +227,7 @@ class TrainingConfig(Section):
         description="torch.compile the model, meant for GPUs: the first update takes a minute "
         "longer, and on a CPU all are slower; needs a C++ compiler",
     )
-    workers: AutoOrPositiveInt = Field(
+    workers: AutoOrThousand = Field(
         "auto",
         description="processes that share each batch; auto: one for two CPU cores where model and "
         "batch suit that, else one; under torchrun as many as it starts",

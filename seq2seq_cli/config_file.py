@@ -1,19 +1,19 @@
 """From a YAML file and `--set` options to a `Config`, or one message that names every mistake."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config import Config
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.run_folder import read_bytes
-from seq2seq_cli.safe_yaml import MOST_BYTES, parse_yaml
+from seq2seq_cli.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 
-_MOST_SHOWN = 200  # characters of a wrong value
 _MOST_MISTAKES = 20  # that are named
 
 Location = tuple[str | int, ...]
@@ -35,15 +35,20 @@ def load_config(
     try:
         return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
     except ValidationError as error:
-        found = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
-    # (a default that was not made is the consequence of another option's mistake)
-    mistakes = [(_place(e["loc"], node, places), _describe(e)) for e in found[:_MOST_MISTAKES]]
-    raise UserError(_message(path, mistakes, len(found)))
+        mistakes: dict[Location, list[str]] = {}
+        for found in error.errors():
+            if found["type"] != "default_factory_not_called":  # another option's mistake
+                location = _option(found["loc"])
+                mistakes.setdefault(location, []).append(_describe(found, location))
+    named = list(mistakes.items())[:_MOST_MISTAKES]
+    placed = [(_place(at, node, places), "; or ".join(what)) for at, what in named]
+    raise UserError(_message(path, placed, len(mistakes)))
 
 
 def config_yaml(config: Config) -> str:
     """Every option, defaults included; `load_config` reads it back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    tree = config.model_dump(mode="json")
+    return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
@@ -97,12 +102,12 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     """Write `section.key=value` into the tree; the value is read as YAML."""
     name, equals, text = override.partition("=")
     parts = tuple(name.strip().split("."))
-    if not equals or not all(parts):
-        raise UserError(f"--set {override}: write it as section.key=value")
+    if not equals or not all(parts) or not name.isprintable():
+        raise UserError(f"--set {short(override)}: write it as section.key=value")
     try:
         value, _ = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UserError(f"--set {override}: the value is not YAML") from None
+        raise UserError(f"--set {short(override)}: the value is not YAML") from None
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
@@ -112,7 +117,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
             inner = {}
         elif not isinstance(inner, dict):
             raise UserError(
-                f"--set {override}: {'.'.join(parts[:depth])} has no options of its own"
+                f"--set {short(override)}: {'.'.join(parts[:depth])} has no options of its own"
             )
         section[part] = inner
         section = inner
@@ -120,15 +125,25 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     return parts
 
 
+def _option(location: Location) -> Location:
+    """Without what pydantic appends for each alternative of a type; an index of a list stays."""
+    section: type[BaseModel] | None = Config
+    for depth, part in enumerate(location):
+        if section is None:
+            return location[:depth] + tuple(n for n in location[depth:] if isinstance(n, int))
+        section = _sections(section).get(str(part))
+    return location
+
+
 def _place(
     location: Location, node: yaml.Node | None, overrides: dict[Location, str]
 ) -> tuple[int | str | None, str]:
     """The line (or the `--set`) and the full name of an option."""
-    name = ".".join(str(part) for part in location)
+    name = short(".".join(str(part) for part in location))
     for changed, override in reversed(overrides.items()):
         common = min(len(changed), len(location))
         if common and changed[:common] == location[:common]:
-            return override, name
+            return short(override), name
     return _line(location, node), name
 
 
@@ -160,14 +175,14 @@ def _message(
     return "\n".join([f"{path} has {count} mistakes{named}", *(f"  {line}" for line in lines)])
 
 
-def _describe(found: Any) -> str:
+def _describe(found: Any, location: Location) -> str:
     """One mistake in our words, from one entry of pydantic's error list."""
     kind, given, limits = found["type"], found["input"], found.get("ctx", {})
     shown = _shown(given)
     if kind == "extra_forbidden":
-        return _unknown_option(found["loc"])
+        return _unknown_option(location)
     if kind == "literal_error":
-        return _wrong_choice(shown, given, found["loc"])
+        return _wrong_choice(shown, given, re.findall("'([^']+)'", limits["expected"]))
     if kind == "value_error":
         return str(limits["error"])
     if kind == "missing":
@@ -180,10 +195,9 @@ def _describe(found: Any) -> str:
 
 def _shown(given: Any) -> str:
     try:
-        text = repr(given) if isinstance(given, str) else yaml_text(given)
+        return short(repr(given) if isinstance(given, str) else yaml_text(given))
     except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
         return "what is given"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 _WANTED = {
@@ -197,6 +211,7 @@ _WANTED = {
     "bool_parsing": "true or false",
     "string_type": "text",
     "path_type": "a path",
+    "tuple_type": "a list",
     "model_type": "a section (a mapping of options)",
     "model_attributes_type": "a section (a mapping of options)",
     "dict_type": "a section (a mapping of options)",
@@ -221,10 +236,7 @@ def _unknown_option(location: Location) -> str:
     return f"unknown option (valid: {_names(section)})"
 
 
-def _wrong_choice(shown: str, given: Any, location: Location) -> str:
-    annotation = _section_at(location[:-1]).model_fields[str(location[-1])].annotation
-    choices = [str(choice) for choice in get_args(annotation)]
-    assert get_origin(annotation) is Literal, annotation
+def _wrong_choice(shown: str, given: Any, choices: Sequence[str]) -> str:
     near = difflib.get_close_matches(str(given), choices, n=1)
     hint = f", did you mean {near[0]}?" if near else ""
     return f"must be one of {', '.join(choices)}, not {shown}{hint}"

@@ -6,37 +6,38 @@ from pydantic import Field, model_validator
 
 from seq2seq_cli.option_types import (
     DecodingPrecision,
+    Factor,
     LengthPenalty,
-    NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     Section,
     Seed,
+    UpToThousand,
 )
-
-Width = Annotated[int, Field(gt=0, le=1_000)]
-Factor = Annotated[float, Field(ge=0, le=1_000)]
 
 
 class DecodingConfig(Section):
-    beam_size: Width = Field(1, description="hypotheses of a beam search; 1: greedy search")
-    length_penalty: NonNegativeFloat = Field(
+    beam_size: UpToThousand = Field(1, description="hypotheses of a beam search; 1: greedy search")
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         1.0, description="exponent of length normalization in beam search; 0: none"
     )
     length_penalty_formula: LengthPenalty = Field(
         "power",
         description="log-probability over length^a (power), or over ((5 + length) / 6)^a (gnmt)",
     )
-    n_best: Width = Field(1, description="translations of each sentence: of the beam, or samples")
+    n_best: UpToThousand = Field(
+        1, description="translations of each sentence: of the beam, or samples"
+    )
     diversity_groups: PositiveInt = Field(
         1, description="groups that a beam is divided into, each avoiding what others choose"
     )
-    diversity_penalty: NonNegativeFloat = Field(
+    diversity_penalty: Factor = Field(
         0.5, description="what a token costs for each time that other groups have just chosen it"
     )
     sample: bool = Field(False, description="draw tokens by chance instead of searching")
-    temperature: PositiveFloat = Field(1.0, description="of sampling; below 1: nearer to greedy")
+    temperature: Annotated[float, Field(ge=0.001, le=1_000)] = Field(
+        1.0, description="of sampling; below 1: nearer to greedy"
+    )
     top_k: PositiveInt | None = Field(None, description="sample from so many tokens; null: all")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="sample from the likeliest tokens that have this probability together"
@@ -45,7 +46,7 @@ class DecodingConfig(Section):
     max_len_factor: Factor = Field(
         2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
     )
-    max_len_extra: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
+    max_len_extra: Annotated[int, Field(gt=0, le=10_000)] = Field(
         20, description="see max_len_factor"
     )
     min_len_factor: Factor = Field(
@@ -55,7 +56,7 @@ class DecodingConfig(Section):
     no_repeat_ngram: NonNegativeInt = Field(
         0, description="no sequence of so many tokens occurs twice; 0: any may"
     )
-    repetition_penalty: Annotated[float, Field(ge=1)] = Field(
+    repetition_penalty: Annotated[float, Field(ge=1, le=1_000)] = Field(
         1.0,
         description="divides logits of tokens that occurred, multiplies negative ones",
     )

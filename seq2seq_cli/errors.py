@@ -21,3 +21,9 @@ class Interrupted(Exception):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def short(text: str) -> str:
+    """On one line, of which a very long one shows only the beginning."""
+    text = " ".join(text.split())
+    return text if len(text) <= 100 else f"{text[:97]}..."

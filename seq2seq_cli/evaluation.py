@@ -18,7 +18,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.layout import Packed
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.metrics import TextScores, score_text
-from seq2seq_cli.text.parallel import Pair, read_pairs
+from seq2seq_cli.text.parallel import Pair, readable_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
 
 _ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
@@ -34,7 +34,7 @@ class HeldOut:
 
 def read_held_out(corpus: Corpus, tokenizers: Tokenizers, on_bad_line: OnBadLine) -> HeldOut:
     """Raises UserError when a file cannot be read or holds no line."""
-    pairs = [pair for pair in read_pairs(corpus, on_bad_line) if pair is not None]
+    pairs = list(readable_pairs(corpus, on_bad_line))
     return HeldOut(pairs, open_store(corpus, tokenizers, on_bad_line))
 
 

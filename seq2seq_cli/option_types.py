@@ -1,5 +1,6 @@
 """Kinds of values that options of a config have, and what every section is."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -11,26 +12,36 @@ from pydantic import (
     WrapValidator,
 )
 
-# Of what a foreign config may ask for, before it meets what there is: text, weights, memory.
-_MOST = 10**12
+_MOST = 2**31 - 1  # beyond it, numbers of arrays and of other libraries overflow
 
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
+UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 
 
-def _in_one_message(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Instead of one for each kind of value that would be right."""
-    try:
-        return check(value)
-    except ValidationError:
-        wanted = "auto or a whole number greater than 0"
-        raise ValueError(f"must be {wanted}, not {value!r}") from None
+def _saying(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
+    """One message instead of one for each kind of value that would be right."""
+
+    def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError(f"must be {wanted}, not {value!r}") from None
+
+    return validate
 
 
-AutoOrPositiveInt = Annotated[Literal["auto"] | PositiveInt, WrapValidator(_in_one_message)]
+AutoOrPositiveInt = Annotated[
+    Literal["auto"] | PositiveInt,
+    WrapValidator(_saying("auto or a whole number greater than 0")),
+]
+AutoOrThousand = Annotated[
+    Literal["auto"] | UpToThousand, WrapValidator(_saying("auto or a whole number from 1 to 1,000"))
+]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+Factor = Annotated[float, Field(ge=0, le=100)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from seq2seq_cli.errors import short
+
 MOST_BYTES = 1 << 17  # of a config, aliases written out
 
 
@@ -46,7 +48,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.MarkedYAMLError(
-                    problem=f"{repr(key_node.value)[:200]} is not an option's name",
+                    problem=f"{short(repr(key_node.value))} is not an option's name",
                     problem_mark=key_node.start_mark,
                 )
             if key in seen:
@@ -55,6 +57,19 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode("utf-8")  # "\ud800" stands for half a character
+            return value
+        except (ValueError, LookupError, AttributeError):  # PyYAML's, of `!!int ""`, `!!bool x`
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                problem=f"{short(repr(node.value))} cannot be read as {kind}",
+                problem_mark=node.start_mark,
+            ) from None
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -66,3 +81,10 @@ _Loader.add_implicit_resolver(
     re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
+
+
+class Dumper(yaml.SafeDumper):
+    """Puts quotes around text that `_Loader` would take for a number."""
+
+
+Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

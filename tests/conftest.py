@@ -4,11 +4,25 @@ import pytest
 import torch
 from commands import Command, Result
 from error_catalogue import is_documented
+from hypothesis import HealthCheck, settings
 from typer.testing import CliRunner
 
 from seq2seq_cli.cli import app
 
 torch.set_num_threads(1)  # tiny tensors get slower with more
+
+settings.register_profile(
+    "short",
+    max_examples=50,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.register_profile(
+    "long", settings.get_profile("short"), derandomize=False, max_examples=5_000
+)
+settings.load_profile("short")
 
 
 @pytest.fixture(scope="session", autouse=True)

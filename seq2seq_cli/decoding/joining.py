@@ -103,7 +103,8 @@ def _with_source_words(pieces: Sequence[Found], tokenizers: Tokenizers) -> str:
         for place, token in enumerate(piece.ids):
             if token == UNK_ID:
                 texts.append(tokenizers.tgt.to_text(piece.ids[start:place]))
-                texts.append(words[min(int(of_tokens[place].argmax()), len(words) - 1)])
+                looked_at = int(of_tokens[place].argmax())
+                texts += words[looked_at : looked_at + 1] or words[-1:]  # a piece may be a space
                 start = place + 1
         texts.append(tokenizers.tgt.to_text(piece.ids[start:]))
     return " ".join(text for text in texts if text)

@@ -10,15 +10,15 @@ from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.lines import lines_to_translate
-from seq2seq_cli.text.parallel import read_pairs
+from seq2seq_cli.text.parallel import readable_pairs
 
 _PAIRS_AT_ONCE = 2_000
 
 
 def scored(translator: Translator, corpus: Corpus, *, as_json: bool) -> Iterator[str]:
     """A line for each pair: log-probability, its mean per token (EOS included), translation."""
-    pairs = read_pairs(corpus, translator.config.data.on_bad_line)
-    texts = ((pair.src, pair.tgt) for pair in pairs if pair is not None)
+    pairs = readable_pairs(corpus, translator.config.data.on_bad_line)
+    texts = ((pair.src, pair.tgt) for pair in pairs)
     while chunk := list(itertools.islice(texts, _PAIRS_AT_ONCE)):
         for (src, _), found in zip(chunk, translator.score(chunk), strict=True):
             if as_json:

@@ -23,7 +23,7 @@ from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Decoder, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.decoding_config import DecodingConfig
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.device import choose_device, has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights, must_fit
@@ -79,7 +79,7 @@ class Translator:
         for override in overrides:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(
-                    f"--set {override}: a trained run takes only decoding.* options and "
+                    f"--set {short(override)}: a trained run takes only decoding.* options and "
                     "validation.bleu_tokenize"
                 )
         config = load_config(run.config, overrides)
@@ -239,9 +239,16 @@ def make_decoder(model: Transformer, number: Number) -> Decoder:
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
-    """A fresh model for these vocabularies."""
+    """A fresh model for these vocabularies. Raises UserError if there is not memory for it."""
     src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
-    return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+    try:
+        return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            "a model of this size does not fit into memory: see section model"
+        ) from None
 
 
 def _number(config: Config, model: Transformer, exact: bool) -> Number:

@@ -60,6 +60,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     """Raises UserError when the file is damaged or belongs to a model of another shape."""
     must_fit(path, model)
     tensors = read_tensors(path)
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path} is damaged: {name} holds what is not a finite number")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])

@@ -25,7 +25,7 @@ from seq2seq_cli.text.characters import (
     shown,
 )
 from seq2seq_cli.text.fingerprints import Fingerprints, Overlap
-from seq2seq_cli.text.lines import open_bytes
+from seq2seq_cli.text.lines import bounded_lines, open_bytes
 from seq2seq_cli.text.parallel import Pair, read_pairs
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 
@@ -155,7 +155,7 @@ def _audit_file(path: Path) -> FileAudit:
     with open_bytes(path) as file:
         begins_with_mark = file.read(3) == b"\xef\xbb\xbf"
     with open_bytes(path) as file:
-        for raw in file:
+        for raw in bounded_lines(file):
             num_lines += 1
             crlf += raw.endswith(b"\r\n")
             invalid += not _is_utf8(raw)

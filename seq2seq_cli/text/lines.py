@@ -15,7 +15,7 @@ from seq2seq_cli.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 24  # of a line
+MOST_BYTES = 1 << 22  # of a line
 
 _STANDARD_STREAM = Path("-")
 _MOST_UNPACKED = 100  # times the size of a .gz file, and
@@ -93,12 +93,12 @@ def _standard_input() -> BinaryIO:
 
 
 def _without_ends(file: BinaryIO) -> Iterator[bytes]:
-    for number, raw in enumerate(_bounded(file)):
+    for number, raw in enumerate(bounded_lines(file)):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
 
-def _bounded(file: BinaryIO) -> Iterator[bytes]:
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
     """Lines with their ends; of one that is too long the beginning, then the rest is skipped."""
     room = MOST_BYTES + 8  # for its end and a byte order mark
     while raw := file.readline(room):

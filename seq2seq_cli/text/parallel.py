@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from seq2seq_cli.config import Corpus
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.lines import MOST_BYTES, raw_lines
+
+logger = logging.getLogger(__name__)
 
 
 class Pair(NamedTuple):
@@ -100,6 +103,19 @@ def read_pairs(corpus: Corpus, on_bad_line: OnBadLine = "error") -> Iterator[Pai
             if on_bad_line == "error":
                 raise
             yield None
+
+
+def readable_pairs(corpus: Corpus, on_bad_line: OnBadLine) -> Iterator[Pair]:
+    """Every pair in order but bad lines that are to be skipped: a warning counts them."""
+    num_bad = 0
+    for pair in read_pairs(corpus, on_bad_line):
+        if pair is None:
+            num_bad += 1
+        else:
+            yield pair
+    if num_bad:
+        names = ", ".join(map(str, corpus.files))
+        logger.warning("%s: %s lines cannot be read and are left out", names, f"{num_bad:,}")
 
 
 def hash_of_files(paths: Iterable[Path]) -> str:

@@ -1,6 +1,8 @@
 """Broken configs and corpora: exit status 2, one clear message, nothing half-written."""
 
 import json
+import math
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 import yaml
 from commands import Command
 from number_task import numbers_config
+from safetensors.torch import load_file, save_file
 
 Break = Callable[[Path, dict], object]
 
@@ -70,7 +73,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
     "neither auto nor a number": (
         option("training.workers", "many"),
-        "workers: must be auto or a whole number greater than 0, not 'many'",
+        "workers: must be auto or a whole number from 1 to 1,000, not 'many'",
     ),
     "no tokens": (option("training.tokens_per_batch", 0), "tokens_per_batch: must be auto or"),
     "warm-up without end": (option("training.warmup_steps", 999), "would never be reached"),
@@ -153,7 +156,7 @@ def test_there_are_thirty_of_them():
         (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
         (("score", ".", "--nbest", "a"), "--nbest needs --src, and neither --ref nor --pairs"),
         (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints a list of its"),
-        (("score", ".", "--pairs", "a"), "a must be a .tsv or .jsonl file"),
+        (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv or .jsonl file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
         (
@@ -191,6 +194,7 @@ def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monke
             "--set",
             "model.heads=2",
         ),
+        "--set " + "x" * 97 + "...: a trained run": ("1", "--set", "x" * 30_000),
         "did you mean decoding.max_len_extra?": ("1", "--set", "decoding.max_len_xtra=2"),
         "sees no CUDA device": ("1", "--device", "cuda"),
         "No such file or directory": ("1", "-o", tmp_path / "no" / "folder"),
@@ -252,6 +256,54 @@ def test_damaged_checkpoints_are_refused_and_lost_ones_not_trained_over(
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["step"] == 20
 
 
+def test_weights_that_are_no_numbers_are_refused(trained, seq2seq, tmp_path):
+    run = copy_of(trained, tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    for number in (math.nan, math.inf):
+        name = max(weights)
+        save_file(weights | {name: weights[name].fill_(number)}, run / "model.safetensors")
+        result = seq2seq("translate", run, "--sample", "1 2")
+        assert result.exit_code == 2
+        assert f"model.safetensors is damaged: {name} holds" in result.stderr
+
+
+def test_pairs_that_scoring_skips_are_counted(trained, seq2seq, tmp_path):
+    run = copy_of(trained, tmp_path / "run")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("on_bad_line: error", "on_bad_line: skip"))
+    (tmp_path / "x.tsv").write_text("1\tone\nno tab\n2\ttwo\n")
+    for verb in ("score", "eval"):
+        result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv")
+        assert result.exit_code == 0
+        assert "x.tsv: 1 lines cannot be read and are left out" in result.stderr
+
+
+def test_json_deeper_than_python_goes_is_refused(trained, numbers, seq2seq, tmp_path):
+    deep = '{"src": ' + "[" * 9_999
+    refused = seq2seq("translate", trained, "--input-format", "jsonl", stdin=deep)
+    assert refused.exit_code == 2
+    assert "line 1: not of the form" in refused.stderr
+    run = copy_of(trained, tmp_path / "run")
+    (run / "manifest.json").write_text(deep)
+    more = ("--set", "training.max_steps=361")
+    refused = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
+    assert refused.exit_code == 2
+    assert "manifest.json is damaged: it is not JSON" in refused.stderr
+
+
+def test_a_model_that_memory_cannot_hold_is_refused(numbers, seq2seq):
+    large = ("--set", "model.d_model=65_536", "--set", "model.layers=1_000")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), limits[1]))
+    try:
+        result = seq2seq("check", numbers / "numbers.yaml", "--set", "model.d_ff=1_000_000", *large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert result.exit_code == 2
+    assert "does not fit into memory" in result.stderr
+
+
 def test_a_run_is_not_written_among_other_files(numbers, seq2seq, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path)
@@ -263,7 +315,7 @@ def test_a_run_is_not_written_among_other_files(numbers, seq2seq, tmp_path):
 def test_a_line_of_metrics_that_a_crash_halved_is_dropped(trained, numbers, seq2seq, tmp_path):
     run = copy_of(trained, tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write('\n[1]\n{"step": 361, "x": 1}\n{"step": 3')
+        file.write(f'\n[1]\n{{"step": 361, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
     more = ("--set", "training.max_steps=361")
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
     points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

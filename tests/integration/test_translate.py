@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding import stream
-from seq2seq_cli.decoding.joining import Wanted
+from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.pieces import pieces_of, sentences_of
+from seq2seq_cli.decoding.scoring import Forced
 from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.text.tokenizer import UNK_ID
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,14 @@ def test_unknown_words_are_replaced_by_what_they_look_at(trained, seq2seq):
     replaced = seq2seq("translate", trained, "--replace-unk", "1 x 2")
     assert replaced.exit_code == 0
     assert "⁇" not in plain + replaced.stdout
+
+
+def test_an_unknown_word_of_a_piece_without_words_is_left_out(translator):
+    """A long line of single characters is cut into pieces of which some are a space."""
+    nothing = Forced([0.0, 0.0], torch.ones(1, 1))
+    pieces = [[Found(text, [5], [UNK_ID], None, nothing)] for text in ("x", "", "y z")]
+    (found,) = joined(pieces, translator.tokenizers, Wanted(), is_ranked=False)
+    assert found.text == "x y"
 
 
 def test_long_lines_are_cut_at_the_ends_of_sentences(translator):

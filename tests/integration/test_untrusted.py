@@ -63,6 +63,11 @@ def sparse(name: str, size: int) -> Attack:
     return lambda run: os.truncate(run / name, size)
 
 
+def deep_states(run: Path) -> None:
+    for path in run.glob("checkpoints/*/state.json"):
+        path.write_bytes(b"[" * 99_999)
+
+
 def cut_short(run: Path) -> None:
     os.truncate(run / "src.model", (run / "src.model").stat().st_size - 1)
 
@@ -97,13 +102,14 @@ LAUGHS = "a: &a [x, x, x, x]\n" + "".join(
     f"{new}: &{new} [*{old}, *{old}, *{old}, *{old}]\n"
     for old, new in itertools.pairwise("abcdefghi")
 )
+LAST = "checkpoints/step-00000360"
 D_MODEL, LAYERS = "  d_model: 64", "    encoder: 1"
 
 ATTACKS: dict[str, tuple[Attack, str]] = {
     "weights linked out": (linked_out("model.safetensors"), "model.safetensors is a link that"),
-    "checkpoint linked out": (linked_out("checkpoint"), "checkpoint is a link that leads out"),
+    "checkpoint linked out": (linked_out("checkpoints"), "checkpoints is a link that leads out"),
     "in it a file linked out": (
-        linked_out("checkpoint/weights.safetensors"),
+        linked_out(f"{LAST}/weights.safetensors"),
         "weights.safetensors is a link that leads out of the run folder",
     ),
     "a log linked by dots": (linked_by_dots, "train.log is a link that leads out"),
@@ -197,14 +203,14 @@ def test_links_within_a_run_and_to_a_run_are_fine(trained, seq2seq, tmp_path):
 TRAINING_ATTACKS: dict[str, tuple[Attack, str]] = {
     "metrics linked out": (linked_out("metrics.jsonl"), "metrics.jsonl is a link that leads out"),
     "state linked out": (
-        linked_out("checkpoint/state.json"),
+        linked_out(f"{LAST}/state.json"),
         "state.json is a link that leads out",
     ),
     "deep JSON": (written("manifest.json", b"[" * 99_999), "manifest.json is damaged: it is not"),
     "NaN": (replaced("manifest.json", '"seed": 1', '"seed": NaN'), "manifest.json is damaged"),
     "a manifest of a gigabyte": (sparse("manifest.json", 1 << 30), "manifest.json is larger than"),
     "metrics of a gigabyte": (sparse("metrics.jsonl", 1 << 30), "metrics.jsonl is larger than"),
-    "deep state": (written("checkpoint/state.json", b"[" * 99_999), "state.json is damaged"),
+    "deep states": (deep_states, "state.json is damaged"),
 }
 
 
@@ -257,6 +263,7 @@ def checked(seq2seq: Command, folder: Path, config: dict, *more: str):
 
 
 def test_a_line_of_hundreds_of_megabytes_is_bad_and_never_in_memory(config, seq2seq, tmp_path):
+    assert checked(seq2seq, tmp_path, config).exit_code == 0  # what checking needs anyway
     with (tmp_path / "train.src").open("r+b") as file:
         os.truncate(file.fileno(), file.seek(0, os.SEEK_END) + (300 << 20))
         file.seek(0, os.SEEK_END)
@@ -267,7 +274,7 @@ def test_a_line_of_hundreds_of_megabytes_is_bad_and_never_in_memory(config, seq2
     stopped = checked(seq2seq, tmp_path, config)
     skipped = checked(seq2seq, tmp_path, config, "--set", "data.on_bad_line=skip")
     assert stopped.exit_code == 2
-    assert "train.src, line 3,001: longer than 1,048,576 bytes" in stopped.stderr
+    assert "train.src, line 3,001: longer than 4,194,304 bytes" in stopped.stderr
     assert skipped.exit_code == 0, skipped.stderr
     assert "3,000 pairs; dropped: 1 unreadable" in skipped.stdout
     assert peak_memory() - before < 200 << 20
@@ -295,10 +302,10 @@ def test_a_gzip_bomb_is_not_unpacked_to_its_end(config, seq2seq, tmp_path, monke
 
 
 def test_an_endless_line_to_translate_is_refused_with_its_number(trained, seq2seq, tmp_path):
-    (tmp_path / "in").write_bytes(b"1\n" + b"2" * (3 << 20))
+    (tmp_path / "in").write_bytes(b"1\n" + b"2" * (9 << 20))
     result = seq2seq("translate", trained, "--input", tmp_path / "in")
     assert result.exit_code == 2
-    assert "in, line 2: longer than 1,048,576 bytes" in result.stderr
+    assert "in, line 2: longer than 4,194,304 bytes" in result.stderr
 
 
 def test_deep_json_to_translate_or_train_on_is_a_bad_line(trained, config, seq2seq, tmp_path):
@@ -323,10 +330,11 @@ def test_a_vocabulary_is_not_learnt_from_more_than_memory_holds(
 
 def test_stored_ids_that_no_vocabulary_has_are_made_anew(config, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
-    expected = checked(seq2seq, tmp_path, config).stdout
+    expected = json.loads(checked(seq2seq, tmp_path, config, "--json").stdout)["run"]
     for name, number in (("src.ids", b"\xff\xff\xff\x7f"), ("tgt.offsets", b"\xff" * 8)):
         for path in (tmp_path / "cache").glob(f"*/{name}"):
             original = path.read_bytes()
             path.write_bytes(original[:8] + number + original[8 + len(number) :])
-            assert checked(seq2seq, tmp_path, config).stdout == expected
+            found = json.loads(checked(seq2seq, tmp_path, config, "--json").stdout)["run"]
+            assert found == expected
             assert path.read_bytes() == original

@@ -132,12 +132,42 @@ training:
         ),
         ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv or .jsonl file"),
         ("data: {train: {src: a}}", (), "line 1: data.train: needs src and tgt, or pairs alone"),
+        # What the fuzzer found
+        (MINIMAL, ("training.workers=0",), "must be auto or a whole number from 1 to 1,000, not 0"),
+        (
+            MINIMAL,
+            ("training.workers=[]",),
+            "training.workers: must be auto or a whole number from 1 to 1,000",
+        ),
+        (MINIMAL + "model: {heads: !!int ''}", (), "line 2: '' cannot be read as int"),
+        (MINIMAL + "model: {heads: !!bool x}", (), "line 2: 'x' cannot be read as bool"),
+        (MINIMAL + "model: {heads: !!timestamp x}", (), "line 2: 'x' cannot be read as timestamp"),
+        (MINIMAL + "model: &a {heads: *a}", (), "this is not YAML (its aliases unfold"),
+        (
+            MINIMAL + "model: {heads: 0x" + "f" * 5_000 + "}",
+            (),
+            "heads: must be at most 2147483647",
+        ),
+        (MINIMAL, ('data.train.src="\\ud800"',), "the value is not YAML"),
+        (MINIMAL, ("model.\udc80=1",), "write it as section.key=value"),
+        (MINIMAL, ("decoding.temperature=1e-320",), "temperature: must be at least 0.001, not"),
+        (MINIMAL, ("decoding.length_penalty=1e3",), "must be at most 10"),
+        (MINIMAL, ("decoding.max_len_factor=1e300",), "must be at most 100"),
+        (MINIMAL, (f"tokenizer.max_sentences={10**30}",), "must be at most 1000000000, not 1000"),
+        (MINIMAL, ("model.layers=1000000",), "model.layers.encoder: must be at most 1000, not"),
+        (MINIMAL + "model: {norm: " + "x" * 30_000 + "}", (), "not 'xxxxx"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path, text, overrides, expected):
     message = mistakes(tmp_path, text, *overrides)
     assert expected in message
     assert len(message.splitlines()) == 1 or "mistakes" in message
+    assert len(message) < 1_000
+
+
+def test_text_that_looks_like_a_number_stays_text(tmp_path):
+    config = load(tmp_path, MINIMAL, "decoding.banned=['1e3', '2020-01-01', 'null', '7']")
+    assert load(tmp_path, config_yaml(config)) == config
 
 
 def test_defaults_that_depend_on_other_options_fit_them(tmp_path):

@@ -129,3 +129,10 @@ def test_a_foreign_file_is_refused(tmp_path):
     path.write_bytes(b"not a model")
     with pytest.raises(UserError, match=r"tokenizer\.model"):
         Tokenizer.load(path)
+
+
+def test_a_piece_that_is_not_utf8_is_refused():
+    """SentencePiece quotes it in its message, which then is not UTF-8 either."""
+    model = Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=600)).model
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        Tokenizer(model.replace(b"<0x41>", b"<0x\xff1>"))

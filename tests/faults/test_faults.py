@@ -1,0 +1,40 @@
+"""The short form of the scripts beside this file; `make faults` is the long one."""
+
+import subprocess
+import sys
+
+import pytest
+from commands import ROOT
+from faults.hostile_lines import complaint, failures
+
+
+def test_hostile_lines_come_out_one_for_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    assert list(failures(20, seed=7, folder=tmp_path)) == []
+
+
+GOOD = {"text": b"x\n\n", "tsv": b"1\tx\n\t\n", "nbest": b"0 ||| x\n1 ||| \n"} | {
+    "jsonl": b'{"src": "1", "translation": "x"}\n{"src": "", "translation": ""}\n'
+}
+
+
+def test_lost_lines_would_be_seen():
+    assert complaint(b"1\n\n", GOOD) is None
+    for content in (b"1\n", b"1\n\n\n", b"\n1\n", b"2\n\n"):
+        assert complaint(content, GOOD)
+    for form in GOOD:
+        assert complaint(b"1\n\n", GOOD | {form: GOOD[form].replace(b"\n", b"", 1)})
+    assert complaint(b"1\n\n", GOOD | {"text": b"y\n\n"})
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_damage_is_refused_or_harmless(seed, tmp_path):
+    command = [sys.executable, "-m", "faults.fuzz", "--cases", "40", "--seed", str(seed)]
+    done = subprocess.run(
+        [*command, "--keep", str(tmp_path)],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"seed {seed}, 40 cases" in done.stdout
