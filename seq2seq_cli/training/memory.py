@@ -45,7 +45,8 @@ def available_memory(root: Path = Path("/")) -> int:
 
 def _left_in_cgroups(root: Path) -> Iterator[int]:
     """Of this process's groups and those above them, in either version of cgroups."""
-    for line in (root / "proc/self/cgroup").read_text().splitlines():
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
         if "memory" not in controllers and controllers:
             continue
