@@ -25,6 +25,7 @@ test: install
 
 # Some 40 minutes: damage of all kinds, and files made to lose lines.
 faults: install
+	cd tests && ../$(BIN)/python -m faults.kills --faults 240 --fresh 10
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 

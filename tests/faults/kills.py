@@ -1,6 +1,6 @@
 """Train while everything goes wrong, and end where the undisturbed run ends, bit for bit.
 
-python tests/faults/kills.py [--faults 240] [--seed 1] [--fresh 0]
+    PYTHONPATH=tests python -m faults.kills [--faults 240] [--seed 1] [--fresh 0]
 
 Runs are killed (at random moments, and in the middle of writing), asked to stop, left without
 room on the disk, given damaged checkpoints and a clock that goes back; after every fault the same
@@ -25,8 +25,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 from number_task import numbers_config, write_config

@@ -125,7 +125,7 @@ def test_what_changed_must_be_allowed_and_some_things_cannot(config, seq2seq, tm
     assert seq2seq(*train, *option("lr", 0.001)).exit_code == 0  # now it is the run's own
 
 
-def test_other_tokens_per_batch_lose_no_pair_and_repeat_none(
+def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
     config, seq2seq, tmp_path, monkeypatch
 ):
     """In the middle of an epoch, twice."""

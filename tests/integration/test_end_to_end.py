@@ -16,8 +16,11 @@ from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from seq2seq_cli import evaluation
 from seq2seq_cli.cli import translating
 from seq2seq_cli.decoding import stream as streaming
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.evaluation import evaluate_corpus
 
 SCALARS = {
     "train/loss",
@@ -149,6 +152,20 @@ def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
     assert report["exact_match"] == 50
     assert report["num_lines"] == 2
     assert report["num_tokens"] == 4
+
+
+def test_scoring_holds_few_logits_at_once(trained, monkeypatch):
+    translator = Translator.load(trained, "cpu", exact=True)
+    rows: list[int] = []
+    translator.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
+    expected = evaluate_corpus(translator, None, decode=False)
+    assert max(rows) <= evaluation._ROWS_AT_ONCE
+    rows.clear()
+    monkeypatch.setattr(evaluation, "_ROWS_AT_ONCE", 7)
+    found = evaluate_corpus(translator, None, decode=False)
+    assert max(rows) == 7
+    assert found.loss == pytest.approx(expected.loss)
+    assert found.accuracy == expected.accuracy
 
 
 def test_the_last_model_can_be_used_instead_of_the_best(trained, seq2seq):

@@ -1,8 +1,11 @@
 """The rules of the house that a machine can check."""
 
 import ast
+import itertools
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,11 @@ def test_yaml_is_read_by_the_safe_loader_alone():
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         uses = [name for node in nodes for name in imported_names(node) if name == "yaml"]
         assert not uses or path.name in ("config_file.py", "safe_yaml.py"), path
+
+
+def test_no_dependency_is_held_back():
+    """Lower bounds only: whoever has a newer one keeps it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
+    for requirement in (project["requires-python"], *project["dependencies"], *extras):
+        assert not re.search(r"<|==|~=|!=", requirement), requirement

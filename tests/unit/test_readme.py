@@ -79,3 +79,10 @@ def test_the_tree_in_the_readme_names_every_module():
 def test_the_documents_name_no_figure_that_is_still_to_come():
     for path in DOCUMENTS:
         assert "TODO" not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_every_test_that_the_documents_name_is_there():
+    named = re.findall(r"`(tests/\S+\.py)::(\w+)`", (ROOT / "docs/failures.md").read_text())
+    assert len(named) >= 19
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text(), name
