@@ -21,7 +21,7 @@ demo: install
 	@echo
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 # Some 40 minutes: damage of all kinds, and files made to lose lines.
 faults: install

@@ -128,6 +128,13 @@ def load_checkpoint(
     return state
 
 
+def make_room(run: RunFolder, config: TrainingConfig) -> bool:
+    """Take all but the last checkpoint and every n-th away; whether there were others."""
+    before = run.all_checkpoints()
+    _take_old_away(run, max(before), config.model_copy(update={"keep_last": 1}))
+    return len(run.all_checkpoints()) < len(before)
+
+
 def _take_old_away(run: RunFolder, step: int, config: TrainingConfig) -> None:
     """All but the last ones and every n-th; also those of later steps, which were damaged.
 

@@ -4,6 +4,7 @@ A disk that is full, or gone for a while, ends nothing: training goes on, it is 
 not be written is written as soon as it can be.
 """
 
+import errno
 import logging
 import math
 from collections.abc import Mapping
@@ -15,10 +16,11 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.model.weights import save_tensors, weights_of
 from seq2seq_cli.option_types import Metric
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoint import TrainingState, save_checkpoint
+from seq2seq_cli.training.checkpoint import TrainingState, make_room, save_checkpoint
 
 logger = logging.getLogger(__name__)
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 LOWER_IS_BETTER: tuple[Metric, ...] = ("loss", "perplexity")
 
 
@@ -53,8 +55,12 @@ class Saver:
         if self._config.data.valid is None:
             self._waiting = {state.step: weights_of(self._model)}
         try:
-            self._write_best(state)
-            save_checkpoint(self._run, self._model, self._optimizer, state, self._config.training)
+            try:
+                self._write(state)
+            except OSError as error:
+                if error.errno not in _FULL or not make_room(self._run, self._config.training):
+                    raise
+                self._write(state)
         except OSError as error:
             if is_end:
                 raise
@@ -63,6 +69,10 @@ class Saver:
                 f"cannot write the checkpoint of step {state.step:,} ({error}); training goes on, "
                 f"the last checkpoint is that of step {last:,}"
             )
+
+    def _write(self, state: TrainingState) -> None:
+        self._write_best(state)
+        save_checkpoint(self._run, self._model, self._optimizer, state, self._config.training)
 
     def _write_best(self, state: TrainingState) -> None:
         """What waits, of what still is among the best; others are taken away."""

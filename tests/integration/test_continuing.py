@@ -271,6 +271,25 @@ def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, mo
     assert [event.step for event in events.Scalars("train/loss")] == list(range(3, STEPS + 1, 3))
 
 
+def test_a_disk_without_room_for_another_checkpoint_loses_the_oldest(
+    config, whole, seq2seq, tmp_path, monkeypatch
+):
+    """There is room for two, though three shall be kept."""
+    real, run = saving.save_checkpoint, tmp_path / "run"
+
+    def save(*arguments):
+        if len(RunFolder(run).all_checkpoints()) >= 2:
+            raise OSError(28, "No space left on device")
+        real(*arguments)
+
+    monkeypatch.setattr(saving, "save_checkpoint", save)
+    result = seq2seq("train", config, "--run-dir", run, *option("keep_last", 3))
+    assert result.exit_code == 0
+    assert "cannot write" not in result.stderr
+    assert list(RunFolder(run).all_checkpoints()) == [24, 20]
+    must_be_equal(run, whole)
+
+
 def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
     run = begun(config, tmp_path / "run", 10)
     monkeypatch.setattr(logs.time, "time", lambda: 1_000.0)
