@@ -35,7 +35,7 @@ class DecodingConfig(Section):
         0.5, description="what a token costs for each time that other groups have just chosen it"
     )
     sample: bool = Field(False, description="draw tokens by chance instead of searching")
-    temperature: Annotated[float, Field(ge=0.001, le=1_000)] = Field(
+    temperature: Annotated[float, Field(ge=1e-6, le=1_000)] = Field(
         1.0, description="of sampling; below 1: nearer to greedy"
     )
     top_k: PositiveInt | None = Field(None, description="sample from so many tokens; null: all")
