@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from seq2seq_cli.config import TrainingConfig
@@ -25,11 +26,13 @@ from seq2seq_cli.model.weights import (
     save_tensors,
     weights_of,
 )
+from seq2seq_cli.option_types import NonNegativeInt, PositiveInt
 from seq2seq_cli.run_folder import RunFolder, read_json, sync, write_json
 from seq2seq_cli.training.batch_sizes import Size
 
 logger = logging.getLogger(__name__)
 
+_ADAM = ("step", "exp_avg", "exp_avg_sq")  # what it keeps of every parameter
 _FORMAT = 3  # of state.json; counted up when its fields change
 
 
@@ -38,9 +41,9 @@ class Window:
     """Sums since the last logged point."""
 
     loss: float = 0.0
-    num_tokens: int = 0
-    num_src_tokens: int = 0
-    num_positions: int = 0
+    num_tokens: NonNegativeInt = 0
+    num_src_tokens: NonNegativeInt = 0
+    num_positions: NonNegativeInt = 0
     skipped: int = 0  # updates, which the other sums leave out
     seconds: float = 0.0
 
@@ -49,19 +52,21 @@ class Window:
 class TrainingState:
     """Where a run is. With the config, the weights and the optimizer, all that it depends on."""
 
-    step: int = 0  # updates done
-    epoch: int = 1  # the pass under way, from 1
-    position: int = 0  # batches of this epoch already used
+    step: NonNegativeInt = 0  # updates done
+    epoch: PositiveInt = 1  # the pass under way, from 1
+    position: NonNegativeInt = 0  # batches of this epoch already used
     earlier_parts: list[list[int]] = field(default_factory=list)  # of this epoch, see Epochs
-    best_models: list[list[float]] = field(default_factory=list)  # step and score, the best first
-    validations_without_best: int = 0
+    best_models: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # step and score, the best first
+    validations_without_best: NonNegativeInt = 0
     too_large: list[Size] = field(default_factory=list)  # batches that did not fit into memory
     skipped_in_a_row: int = 0  # updates that were not finite
     window: Window = field(default_factory=Window)
 
     @property
     def best_step(self) -> int | None:
-        return int(self.best_models[0][0]) if self.best_models else None
+        return self.best_models[0][0] if self.best_models else None
 
     @property
     def best_score(self) -> float | None:
@@ -158,7 +163,10 @@ def read_state(folder: Path) -> TrainingState:
     if values.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version of this program")
     del values["sha256"]
-    return TrainingState(**{**values, "window": Window(**values["window"])})
+    try:
+        return TypeAdapter(TrainingState).validate_python(values)
+    except ValidationError:
+        raise UserError(f"{path} is damaged: it is not the state of a run") from None
 
 
 def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
@@ -182,15 +190,14 @@ def _restore_optimizer(
     optimizer: torch.optim.Optimizer,
 ) -> None:
     parameters = _trained(model)
-    found: set[str] = set()
-    for full_name, tensor in tensors.items():
+    wanted = {f"{name}/{key}" for name in parameters for key in _ADAM} if tensors else set()
+    if differing := sorted(wanted ^ tensors.keys()):
+        raise UserError(f"{path} does not fit the model: {differing[0]} is missing or differs")
+    for full_name, tensor in tensors.items():  # before the first update there are none
         name, _, key = full_name.rpartition("/")
-        if name not in parameters or tensor.shape not in (parameters[name].shape, ()):
-            raise UserError(f"{path} does not fit the model: {full_name}")
+        if tensor.shape not in (parameters[name].shape, ()):
+            raise UserError(f"{path} does not fit the model: {full_name} is missing or differs")
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
-        found.add(name)
-    if found and found != set(parameters):  # before the first update it holds nothing
-        raise UserError(f"{path} is damaged: it lacks {min(set(parameters) - found)}")
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:

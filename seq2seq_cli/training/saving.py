@@ -76,7 +76,7 @@ class Saver:
 
     def _write_best(self, state: TrainingState) -> None:
         """What waits, of what still is among the best; others are taken away."""
-        best = [int(step) for step, _ in state.best_models]
+        best = [step for step, _ in state.best_models]
         if self._config.validation.keep_best > 1:
             for step in best:
                 if step in self._waiting:
@@ -95,7 +95,7 @@ def note_score(state: TrainingState, score: float, config: Config) -> bool:
     """Count a validation; whether its model is one of those to keep."""
     if math.isfinite(score):  # a score that is no number is never better
         sign = 1 if config.validation.metric in LOWER_IS_BETTER else -1
-        state.best_models.append([state.step, score])
+        state.best_models.append((state.step, score))
         state.best_models.sort(key=lambda one: (sign * one[1], one[0]))
         del state.best_models[config.validation.keep_best :]
     is_best = state.best_step == state.step

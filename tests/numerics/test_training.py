@@ -351,7 +351,7 @@ def test_a_checkpoint_restores_weights_optimizer_and_place(tmp_path):
     optimizer = build_optimizer(model, CONFIG)
     torch.manual_seed(7)
     steps(model, optimizer, 1)
-    state = TrainingState(step=5, epoch=2, position=1, best_models=[[4, 3.5]])
+    state = TrainingState(step=5, epoch=2, position=1, best_models=[(4, 3.5)])
     state.window.loss = 1.25
     save_checkpoint(RunFolder(tmp_path), model, optimizer, state, CONFIG)
     expected = steps(model, optimizer, 6)
