@@ -223,7 +223,7 @@ def case_of_run(random: Random, folder: Path) -> Case:
     else:
         damage_file(random, path)
     verb = random.choice(("translate", "eval", "score", "train", "train"))
-    last = random.choice(([], ["--last"]))
+    last = random.choice(([], ["--model", "last"]))
     if verb == "train":
         more = ["--set", "training.max_steps=4"]
         return Case(

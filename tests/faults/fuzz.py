@@ -75,6 +75,8 @@ def judged(case: Case, folder: Path) -> Outcome:
         return Outcome("status", f"{result.exit_code}: {result.stderr[-2_000:]}")
     if len(message.splitlines()) > MESSAGE_LINES or len(message) > MESSAGE_LENGTH:
         return Outcome("long message", message[:2_000])
+    if "Usage: " in result.stderr:  # the mistake is this script's
+        return Outcome("usage", message)
     return Outcome("refused", message)
 
 
