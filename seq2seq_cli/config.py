@@ -121,7 +121,7 @@ class TokenizerConfig(Section):
         None,
         strict=False,
         description="a run folder, or one that `seq2seq vocab` made: its vocabulary is taken "
-        "instead of learning one",
+        "instead of learning one, whatever kind and normalization say",
     )
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = Field(
         1_000_000, description="lines to learn from; of more training text, a random sample"

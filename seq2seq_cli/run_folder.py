@@ -1,7 +1,9 @@
 """The folder that holds a run: what lies where, and writing that a crash cannot halve."""
 
+import errno
 import fcntl
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 MEGABYTE = 1 << 20
 
@@ -110,6 +114,11 @@ class RunFolder:
         """Raises UserError rather than write a run among somebody's other files."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a run folder")
+        if self.model.exists() or any(self.all_checkpoints()):  # step 0 is no loss
+            raise UserError(
+                f"{self.path} holds a model but no {self.config.name}; put that back, or give this "
+                "run a --run-dir of its own"
+            )
         own = {path.name for path in vars(self).values()}
         own |= {"tokenizer.model", "src.model", "tgt.model", "vocab"}
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
@@ -147,11 +156,17 @@ class RunFolder:
     def _lock(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                raise BlockingIOError  # who had the lock removed the folder, and another made it
+        except (BlockingIOError, FileNotFoundError):
             raise UserError(
                 f"another process is training in {self.path}; stop it first, or give this run "
                 "a --run-dir of its own"
             ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            logger.warning(f"{self.path} cannot be locked here: take care that nobody else trains")
 
 
 def _name_of_step(step: int) -> str:

@@ -182,7 +182,8 @@ class Epochs:
         """Share of an epoch's positions, both sides together, that is padding."""
         src, tgt = self._lengths
         positions = sum(map(self._num_positions, self._plan))
-        return 1 - int(src.sum(dtype=np.int64) + tgt.sum(dtype=np.int64)) / positions
+        tokens = sum(int(src[pairs].sum() + tgt[pairs].sum()) for pairs in self._plan)
+        return 1 - tokens / positions
 
     def extremes(self) -> list[Batch]:
         """The batch of an epoch that needs the most memory for layers, and that for attention.

@@ -111,6 +111,7 @@ class TokenStore:
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
         """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
         facts = json.loads((folder / "facts.json").read_text())
+        self.key = folder.name  # of the text, the tokenizers, and what is left out of them
         self.facts = StoreFacts(
             facts["pairs"],
             facts["too_long"],

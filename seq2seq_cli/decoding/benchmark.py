@@ -2,9 +2,7 @@
 
 import itertools
 import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +14,7 @@ from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.model.device import choose_device, peak_memory
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.lines import lines_to_translate
@@ -102,7 +100,7 @@ def _measure(
         tokens_per_second=num_tokens / seconds,
         p50_ms=1_000 * statistics.median(latencies),
         p95_ms=1_000 * latencies[int(0.95 * (len(latencies) - 1))],
-        memory_mb=_peak_memory_mb(),
+        memory_mb=peak_memory() / (1 << 20),
     )
 
 
@@ -110,12 +108,6 @@ def _seconds_of(translator: Translator, line: str) -> float:
     started = time.perf_counter()
     translator.translate([line])
     return time.perf_counter() - started
-
-
-def _peak_memory_mb() -> float:
-    """The system counts in kB, macOS in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1_024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 def _lines(run_dir: Path, source: Path | None, num_lines: int) -> list[str]:

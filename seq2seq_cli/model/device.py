@@ -1,8 +1,10 @@
 """Where a model computes, and how precisely: chosen once, by whoever makes or loads it."""
 
 import os
+import resource
 import shutil
 import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -58,3 +60,13 @@ def num_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
+
+
+def peak_memory() -> int:
+    """Bytes that this process has had at most."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage's peak begins with that of the process that started this one
+        (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) << 10
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_rss if sys.platform == "darwin" else peak_rss << 10

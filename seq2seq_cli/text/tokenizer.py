@@ -131,7 +131,9 @@ def fit_tokenizers(
 ) -> Tokenizers:
     """Learn the vocabularies from training text alone, or take those of `tokenizer.reuse`."""
     if config.reuse is not None:
-        return load_tokenizers(RunFolder(config.reuse), config)
+        reused = RunFolder(config.reuse)
+        reused.must_be_closed()
+        return load_tokenizers(reused, config)
 
     def lines(*sides: str) -> Iterable[str]:
         for pair in read_pairs(corpus, on_bad_line):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import gc
+import hashlib
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,17 +87,23 @@ def begin(
             if run.is_started
             else begin_run(run, config, source, workers)
         )
-        workers.of_the_first(beginning.state.step)
+        workers.of_the_first((beginning.state, beginning.prepared.total_steps))
     else:
-        step = workers.of_the_first(0)
-        config = load_config(run.config)
-        prepared = prepare(config, run, reads_text=False)
-        optimizer = build_optimizer(prepared.model, config.training)
-        state = load_checkpoint(run.checkpoint(step), prepared.model, optimizer)
-        beginning = Beginning(config, prepared, optimizer, state)
+        beginning = follow_the_first(run, workers)
     gc.collect()
     gc.freeze()  # what is here now stays to the end: nothing to search for garbage
     return beginning
+
+
+def follow_the_first(run: RunFolder, workers: Workers) -> Beginning:
+    """Begin where the first worker does, which may not be where its checkpoint was written."""
+    state, total_steps = workers.of_the_first((TrainingState(), 0))
+    config = load_config(run.config)
+    prepared = prepare(config, run, reads_text=False)
+    prepared = dataclasses.replace(prepared, total_steps=total_steps)
+    optimizer = build_optimizer(prepared.model, config.training)
+    load_checkpoint(run.checkpoint(state.step), prepared.model, optimizer)
+    return Beginning(config, prepared, optimizer, state)
 
 
 def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Workers) -> Beginning:
@@ -105,7 +113,11 @@ def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Work
     if source is not None:
         start_from(source, config, prepared)
     optimizer = build_optimizer(prepared.model, config.training)
-    state = TrainingState()
+    state = TrainingState(
+        text=prepared.train.key,
+        tokens_per_batch=config.training.batch_budget,
+        scored_by=_scored_by(config, text_hashes(config)),
+    )
     run.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(run, prepared.tokenizers)
     write_manifest(run, config, prepared.device, source)
@@ -129,14 +141,15 @@ def continue_run(
     begun, manifest = load_config(run.config), read_manifest(run)
     config = config_to_continue(run, begun, config, allow_changed)
     hashes = text_hashes(config)
-    changed = [f"data.{name}" for name in hashes if manifest["data"].get(name) != hashes[name]]
+    names = dict.fromkeys([*hashes, *manifest["data"]])
+    changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
     _must_be_allowed(changed, allow_changed)
     must_have_its_vocabulary(run, config, manifest)
     _must_have_started_from(run, source, manifest)
     prepared = prepare(config, run, num_workers=workers.count)
     optimizer = build_optimizer(prepared.model, config.training)
     state = load_last_checkpoint(run, prepared.model, optimizer)
-    _follow_changes(state, begun, config, changed)
+    _follow_changes(state, config, prepared, hashes)
     total_steps = updates_in_all(config.training, prepared.epochs, state)
     prepared = dataclasses.replace(prepared, total_steps=total_steps)
     record_continuation(run, begun, config, prepared.device, state.step, hashes)
@@ -149,13 +162,12 @@ def config_to_continue(
 ) -> Config:
     """The config with which the run that began with `begun` goes on.
 
-    An option that was left out and whose default depends on others keeps the run's value, and so
-    does tokens_per_batch if it is auto. Raises UserError naming the options that differ and may
-    not.
+    Warm-up that was left out keeps the run's value, and so does tokens_per_batch if it is auto.
+    Raises UserError naming the options that differ and may not.
     """
     kept = {}
     if "warmup_steps" not in config.training.model_fields_set:
-        kept["warmup_steps"] = begun.training.warmup_steps
+        kept["warmup_steps"] = min(begun.training.warmup_steps, config.training.max_steps)
     if config.training.tokens_per_batch == "auto":
         kept["tokens_per_batch"] = begun.training.batch_budget
     config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
@@ -191,8 +203,12 @@ def _is_within(name: str, key: str) -> bool:
 
 
 def _must_be_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) -> None:
-    refused = [name for name in changed_text if name not in (*allow_changed, "data")]
-    if refused and "data" not in allow_changed:
+    refused = [
+        name
+        for name in changed_text
+        if not any(_is_within(name, key) or _is_within(key, name) for key in allow_changed)
+    ]
+    if refused:
         raise UserError(
             f"the text of {' and '.join(refused)} changed since this run began; put it back, "
             f"go on with --allow-changed {refused[0]}, or start another run with --run-dir"
@@ -208,28 +224,40 @@ def _must_have_started_from(run: RunFolder, source: Path | None, manifest: dict[
 
 
 def _follow_changes(
-    state: TrainingState, begun: Config, config: Config, changed_text: Sequence[str]
+    state: TrainingState, config: Config, prepared: Prepared, hashes: dict[str, str]
 ) -> None:
-    """Keep the meaning of where the run is, and say what cannot be as without the change."""
-    before, now = begun.training.batch_budget, config.training.batch_budget
-    if "data.train" in changed_text:
-        if state.position or state.earlier_parts:
+    """Keep the meaning of where the run is, and say what is not as without the change.
+
+    Compared is what the checkpoint was written with, whenever the change was made.
+    """
+    is_midway = bool(state.position or state.earlier_parts)
+    budget, scored_by = config.training.batch_budget, _scored_by(config, hashes)
+    if state.text != prepared.train.key:
+        if is_midway:
             state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
-        logger.info("the training text changed: a new epoch begins with it")
-    elif before != now and (state.position or state.earlier_parts):
-        state.earlier_parts.append([before, state.position])
+        logger.info("the training pairs are others than before: a new epoch begins with them")
+    elif state.tokens_per_batch != budget and is_midway:
+        state.earlier_parts.append([state.tokens_per_batch, state.position])
         state.position = 0
         logger.info(
             "training.tokens_per_batch changed: the rest of this epoch is what it has not seen yet"
         )
-    metric = begun.validation.metric, begun.validation.decode, begun.validation.bleu_tokenize
-    if "data.valid" in changed_text or metric != (
-        config.validation.metric,
-        config.validation.decode,
-        config.validation.bleu_tokenize,
-    ):
+    if state.scored_by != scored_by:
         state.best_models, state.validations_without_best = [], 0
         logger.info("validation changed: what was the best so far is no measure any more")
+    state.text, state.tokens_per_batch, state.scored_by = prepared.train.key, budget, scored_by
+
+
+def _scored_by(config: Config, hashes: dict[str, str]) -> str:
+    """A hash of what a validation score depends on: text, metric, decoding."""
+    validation = config.validation
+    parts = [
+        hashes.get("valid"),
+        config.data.on_bad_line,
+        *(validation.metric, validation.decode, validation.bleu_tokenize),
+        config.decoding.model_dump(mode="json"),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _write_config(run: RunFolder, config: Config) -> None:

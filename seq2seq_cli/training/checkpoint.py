@@ -52,6 +52,9 @@ class Window:
 class TrainingState:
     """Where a run is. With the config, the weights and the optimizer, all that it depends on."""
 
+    text: str = ""  # the key of the stored pairs that epochs go through
+    tokens_per_batch: NonNegativeInt = 0  # of the batches that `position` counts
+    scored_by: str = ""  # hash of all that a validation score depends on beside the model
     step: NonNegativeInt = 0  # updates done
     epoch: PositiveInt = 1  # the pass under way, from 1
     position: NonNegativeInt = 0  # batches of this epoch already used
@@ -107,6 +110,8 @@ def load_last_checkpoint(
     they belong to another model.
     """
     checkpoints = run.all_checkpoints()
+    if (old := run.path / "checkpoint").is_dir() and not checkpoints:
+        raise UserError(f"{old} was written by another version of this program")
     if not checkpoints:
         raise UserError(
             f"{run.path} holds a run but no checkpoint to continue from; "

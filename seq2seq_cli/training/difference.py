@@ -19,7 +19,7 @@ from seq2seq_cli.training.manifest import continuations, read_manifest
 
 _TIMINGS = {"train/tokens_per_second"}
 _RESULTS = ("weights", "progress", "metrics")
-_CIRCUMSTANCES = ("device", "threads", "workers", "python", "seq2seq_cli", "git")
+_CIRCUMSTANCES = ("from", "device", "threads", "workers", "python", "seq2seq_cli", "git")
 
 
 class Difference(NamedTuple):

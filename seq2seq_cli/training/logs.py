@@ -11,6 +11,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
+from seq2seq_cli.run_folder import sync
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,11 +27,20 @@ class GrowingFile:
         is_known = bool(self._waiting)
         self._waiting += data
         try:
-            _append(self.path, self._waiting)
+            self._write_waiting()
         except OSError as error:
             if not is_known:
                 logger.warning(f"cannot write {self.path} now ({error}); it will be written later")
-        else:
+
+    def sync(self) -> None:
+        """Return when all of it is on the disk for certain. Raises OSError if it cannot be."""
+        self._write_waiting()
+        if self.path.exists():
+            sync(self.path)
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            _append(self.path, self._waiting)
             self._waiting = b""
 
 
@@ -46,6 +57,9 @@ class EventFile:
             Event(file_version="brain.Event:2"),
             Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)),
         )
+
+    def sync(self) -> None:
+        self._file.sync()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         made = [summary.scalar(*value) for value in values.items()]  # type: ignore[no-untyped-call]

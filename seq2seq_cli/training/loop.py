@@ -12,7 +12,7 @@ from pathlib import Path
 from seq2seq_cli.config import Config, TrainingConfig
 from seq2seq_cli.data.batches import Batch, Epochs
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import Interrupted
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import evaluate
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.run_folder import RunFolder
@@ -22,6 +22,7 @@ from seq2seq_cli.training.checkpoint import TrainingState, Window
 from seq2seq_cli.training.diagnosis import skip_or_stop
 from seq2seq_cli.training.interruption import stop_on_signals
 from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.memory import is_out_of_memory
 from seq2seq_cli.training.monitor import Monitor, Silence
 from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.preparation import Prepared
@@ -29,7 +30,7 @@ from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.saving import Saver, note_score
 from seq2seq_cli.training.summary import summarize
 from seq2seq_cli.training.update import Update, train_step
-from seq2seq_cli.training.workers import Workers
+from seq2seq_cli.training.workers import Workers, settle
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,13 @@ def train(
         run.must_be_closed()
     try:
         work_together(functools.partial(train_in_worker, run, start, until), config)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            "out of memory, and not for the size of a batch: make the model smaller (model.layers, "
+            "d_model, d_ff), or lower decoding.tokens_per_batch if it happened in a validation"
+        ) from None
     finally:
         gc.unfreeze()  # what `begin` froze
 
@@ -80,11 +88,14 @@ def train_to_the_end(
     batch_loss = workers.parallel(
         BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16, training.compile)
     )
-    saver = Saver(run, config, prepared.model, optimizer) if workers.is_first else None
+    if workers.count > 1:
+        settle(batch_loss, *epochs.batches(state.epoch, state.position, 1, state.earlier_parts))
     sizes = BatchSizes(state.too_large)
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
+        saver = None
         if workers.is_first:
+            saver = Saver(run, config, prepared.model, optimizer, monitor.sync)
             logger.info("%s", summarize(config, prepared, workers.count))
             logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(run.config.read_text(encoding="utf-8"))

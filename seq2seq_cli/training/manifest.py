@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import importlib.metadata
+import logging
 import platform
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from seq2seq_cli.config_file import config_yaml, differing_options
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, read_json, write_json
 from seq2seq_cli.text.parallel import hash_of_files
+
+logger = logging.getLogger(__name__)
 
 _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
 _CONTINUATIONS = 100  # the last ones are kept, the others counted
@@ -58,13 +61,25 @@ def record_continuation(
         name: {"from": _short(old), "to": _short(new)}
         for name, (old, new) in differing_options(before, config).items()
     }
-    entry = {"continued": _now(), "step": step, **_circumstances(config, device)}
+    here = _circumstances(config, device)
+    _say_what_is_other(([manifest, *continuations(manifest)])[-1], here)
+    entry = {"continued": _now(), "step": step, **here}
     entries = [*continuations(manifest), {**entry, "changed": changed}]
     count = manifest.get("num_continuations", 0)
     manifest["num_continuations"] = 1 + (count if isinstance(count, int) else 0)
     manifest["data"] = hashes
     manifest["continuations"] = entries[-_CONTINUATIONS:]
     write_json(run.manifest, manifest)
+
+
+def _say_what_is_other(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """The order of the data stays everywhere; roundings do not."""
+    names = [n for n in ("device", "threads", "workers", "packages") if before.get(n) != now[n]]
+    if names:
+        logger.info(
+            f"not as before: {', '.join(names)}; the order of the data goes on exactly, but "
+            "results may differ in their last digits"
+        )
 
 
 def read_manifest(run: RunFolder) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""Memory: what there is, how much was used, whether it did not suffice."""
+"""Memory: what there is, and whether it did not suffice."""
 
 import gc
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +22,6 @@ def free_memory() -> None:
     """Give back what nobody holds any longer."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def peak_memory() -> int:
-    """Bytes that this process has had at most."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage's peak begins with that of the process that started this one
-        (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(peak.split()[1]) << 10
-    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_rss if sys.platform == "darwin" else peak_rss << 10
 
 
 def available_memory(root: Path = Path("/")) -> int:

@@ -5,6 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -52,7 +53,14 @@ class Monitor:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
+        with suppress(OSError):  # it was said when it did not find room
+            self.sync()
         logging.getLogger("seq2seq_cli").removeHandler(self._log)
+
+    def sync(self) -> None:
+        """Return when all points are on the disk. Raises OSError if they cannot be."""
+        self._metrics.sync()
+        self._tensorboard.sync()
 
     def config(self, yaml_text: str) -> None:
         """Show the resolved config in TensorBoard."""
@@ -115,6 +123,8 @@ class Silence:
         return self
 
     def __exit__(self, *failure: object) -> None: ...
+
+    def sync(self) -> None: ...
 
     def config(self, yaml_text: str) -> None: ...
 

@@ -2,8 +2,6 @@
 
 import functools
 import gc
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from torch import nn
 from seq2seq_cli.config import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.device import peak_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin
@@ -105,8 +104,7 @@ def peak_memory_mb(device: torch.device) -> float:
     """Of this process until now: allocated on its GPU, or else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / (1 << 20)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return peak_memory() / (1 << 20)
 
 
 class _Watch:

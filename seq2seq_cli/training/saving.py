@@ -1,13 +1,13 @@
 """What a run leaves on the disk while it trains: the best models, and checkpoints.
 
-A disk that is full, or gone for a while, ends nothing: training goes on, it is said, and what could
-not be written is written as soon as it can be.
+A disk that is full, or gone for a while, ends nothing: training goes on, it is said, and best
+models and logged points are written with the next checkpoint that finds room.
 """
 
 import errno
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +28,25 @@ class Saver:
     """The first worker's; a best model always reaches the disk before a checkpoint tells of it."""
 
     def __init__(
-        self, run: RunFolder, config: Config, model: nn.Module, optimizer: torch.optim.Optimizer
+        self,
+        run: RunFolder,
+        config: Config,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        sync_logs: Callable[[], None],
     ) -> None:
         self._run = run
         self._config = config
         self._model = model
         self._optimizer = optimizer
+        self._sync_logs = sync_logs
+        self._last = next(iter(run.all_checkpoints()))  # the last checkpoint
         self._waiting: dict[int, Mapping[str, Tensor]] = {}  # best models not yet on the disk
 
     def keep_best(self, state: TrainingState) -> None:
         """This step's model, and those of the other `validation.keep_best` best steps."""
+        best = [step for step, _ in state.best_models]
+        self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         self._waiting[state.step] = weights_of(self._model)
         try:
             self._write_best(state)
@@ -64,13 +73,15 @@ class Saver:
         except OSError as error:
             if is_end:
                 raise
-            last = next(iter(self._run.all_checkpoints()))
             logger.warning(
                 f"cannot write the checkpoint of step {state.step:,} ({error}); training goes on, "
-                f"the last checkpoint is that of step {last:,}"
+                f"the last checkpoint is that of step {self._last:,}"
             )
+        else:
+            self._last = state.step
 
     def _write(self, state: TrainingState) -> None:
+        self._sync_logs()
         self._write_best(state)
         save_checkpoint(self._run, self._model, self._optimizer, state, self._config.training)
 

@@ -8,7 +8,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from seq2seq_cli.config import Config
+from seq2seq_cli.config_file import load_config
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.difference import Difference, differing_results
 from seq2seq_cli.training.loop import train
 
@@ -43,7 +45,7 @@ class Verdict:
 def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     """Train `steps` updates in one go and with interruptions, and compare all that is left.
 
-    Raises UserError when the config's own run would be shorter than that.
+    Raises UserError when `training.max_steps` is less than that.
     """
     if steps > config.training.max_steps or interruptions >= steps:
         raise UserError(
@@ -54,6 +56,7 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, broken = Path(folder) / "whole", Path(folder) / "broken"
         _train_in_new_process(config, whole, steps)
+        config = load_config(RunFolder(whole).config)  # with the numbers that `auto` became
         for stop in [*stops, steps]:
             _train_in_new_process(config, broken, stop)
         return Verdict(steps, stops, differing_results(whole, broken))

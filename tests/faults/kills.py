@@ -1,6 +1,6 @@
 """Train while everything goes wrong, and end where the undisturbed run ends, bit for bit.
 
-    PYTHONPATH=tests python -m faults.kills [--faults 240] [--seed 1] [--fresh 0]
+    PYTHONPATH=tests python -m faults.kills [--kills 200] [--seed 1] [--fresh 0]
 
 Runs are killed (at random moments, and in the middle of writing), asked to stop, left without
 room on the disk, given damaged checkpoints and a clock that goes back; after every fault the same
@@ -13,6 +13,7 @@ with --fresh N so many more are new processes of the command itself.
 
 import argparse
 import functools
+import itertools
 import os
 import random
 import resource
@@ -42,7 +43,7 @@ Fault = Callable[[random.Random], None]  # prepares the process that will suffer
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--faults", type=int, default=240)
+    parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fresh", type=int, default=0)
     given = parser.parse_args()
@@ -58,20 +59,29 @@ def main() -> None:
         seconds = time.monotonic() - started
         suffered: Counter[str] = Counter()
         runs = 0
-        while suffered.total() < given.faults:
+        while killed(suffered) < given.kills:
             runs += 1
             run = folder / f"run-{runs}"
             suffered += train_through_faults(config, run, seconds, chance)
             must_be_equal(run, whole)
-            print(f"run {runs} is equal, after {suffered.total()} faults", flush=True)
+            print(f"run {runs} is equal, after {killed(suffered)} kills", flush=True)
         if given.fresh:
-            suffered["kill -9, new process"] = kill_fresh_processes(
-                config, folder / "fresh", given.fresh, chance
-            )
-            must_be_equal(folder / "fresh", whole)
+            for number in itertools.count():
+                if suffered[FRESH] >= given.fresh:
+                    break
+                run = folder / f"fresh-{number}"
+                suffered[FRESH] += kill_fresh_processes(config, run, chance)
+                must_be_equal(run, whole)
     for what, count in suffered.most_common():
         print(f"{count:5}  {what}")
-    print(f"{runs} runs, seed {given.seed}: every one ended as the undisturbed one, bit for bit")
+    print(
+        f"{killed(suffered)} kills in {runs} runs, seed {given.seed}: "
+        "every run ended as the undisturbed one, bit for bit"
+    )
+
+
+def killed(suffered: Counter[str]) -> int:
+    return sum(count for name, count in suffered.items() if "kill -9" in name)
 
 
 def make_config(folder: Path) -> Path:
@@ -97,7 +107,7 @@ def train_through_faults(
         damage(run, chance) if name == DAMAGE and can_be_damaged(run) else None
         process = fork(config, run, functools.partial(FAULTS[name], chance, seconds))
         status = wait(process)
-        suffered[name] += 1
+        suffered[name] += "kill -9" not in name or status == -signal.SIGKILL
         if status == FINISHED:
             return suffered
         assert status in (REFUSED, 128 + signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM), status
@@ -206,6 +216,7 @@ def damage(run: Path, chance: random.Random) -> None:
     path.write_bytes(content)
 
 
+FRESH = "kill -9 of a new process"
 DAMAGE, FULL = "last checkpoint damaged, then kill -9", "full disk for a while"
 FAULTS: dict[str, Callable[[random.Random, float], None]] = {
     "kill -9 at a random moment": kill_at_a_random_moment,
@@ -217,21 +228,19 @@ FAULTS: dict[str, Callable[[random.Random, float], None]] = {
 }
 
 
-def kill_fresh_processes(config: Path, run: Path, count: int, chance: random.Random) -> int:
-    """As a user's machine would: a new interpreter each time."""
+def kill_fresh_processes(config: Path, run: Path, chance: random.Random) -> int:
+    """As a user's machine would, a new interpreter each time; until the run is finished."""
     command = [sys.executable, "-m", "seq2seq_cli", "train", str(config), "--run-dir", str(run)]
-    killed = 0
-    while killed < count:
+    kills = 0
+    while True:
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             process.wait(chance.uniform(2, 6))
         except subprocess.TimeoutExpired:
             process.kill()
-            killed += 1
+            kills += 1
         if process.wait() == FINISHED:
-            break
-    subprocess.run(command, stderr=subprocess.DEVNULL, check=True)
-    return killed
+            return kills
 
 
 def must_be_equal(run: Path, whole: Path) -> None:

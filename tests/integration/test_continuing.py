@@ -149,6 +149,50 @@ def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(3_000))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("training.tokens_per_batch", "256"),
+        ("data.max_length", "5"),
+        ("validation.metric", "accuracy"),
+    ],
+    ids=lambda change: change[0],
+)
+def test_a_change_holds_also_when_a_crash_follows_it(config, seq2seq, tmp_path, change):
+    """The checkpoint is from before the change, though the config is from after it."""
+    name, value = change
+    allowed = ("--set", f"{name}={value}", "--allow-changed", name)
+    ends = []
+    for run in (tmp_path / "once", tmp_path / "twice"):
+        begun(config, run, 7)
+        if run.name == "twice":
+            loop.train(load_config(config, [f"{name}={value}"]), run, allow_changed=[name], until=7)
+        assert seq2seq("train", config, "--run-dir", run, *allowed).exit_code == 0
+        ends.append(run)
+    assert differing_results(*ends) == []
+
+
+def test_fewer_updates_than_those_of_warm_up_leave_the_run_as_it_is(config, seq2seq, tmp_path):
+    settings = yaml.safe_load(config.read_text())
+    del settings["training"]["warmup_steps"]
+    settings["training"]["max_steps"] = 200
+    long = write_config(config.parent, settings, "long.yaml")
+    run = begun(long, tmp_path / "run", 4)
+    result = seq2seq("train", long, "--run-dir", run, *option("max_steps", 8))
+    assert result.exit_code == 2
+    assert "training.warmup_steps: 20 in the run, 8 now" in result.stderr
+    assert seq2seq("train", long, "--run-dir", run, *option("max_steps", 21)).exit_code == 0
+
+
+def test_a_model_without_its_config_is_not_trained_over(whole, config, seq2seq, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "config.yaml").unlink()
+    result = seq2seq("train", config, "--run-dir", run)
+    assert result.exit_code == 2
+    assert "holds a model but no config.yaml" in result.stderr
+    assert len(RunFolder(run).all_checkpoints()) == 2
+
+
 def test_an_end_by_epochs_stays_the_end_after_a_change(config, seq2seq, tmp_path):
     run = begun(config, tmp_path / "run", 9)
     given = (
@@ -172,7 +216,7 @@ def test_other_text_begins_a_new_epoch_when_it_is_allowed(seq2seq, tmp_path):
     assert "go on with --allow-changed data.train" in seq2seq(*more).stderr
     result = seq2seq(*more, "--allow-changed", "data.train")
     assert result.exit_code == 0
-    assert "a new epoch begins with it" in result.stderr
+    assert "a new epoch begins with them" in result.stderr
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
     assert seq2seq(*more).exit_code == 0  # now it is the run's own

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import Command, Result
+from commands import Command, Result, last_checkpoint
 from safetensors.torch import load_file
 
 from seq2seq_cli.data.batches import Batch
@@ -40,7 +40,7 @@ def pairs_of(numbers: Path) -> list[tuple[str, str]]:
 
 
 def weights_of(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoint" / "weights.safetensors")
+    return load_file(last_checkpoint(run) / "weights.safetensors")
 
 
 def interrupt_at(patch: pytest.MonkeyPatch, step: int) -> None:
@@ -117,20 +117,6 @@ def test_a_run_that_split_a_batch_goes_on_to_the_same_end(numbers, seq2seq, tmp_
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_a_checkpoint_of_before_there_were_setbacks_is_read(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 10)
-        assert train(seq2seq, numbers, tmp_path / "run").exit_code == 130
-    path = tmp_path / "run/checkpoint/state.json"
-    state = json.loads(path.read_text())
-    del state["too_large"], state["skipped_in_a_row"], state["window"]["skipped"]
-    path.write_text(json.dumps(state))
-    assert train(seq2seq, numbers, tmp_path / "run").exit_code == 0
-    assert metrics_of(tmp_path / "run")[-1]["step"] == 40
-
-
 def budget_of(run: Path) -> int:
     return yaml.safe_load((run / "config.yaml").read_text())["training"]["tokens_per_batch"]
 
@@ -202,7 +188,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_where_it_began(
     assert {line.strip() for line in report[4:7]} <= texts
     assert "the last checkpoint stands. Lower training.lr" in report[7]
     assert first.removeprefix("error: ") in (tmp_path / "run/train.log").read_text()
-    state = json.loads((tmp_path / "run/checkpoint/state.json").read_text())
+    state = json.loads((last_checkpoint(tmp_path / "run") / "state.json").read_text())
     assert state["step"] == 10
     skipping = "training.on_nonfinite=skip"  # may be changed half-way
     again = train(seq2seq, numbers, tmp_path / "run", *settings, skipping)

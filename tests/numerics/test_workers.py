@@ -23,6 +23,8 @@ from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training import workers as workers_module
+from seq2seq_cli.training.difference import differing_results
+from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.update import train_step
@@ -253,6 +255,19 @@ def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
         assert all(torch.equal(found[name], expected[name]) for name in expected), folder
     points = (by_torchrun / "metrics.jsonl").read_text().splitlines()
     assert len(points) == 40 // 5 + 2
+
+
+def test_three_workers_stop_and_change_and_continue_as_one(config, tmp_path):
+    """Sums of three depend on their order, and all must know of a change of the first one's."""
+    base = ["training.workers=3", "training.max_steps=12", "training.warmup_steps=2"]
+    base += ["training.max_epochs=1", "validation.decode=false"]
+    allowed = ["training.tokens_per_batch"]
+    for name, stops in (("whole", ()), ("parts", (5, 9))):
+        train(load_config(config, base), tmp_path / name, until=4)
+        changed = load_config(config, [*base, "training.tokens_per_batch=256"])
+        for stop in (*stops, None):
+            train(changed, tmp_path / name, allow_changed=allowed, until=stop)
+    assert differing_results(tmp_path / "whole", tmp_path / "parts") == []
 
 
 def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
