@@ -321,3 +321,46 @@ def test_a_line_of_metrics_that_a_crash_halved_is_dropped(trained, numbers, seq2
     points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [point["step"] for point in points][-3:] == [360, 361, 361]
     assert "x" not in points[-1]
+
+
+def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_path, monkeypatch):
+    (tmp_path / "empty").write_text("")
+    other = tmp_path / "other"
+    text = ("--set", f"data.train.src={numbers / 'train.tgt'}", "--set", "training.max_steps=1")
+    text = (*text, "--set", "training.warmup_steps=0", "--set", "data.valid=null")
+    train = ("train", numbers / "numbers.yaml", "--run-dir", other)
+    assert seq2seq(*train, *text).exit_code == 0
+    cases = {
+        "the vocabulary of this run cannot write 'xyz'": (
+            *("translate", trained, "--beam-size", 2, "--require", "xyz", "1"),
+        ),
+        "an empty word cannot be banned": ("translate", trained, "--ban", "", "1"),
+        "the runs of an ensemble must have the same vocabulary": (
+            *("translate", trained, "--ensemble", other, "1"),
+        ),
+        "empty has no lines": ("bench", "translate", trained, "--input", tmp_path / "empty"),
+        "the run has no validation text: give --src and --ref, or --pairs": ("eval", other),
+        "--format huggingface: needs tokenizer.shared": (
+            *("export", trained, "--format", "huggingface", "--output", tmp_path / "x"),
+        ),
+        "did not start from": (*train, *text, "--from", trained),
+    }
+    for expected, arguments in cases.items():
+        result = seq2seq(*arguments)
+        assert (result.exit_code, expected in result.stderr) == (2, True), (expected, result)
+    (other / "checkpoints").rename(other / "checkpoint")
+    result = seq2seq(*train, *text)
+    assert "checkpoint was written by another version of this program" in result.stderr
+
+
+def test_memory_that_falls_short_in_a_validation_is_said(numbers, seq2seq, tmp_path, monkeypatch):
+    from seq2seq_cli.training import loop
+
+    def evaluate(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
+    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
+    assert result.exit_code == 2
+    assert "out of memory, and not for the size of a batch" in result.stderr
