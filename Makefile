@@ -25,6 +25,7 @@ test: install
 
 # Some 50 minutes: damage of all kinds, and files made to lose lines.
 faults: install
+	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures

@@ -222,6 +222,7 @@ def test_unknown_tokens_of_held_out_text_are_counted(clean: Path, seq2seq: Comma
     assert "line 1: Haus Garten" in page
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_check(clean: Path, seq2seq: Command):
     alone, together = (
         json.loads(seq2seq("check", clean, "--json", "--set", f"training.workers={n}").stdout)

@@ -61,7 +61,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 ):
     original = begun(config, tmp_path / "original", 13)
     generator = random.Random(name)
-    for number in range(3):
+    for number in range(2):
         run = shutil.copytree(original, tmp_path / str(number))
         path = last_checkpoint(run) / name
         content = bytearray(path.read_bytes())
@@ -344,7 +344,7 @@ def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path,
 
 
 def test_verify_resume_proves_it_and_would_find_a_difference(config, whole, seq2seq, tmp_path):
-    result = seq2seq("verify-resume", config, "--steps", 11, "--interruptions", 2)
+    result = seq2seq("verify-resume", config, "--steps", 7, "--interruptions", 1)
     assert result.exit_code == 0, result.stdout + result.stderr
     assert "continuing is exact here" in result.stdout
     other = tmp_path / "other"

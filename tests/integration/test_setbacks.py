@@ -138,6 +138,7 @@ def test_an_automatic_budget_is_a_number_that_the_run_keeps(
     assert (budget_of(run), metrics_of(run)[-1]["step"]) == (positions // 50, 45)
 
 
+@pytest.mark.slow
 def test_an_automatic_budget_keeps_to_memory(numbers, seq2seq, tmp_path, monkeypatch):
     auto = "training.tokens_per_batch=auto"
     with monkeypatch.context() as patch:
@@ -274,6 +275,7 @@ def test_too_many_skipped_in_a_row_stop_the_run_also_across_an_interruption(
     assert "error: step 12: loss nan" in result.stderr
 
 
+@pytest.mark.slow
 def test_workers_agree_on_a_budget_and_stop_together(numbers, seq2seq, tmp_path):
     settings = ("training.lr=1e30", "training.workers=2", "training.tokens_per_batch=auto")
     result = train(seq2seq, numbers, tmp_path / "run", *settings)

@@ -215,6 +215,7 @@ def failing_late(config: Config, workers: Workers) -> None:
     train_step(parallel, optimizer, BATCHES, config.training, 2, workers, sizes)
 
 
+@pytest.mark.slow
 def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config, capfd):
     loaded = load_config(config, ["training.workers=2"])
     with pytest.raises(UserError, match="worker 1: step 2: out of memory with a batch of 6"):
@@ -260,6 +261,7 @@ def test_a_model_that_does_not_fit_has_no_budget(config, monkeypatch):
     assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 0
 
 
+@pytest.mark.slow
 def test_on_a_cpu_the_budget_is_as_large_as_memory_allows(config):
     """Measured with batches of at most 4,096 tokens, in a process of its own."""
     assert 4_096 // 12 < in_own_process(shape_of(config), 50_000, 200 << 20) < 50_000
@@ -283,6 +285,7 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
     return losses[0], losses[1], tried[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
 def test_memory_that_really_is_short_is_enough_for_parts():
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:

@@ -257,6 +257,7 @@ def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
     assert len(points) == 40 // 5 + 2
 
 
+@pytest.mark.slow
 def test_three_workers_stop_and_change_and_continue_as_one(config, tmp_path):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
     base = ["training.workers=3", "training.max_steps=12", "training.warmup_steps=2"]
