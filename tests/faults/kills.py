@@ -16,6 +16,7 @@ import functools
 import itertools
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -260,8 +261,9 @@ def points_of(run: Path, name: str) -> list[tuple[int, float]]:
 
 
 def files_of(run: Path) -> list[Path]:
-    """But for events, of which every start has a file."""
-    return [path for path in run.rglob("*") if "tfevents" not in path.name]
+    """But for events, of which every start has a file, and checkpoints that found no room."""
+    left_out = re.compile(r".*tfevents.*|step-\d+")
+    return [path for path in run.rglob("*") if not left_out.fullmatch(path.name)]
 
 
 if __name__ == "__main__":
