@@ -59,9 +59,8 @@ class TrainingState:
     epoch: PositiveInt = 1  # the pass under way, from 1
     position: NonNegativeInt = 0  # batches of this epoch already used
     earlier_parts: list[list[int]] = field(default_factory=list)  # of this epoch, see Epochs
-    best_models: list[tuple[int, float]] = field(
-        default_factory=list
-    )  # step and score, the best first
+    # Step and score, the best first.
+    best_models: list[tuple[int, float]] = field(default_factory=list)
     validations_without_best: NonNegativeInt = 0
     too_large: list[Size] = field(default_factory=list)  # batches that did not fit into memory
     skipped_in_a_row: int = 0  # updates that were not finite
@@ -138,10 +137,10 @@ def load_checkpoint(
     return state
 
 
-def make_room(run: RunFolder, config: TrainingConfig) -> bool:
-    """Take all but the last checkpoint and every n-th away; whether there were others."""
+def make_room(run: RunFolder, step: int, config: TrainingConfig) -> bool:
+    """Take all but the checkpoint of that step and every n-th away; whether there were others."""
     before = run.all_checkpoints()
-    _take_old_away(run, max(before), config.model_copy(update={"keep_last": 1}))
+    _take_old_away(run, step, config.model_copy(update={"keep_last": 1}))
     return len(run.all_checkpoints()) < len(before)
 
 

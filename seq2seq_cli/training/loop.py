@@ -95,7 +95,7 @@ def train_to_the_end(
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         saver = None
         if workers.is_first:
-            saver = Saver(run, config, prepared.model, optimizer, monitor.sync)
+            saver = Saver(run, config, prepared.model, optimizer, monitor.sync, state.step)
             logger.info("%s", summarize(config, prepared, workers.count))
             logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(run.config.read_text(encoding="utf-8"))

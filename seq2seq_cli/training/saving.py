@@ -34,13 +34,15 @@ class Saver:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         sync_logs: Callable[[], None],
+        step: int,
     ) -> None:
+        """`step`: of the checkpoint that the run goes on from."""
         self._run = run
         self._config = config
         self._model = model
         self._optimizer = optimizer
         self._sync_logs = sync_logs
-        self._last = next(iter(run.all_checkpoints()))  # the last checkpoint
+        self._last = step  # of the last whole checkpoint
         self._waiting: dict[int, Mapping[str, Tensor]] = {}  # best models not yet on the disk
 
     def keep_best(self, state: TrainingState) -> None:
@@ -67,7 +69,7 @@ class Saver:
             try:
                 self._write(state)
             except OSError as error:
-                if error.errno not in _FULL or not make_room(self._run, self._config.training):
+                if error.errno not in _FULL or not self._make_room():
                     raise
                 self._write(state)
         except OSError as error:
@@ -79,6 +81,9 @@ class Saver:
             )
         else:
             self._last = state.step
+
+    def _make_room(self) -> bool:
+        return make_room(self._run, self._last, self._config.training)
 
     def _write(self, state: TrainingState) -> None:
         self._sync_logs()

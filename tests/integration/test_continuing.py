@@ -334,6 +334,27 @@ def test_a_disk_without_room_for_another_checkpoint_loses_the_oldest(
     must_be_equal(run, whole)
 
 
+def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
+    config, whole, seq2seq, tmp_path, monkeypatch
+):
+    """The last one is damaged, and the disk is full when the next one is due."""
+    run = begun(config, tmp_path / "run", 10)
+    path = last_checkpoint(run) / "state.json"
+    path.write_text("damaged")
+    real, kept = saving.save_checkpoint, []
+
+    def save(*arguments):
+        kept.append(list(RunFolder(run).all_checkpoints()))
+        if len(kept) == 1:
+            raise OSError(28, "No space left on device")
+        real(*arguments)
+
+    monkeypatch.setattr(saving, "save_checkpoint", save)
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    assert kept[:2] == [[10, 8], [8]]
+    must_be_equal(run, whole)
+
+
 def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
     run = begun(config, tmp_path / "run", 10)
     monkeypatch.setattr(logs.time, "time", lambda: 1_000.0)
