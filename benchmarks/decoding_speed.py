@@ -46,8 +46,10 @@ SYSTEMS = {
     },
     "greedy, one sentence at a time": {
         "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 1, 1),
+        "ours, int8, 1 x 2": ("ours", "int8", 1, 2, 1, 1),
         "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 1, 1),
         "CTranslate2, int8, 1 x 1": ("ct2", "int8", 1, 1, 1, 1),
+        "CTranslate2, int8, 1 x 2": ("ct2", "int8", 1, 2, 1, 1),
         "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 1, 1),
     },
 }  # fmt: skip
@@ -80,9 +82,9 @@ def translate(batch: list[list[int]]) -> int:
 
 def measure_ours(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
     from seq2seq_cli.run_folder import RunFolder
-    from seq2seq_cli.text.tokenizer import load_tokenizers
+    from seq2seq_cli.text.tokenizer import Tokenizer
 
-    tokenizer = load_tokenizers(RunFolder(Path(run)), True).src
+    tokenizer = Tokenizer.load(RunFolder(Path(run)).tokenizer_paths(True)[0])
     ids = sorted(tokenizer.to_ids_of_all(lines), key=len)
     batches = [ids[start : start + size] for start in range(0, len(ids), size)]
     if size == 1:

@@ -12,7 +12,9 @@ import torch
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
+from seq2seq_cli.decoding import int8_decoder
 from seq2seq_cli.decoding.fast import FastDecoder
+from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.linear import Number, has_int8
 from seq2seq_cli.decoding.pieces import Piece, pieces_of
@@ -232,6 +234,8 @@ class Translator:
 def make_decoder(model: Transformer, number: Number) -> Decoder:
     """On a CPU the fast twin of the model; elsewhere the model as it is."""
     if model.device.type == "cpu":
+        if number == "int8" and int8_decoder.available():
+            return Int8Decoder(model)
         return FastDecoder(model, number)
     if number == "int8":
         raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")

@@ -3,8 +3,9 @@ import math
 
 import pytest
 import torch
+from small_models import GREEDY, MODES, build, random_sources, requests_of
 
-from seq2seq_cli.config import ModelConfig, TokenizerConfig
+from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
 from seq2seq_cli.decoding.fast import FastDecoder
@@ -19,27 +20,6 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
-GREEDY = DecodingConfig()
-MODES = {
-    "greedy": GREEDY,
-    "beam": DecodingConfig(beam_size=4, n_best=4),
-    "gnmt": DecodingConfig(beam_size=3, n_best=2, length_penalty_formula="gnmt"),
-    "groups": DecodingConfig(beam_size=4, n_best=4, diversity_groups=2),
-    "sampling": DecodingConfig(sample=True, n_best=3, temperature=0.8, top_k=6, top_p=0.9),
-    "rules": DecodingConfig(beam_size=3, no_repeat_ngram=2, repetition_penalty=1.3),
-}
-
-
-def build(seed: int, vocabulary: int = 12, **options) -> Transformer:
-    """Random weights whose EOS is likely enough that sentences end at different times."""
-    torch.manual_seed(seed)
-    shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0}
-    config = ModelConfig(**shape, tie_embeddings=False, **options)
-    model = Transformer(config, 12, vocabulary, False, PAD_ID).eval()
-    with torch.no_grad():
-        model.projection.weight.mul_(3)
-    return model
-
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:
     """One sentence, the whole prefix again at every step, no cache."""
@@ -52,18 +32,6 @@ def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[in
             break
         output.append(token)
     return output
-
-
-def random_sources(count: int) -> list[list[int]]:
-    lengths = torch.randint(1, 9, (count,)).tolist()
-    return [[*torch.randint(4, 12, (length,)).tolist(), EOS_ID] for length in lengths]
-
-
-def requests_of(sources: list[list[int]], **wishes) -> list[Request]:
-    return [
-        Request(src, max_length=2 * len(src) + 5, number=number, **wishes)
-        for number, src in enumerate(sources)
-    ]
 
 
 def best(found: list[list[Hypothesis]]) -> list[list[int]]:

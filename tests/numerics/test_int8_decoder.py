@@ -1,0 +1,131 @@
+"""The decoder in C beside a plain one in PyTorch whose products are rounded in the same way."""
+
+import copy
+
+import pytest
+import torch
+from small_models import MODES, build, random_sources, requests_of
+from torch import Tensor, nn
+
+from seq2seq_cli.decoding import int8_decoder
+from seq2seq_cli.decoding.int8_decoder import Int8Decoder, _call, _Weights
+from seq2seq_cli.decoding.search import search
+from seq2seq_cli.decoding.states import PlainDecoder
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+pytestmark = pytest.mark.skipif(
+    not int8_decoder.available(), reason="not compiled, or a processor without AVX-512 VNNI"
+)
+
+
+class Rounded(nn.Module):
+    """A linear layer of whole numbers: a scale for each output, and one for each row of inputs."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.scale = layer.weight.abs().amax(dim=1).clamp(min=1e-12) / 127
+        self.weight = (layer.weight / self.scale[:, None]).round()
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        top = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)
+        rounded = (x * (127 / top)).round()
+        made = (rounded.double() @ self.weight.T.double()).float() * (self.scale * top / 127)
+        return made if self.bias is None else made + self.bias
+
+
+def rounded(model: Transformer) -> Transformer:
+    model = copy.deepcopy(model)
+    for module in list(model.modules()):
+        for name, layer in list(module.named_children()):
+            if isinstance(layer, nn.Linear) and layer is not model.projection:
+                setattr(module, name, Rounded(layer))
+    model.projection.forward = Rounded(model.projection).forward  # its weight is used elsewhere
+    return model
+
+
+ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
+
+
+def product(layer: nn.Linear, x: Tensor, residual: Tensor, activation: int = 0) -> Tensor:
+    weights = _Weights()
+    made = residual.clone()
+    _call("linear", weights.linear([layer]), activation, len(x), x, made, made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(128, 192), (64, 70), (10, 5), (30, 64), (1, 1), (320, 17)]
+)
+@pytest.mark.parametrize("rows", [1, 5, 6, 11, 12, 16, 33, 97, 200])
+def test_products_are_those_of_whole_numbers(inputs, outputs, rows):
+    """With few rows and with many, at the borders of what is done at once."""
+    torch.manual_seed(rows)
+    layer = nn.Linear(inputs, outputs)
+    x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
+    x[rows // 2] = 0
+    with torch.inference_mode():
+        for number, activation in enumerate(ACTIVATIONS):
+            expected = activation(Rounded(layer)(x)) + residual
+            made = product(layer, x, residual, number)
+            torch.testing.assert_close(made, expected, atol=2e-6, rtol=2e-6)
+
+
+def test_a_row_gives_the_same_bits_whatever_is_beside_it():
+    torch.manual_seed(0)
+    layer, x, residual = nn.Linear(128, 100), torch.randn(150, 128), torch.randn(150, 100)
+    rows = zip(x.split(1), residual.split(1), strict=True)
+    alone = torch.cat([product(layer, *row) for row in rows])
+    assert torch.equal(product(layer, x, residual), alone)
+    torch.set_num_threads(2)
+    try:
+        made = product(layer, x.repeat(4, 1), residual.repeat(4, 1))
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(made, alone.repeat(4, 1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm": "post", "attention_bias": False}, {"activation": "gelu"}],
+    ids=str,
+)
+def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options):
+    model = build(0, vocabulary=70, **options)
+    src = torch.tensor([[5, 6, 7, EOS_ID], [8, EOS_ID, PAD_ID, PAD_ID], [9, 4, EOS_ID, PAD_ID]])
+    plain = PlainDecoder(rounded(model)).start(src)
+    fast = Int8Decoder(model).start(src)
+    last = torch.full((3, 1), BOS_ID)
+    errors = []
+    with torch.inference_mode():
+        for step in range(90):  # beyond the room that there is at first
+            expected, actual = plain.logits(last), fast.logits(last)
+            errors.append(float((actual[..., :70] - expected).norm() / expected.norm()))
+            assert (actual[..., 70:] == -torch.inf).all()
+            last = expected[..., 4:].argmax(dim=-1) + 4
+            if step == 2:
+                origin = torch.zeros(len(last), 3, dtype=torch.int64)
+            elif step % 3 == 0 and step > 2:
+                origin = torch.randint(0, 3, (len(last), 3))
+            else:
+                continue
+            plain.reorder(origin)
+            fast.reorder(origin)
+            last = last.gather(1, origin)
+            last[:, 1] = 5 + step % 7
+            if step == 12:
+                for states in (plain, fast):
+                    states.keep(torch.tensor([2, 0]))
+                last = last[[2, 0]]
+    assert sorted(errors)[len(errors) // 2] < 1e-6
+    assert max(errors) < 0.01  # a number between two whole ones may be rounded to the other
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name):
+    for seed in range(3):
+        decoder = Int8Decoder(build(seed))
+        requests = requests_of(random_sources(15))
+        together = search(decoder, requests, MODES[name])
+        assert together == [search(decoder, [request], MODES[name])[0] for request in requests]
