@@ -6,7 +6,7 @@ BIN := .venv/bin
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/int8_decoder.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -1,5 +1,7 @@
 """What every test shares: one thread, a cache of its own, a way to run commands in-process."""
 
+import signal
+
 import pytest
 import torch
 from commands import Command, Result
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from seq2seq_cli.cli import app
 
 torch.set_num_threads(1)  # tiny tensors get slower with more
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 settings.register_profile(
     "short",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.decoding.constraints import forbid_end, share_beam
+from seq2seq_cli.decoding.native import log_sum_exp
 from seq2seq_cli.decoding.request import Hypothesis, Request
 from seq2seq_cli.decoding.rules import Rules
 from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder
@@ -70,7 +71,7 @@ class BeamSearch:
     def run(self) -> list[list[Hypothesis]]:
         while self._going_on:
             logits_BWV = self._states.logits(self._last_BW)
-            totals_BW1 = logits_BWV.logsumexp(dim=-1, keepdim=True)
+            totals_BW1 = log_sum_exp(logits_BWV)
             self._rules.apply(logits_BWV, self._past_BWT)
             if self._is_constrained:
                 has_finished = [bool(self._finished[sentence]) for sentence in self._going_on]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq_cli.config_file import load_config
+from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -27,6 +28,7 @@ class DecodingSpeed(NamedTuple):
     """Of one precision."""
 
     precision: str
+    made_by: str  # "C" or "PyTorch"
     load_seconds: float
     sentences_per_second: float
     tokens_per_second: float  # of the output, EOS included
@@ -60,10 +62,20 @@ def measure_decoding(
 
 def table(speeds: Sequence[DecodingSpeed]) -> str:
     """What `bench translate` prints."""
-    head = ("precision", "sentences/s", "tokens/s", "p50 ms", "p95 ms", "load s", "memory MB")
+    head = (
+        "precision",
+        "made by",
+        "sentences/s",
+        "tokens/s",
+        "p50 ms",
+        "p95 ms",
+        "load s",
+        "memory MB",
+    )
     rows = [
         (
             one.precision,
+            one.made_by,
             f"{one.sentences_per_second:,.1f}",
             f"{one.tokens_per_second:,.0f}",
             f"{one.p50_ms:.1f}",
@@ -95,6 +107,7 @@ def _measure(
     latencies = sorted(_seconds_of(translator, line) for line in lines[: _WARM_UP * 2])
     return DecodingSpeed(
         precision=precision,
+        made_by="C" if isinstance(translator.decoder, Int8Decoder) else "PyTorch",
         load_seconds=load_seconds,
         sentences_per_second=len(lines) / seconds,
         tokens_per_second=num_tokens / seconds,

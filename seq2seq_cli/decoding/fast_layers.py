@@ -4,14 +4,13 @@ B sentences, W hypotheses of each, S source positions, N rows of all, D d_model,
 groups that attend by themselves, K size of one head, M positions looked at.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.linear import Linear, Number, make_linear
+from seq2seq_cli.decoding.linear import Linear, Number, make_linear, scaled_query
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 
@@ -39,7 +38,7 @@ class FastEncoderLayer:
 class FastDecoderLayer:
     def __init__(self, layer: DecoderLayer, number: Number) -> None:
         self.attention = _SelfAttention(layer.self_attention, number)
-        self.query = make_linear([_scaled_query(layer.cross_attention)], number)
+        self.query = make_linear([scaled_query(layer.cross_attention)], number)
         self.gathered = make_linear([layer.cross_attention.output], number)
         self.feed_forward = _FeedForward(layer.feed_forward, number)
         self.add_attended = _Residual(layer.add_attended)
@@ -74,7 +73,7 @@ class _SelfAttention:
 
     def __init__(self, attention: MultiHeadAttention, number: Number) -> None:
         self.heads = attention.heads
-        parts = [_scaled_query(attention), attention.key, attention.value]
+        parts = [scaled_query(attention), attention.key, attention.value]
         self.split = make_linear(parts, number)
         self.join = make_linear([attention.output], number)
 
@@ -150,15 +149,3 @@ def _attend(q_GWK: Tensor, k_GKM: Tensor, v_GMK: Tensor, hidden: Tensor | None) 
         return torch.bmm(scores_GWM.softmax(dim=-1), v_GMK)
     filled = F.pad(scores_GWM, (0, missing), value=-torch.inf)
     return torch.bmm(filled.softmax(dim=-1)[..., :-missing], v_GMK)
-
-
-def _scaled_query(attention: MultiHeadAttention) -> nn.Linear:
-    """Queries over sqrt(K), so that the scores need no division."""
-    query = attention.query
-    scale = math.sqrt(query.out_features // attention.heads)
-    scaled = nn.Linear(query.in_features, query.out_features, query.bias is not None)
-    with torch.no_grad():
-        scaled.weight.copy_(query.weight / scale)
-        if query.bias is not None:
-            scaled.bias.copy_(query.bias / scale)
-    return scaled

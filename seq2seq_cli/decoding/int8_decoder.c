@@ -1,6 +1,6 @@
 /* The Transformer in 8 bits, for processors with AVX-512 VNNI, and AMX where they have it.
 
-   Compiled at installation where there is a C compiler; int8_decoder.py calls it. Numbers lie in
+   Compiled at installation where there is a C compiler; native.py calls it. Numbers lie in
    rows, a row for every position of a source or for every hypothesis, and what a row gives does
    not depend, to the last bit, on the rows beside it.
 
@@ -11,13 +11,12 @@
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
-    INTERFACE = 1,        /* int8_decoder.py asks for it, lest an older library be called */
+    INTERFACE = 1,        /* native.py asks for it, lest an older library be called */
     LANES = 16,           /* numbers of 32 bits in a register */
     PANELS = 4,           /* registers of outputs in a group */
     GROUP = LANES * PANELS,
@@ -26,6 +25,7 @@ enum {
     ROWS = 6,             /* rows whose sums stay in registers */
     BLOCK = 96,           /* rows that are quantized at once: a multiple of ROWS and of 2 LANES */
     MANY = 12,            /* rows from which on AMX is faster */
+    SLOTS = 32,           /* in a piece of the past */
     WORTH_A_THREAD = 1 << 18, /* products from which on a second thread pays */
 };
 
@@ -66,9 +66,9 @@ typedef struct {
     int64_t sentences, width, length; /* hypotheses of each; positions, with the new one */
     const int32_t *slots;             /* [sentences][width][length]; NULL: the first ones */
     const int32_t *columns;           /* of every sentence, where it lies in a slot */
-    float *past;                      /* [layers][room][keys, values][num_columns][d_model] */
-    int64_t room, num_columns;
-    const float *memory;              /* [positions][layers][keys, values][d_model] */
+    float *const *past;               /* pieces: [layers][SLOTS][num_columns][2][d_model] */
+    int64_t num_columns;
+    const float *memory;              /* [positions][layers][2][d_model]: keys, then values */
     const int32_t *starts, *lengths;  /* of every source: first position, and how many */
 } Batch;
 
@@ -256,16 +256,13 @@ AMX static void multiply_many(const Group *g, long rows, const uint8_t *q, const
     _tile_loadconfig(&old);
 }
 
-/* `y` may be the residual that is added. 0 if there is no memory, else 1. */
-int linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
-           float *y, int threads)
+/* `y` may be the residual that is added; `q` has room for BLOCK rows of inputs. */
+void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
+            float *y, uint8_t *q, int threads)
 {
     long depth = (layer->inputs + QUAD - 1) / QUAD * QUAD;
     long groups = (layer->outputs + GROUP - 1) / GROUP;
-    uint8_t *q = aligned_alloc(TILE, (BLOCK * depth + TILE - 1) / TILE * TILE);
     float scale[BLOCK];
-    if (!q)
-        return 0;
     if (rows * depth * layer->outputs < WORTH_A_THREAD)
         threads = 1;
     for (long start = 0; start < rows; start += BLOCK) {
@@ -283,8 +280,6 @@ int linear(const Linear *layer, int activation, long rows, const float *x, const
             (use_amx ? multiply_many : multiply_few)(&g, count, q, scale);
         }
     }
-    free(q);
-    return 1;
 }
 
 /* In place, and filled up with 0 to whole registers. */
@@ -333,67 +328,65 @@ static void layer_norm(const Norm *norm, long rows, long size, const float *x, f
         }
     }
 }
-/* Positions that a row looks at: keys and values lie `stride` apart, those of one head together. */
-typedef struct {
-    const float *keys, *values;
-    const int32_t *positions; /* NULL: the first ones */
-    long count, stride;
-} Memory;
 
-static void attend_head(const Memory *m, long size, const float *q, float *scores, float *y)
+static void attend_head(long size, long count, const float *const *keys, long to_values,
+                        const float *q, float *y)
 {
-    for (long i = 0; i < m->count; i++) {
-        const float *key = m->keys + (m->positions ? m->positions[i] : i) * m->stride;
+    float scores[count + LANES];
+    for (long i = 0; i < count; i++) {
         __m512 sum = _mm512_setzero_ps();
         for (long k = 0; k < size; k += LANES) {
-            __m512 part = _mm512_maskz_loadu_ps(first(size - k), key + k);
+            __m512 part = _mm512_maskz_loadu_ps(first(size - k), keys[i] + k);
             sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(first(size - k), q + k), part, sum);
         }
         scores[i] = _mm512_reduce_add_ps(sum);
     }
-    softmax(scores, m->count);
+    softmax(scores, count);
     for (long k = 0; k < size; k += LANES) {
         __m512 sum = _mm512_setzero_ps();
-        for (long i = 0; i < m->count; i++) {
-            const float *value = m->values + (m->positions ? m->positions[i] : i) * m->stride;
-            __m512 part = _mm512_maskz_loadu_ps(first(size - k), value + k);
+        for (long i = 0; i < count; i++) {
+            __m512 part = _mm512_maskz_loadu_ps(first(size - k), keys[i] + to_values + k);
             sum = _mm512_fmadd_ps(_mm512_set1_ps(scores[i]), part, sum);
         }
         _mm512_mask_storeu_ps(y + k, first(size - k), sum);
     }
 }
 
-/* softmax(q K) V for every head; the scale of the scores is in the queries. */
-static void attend(Memory m, const Stack *s, const float *q, float *y)
+/* softmax(q K) V for every head; the scale of the scores is in the queries. `keys`: of every
+   position, all heads one after the other; its values lie d_model behind them. Changes `keys`. */
+static void attend(const Stack *s, long count, const float **keys, const float *q, float *y)
 {
-    float scores[m.count + LANES];
     long size = s->d_model / s->heads;
-    for (long h = 0; h < s->heads; h++, q += size, y += size, m.keys += size, m.values += size)
-        attend_head(&m, size, q, scores, y);
+    for (long h = 0; h < s->heads; h++) {
+        attend_head(size, count, keys, s->d_model, q + h * size, y + h * size);
+        for (long i = 0; i < count; i++)
+            keys[i] += size;
+    }
 }
 
-/* Room for what the layers hand on, and the rows they do it for. */
+/* Rows that go through a stack, and room for what its layers hand on: native.py knows how
+   much that is. */
 typedef struct {
     const Stack *stack;
     long rows;
     int threads;
+    uint8_t *q;
     float *states, *normed, *heads, *wide; /* rows of d_model, but `wide` of 3 d_model or d_ff */
 } Pass;
 
-static int begin(Pass *p, const Stack *stack, long rows, int threads, const int64_t *tokens)
+static Pass begin(const Stack *stack, long rows, const int64_t *tokens, uint8_t *room, int threads)
 {
-    long d = stack->d_model, wide = 3 * d > stack->d_ff ? 3 * d : stack->d_ff;
-    float *room = malloc(rows * (3 * d + wide) * sizeof *room);
-    *p = (Pass){stack, rows, threads, room, room + rows * d, room + 2 * rows * d, room + 3 * rows * d};
-    for (long r = 0; room && r < rows; r++)
-        memcpy(p->states + r * d, stack->embedding + tokens[r] * d, d * sizeof *room);
-    return room != NULL;
+    long d = stack->d_model, widest = stack->d_ff > d ? stack->d_ff : d;
+    float *states = (float *)(room + BLOCK * ((widest + QUAD - 1) / QUAD * QUAD));
+    for (long r = 0; r < rows; r++)
+        memcpy(states + r * d, stack->embedding + tokens[r] * d, d * sizeof *states);
+    float *normed = states + rows * d, *heads = normed + rows * d, *wide = heads + rows * d;
+    return (Pass){stack, rows, threads, room, states, normed, heads, wide};
 }
 
-static void add(long size, const float *x, float *y)
+static void multiply_rows(Pass *p, const Linear *layer, int activation, const float *x, float *y)
 {
-    for (long i = 0; i < size; i++)
-        y[i] += x[i];
+    linear(layer, activation, p->rows, x, NULL, y, p->q, p->threads);
 }
 
 /* What a sub-layer reads. */
@@ -405,109 +398,138 @@ static const float *input(Pass *p, const Norm *norm)
     return p->normed;
 }
 
-/* The sub-layer's last product is added to what it read. */
-static int output(Pass *p, const Linear *last, const float *x, const Norm *norm)
+/* A sub-layer's last product is added to what it read. */
+static void output(Pass *p, const Linear *last, const float *x, const Norm *norm)
 {
-    int done = linear(last, NONE, p->rows, x, p->states, p->states, p->threads);
+    linear(last, NONE, p->rows, x, p->states, p->states, p->q, p->threads);
     if (!p->stack->norm_first)
         layer_norm(norm, p->rows, p->stack->d_model, p->states, p->states);
-    return done;
 }
 
-static int feed_forward(Pass *p, const Layer *layer)
+static void feed_forward(Pass *p, const Layer *layer)
 {
     int activation = p->stack->gelu ? GELU : RELU;
-    const float *x = input(p, &layer->transformed);
-    return linear(&layer->expand, activation, p->rows, x, NULL, p->wide, p->threads) &&
-           output(p, &layer->contract, p->wide, &layer->transformed);
+    multiply_rows(p, &layer->expand, activation, input(p, &layer->transformed), p->wide);
+    output(p, &layer->contract, p->wide, &layer->transformed);
 }
 
-static int end(Pass *p, int done, float *y)
+static void end(Pass *p, float *y)
 {
-    if (done)
-        layer_norm(&p->stack->norm, p->rows, p->stack->d_model, p->states, p->states);
-    done = done && linear(&p->stack->output, NONE, p->rows, p->states, NULL, y, p->threads);
-    free(p->states);
-    return done;
+    layer_norm(&p->stack->norm, p->rows, p->stack->d_model, p->states, p->states);
+    multiply_rows(p, &p->stack->output, NONE, p->states, y);
 }
 
-static int encoder_layer(Pass *p, const Layer *layer, const int32_t *starts, const int32_t *lengths,
-                         const int32_t *sentences)
+static void add(long size, const float *x, float *y)
+{
+    for (long i = 0; i < size; i++)
+        y[i] += x[i];
+}
+
+static void encoder_layer(Pass *p, const Layer *layer, const int32_t *starts,
+                          const int32_t *lengths, const int32_t *sentences)
 {
     long d = p->stack->d_model;
-    const float *x = input(p, &layer->attended);
-    if (!linear(&layer->split, NONE, p->rows, x, NULL, p->wide, p->threads))
-        return 0;
+    multiply_rows(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1)
     for (long r = 0; r < p->rows; r++) {
-        const float *first_row = p->wide + starts[sentences[r]] * 3 * d;
-        Memory source = {first_row + d, first_row + 2 * d, NULL, lengths[sentences[r]], 3 * d};
-        attend(source, p->stack, p->wide + r * 3 * d, p->heads + r * d);
+        long count = lengths[sentences[r]];
+        const float *keys[count];
+        for (long i = 0; i < count; i++)
+            keys[i] = p->wide + (starts[sentences[r]] + i) * 3 * d + d;
+        attend(p->stack, count, keys, p->wide + r * 3 * d, p->heads + r * d);
     }
-    return output(p, &layer->join, p->heads, &layer->attended) && feed_forward(p, layer);
+    output(p, &layer->join, p->heads, &layer->attended);
+    feed_forward(p, layer);
 }
 
 /* Keys and values of the decoder's layers, of sources one after the other without padding.
    `sentences`: of every position, the sentence; `signals`: of the positions of a sentence. */
-int encode(const Stack *encoder, long rows, const int64_t *tokens, const float *signals,
-           const int32_t *starts, const int32_t *lengths, const int32_t *sentences, float *memory,
-           int threads)
+void encode(const Stack *encoder, long rows, const int64_t *tokens, const float *signals,
+            const int32_t *starts, const int32_t *lengths, const int32_t *sentences, float *memory,
+            uint8_t *room, int threads)
 {
-    Pass p;
-    int done = begin(&p, encoder, rows, threads, tokens);
+    Pass p = begin(encoder, rows, tokens, room, threads);
     long d = encoder->d_model;
-    for (long r = 0; done && r < rows; r++)
+    for (long r = 0; r < rows; r++)
         add(d, signals + (r - starts[sentences[r]]) * d, p.states + r * d);
-    for (long n = 0; done && n < encoder->num_layers; n++)
-        done = encoder_layer(&p, encoder->layers + n, starts, lengths, sentences);
-    return end(&p, done, memory);
+    for (long n = 0; n < encoder->num_layers; n++)
+        encoder_layer(&p, encoder->layers + n, starts, lengths, sentences);
+    end(&p, memory);
 }
 
-static int decoder_layer(Pass *p, long number, const Batch *b)
+/* Where the keys of a position of a hypothesis' past lie, and behind them its values. */
+static float *key_of(const Batch *b, long d, long layer, long row, long position)
+{
+    long slot = b->slots ? b->slots[row * b->length + position] : position;
+    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns + b->columns[row / b->width];
+    return b->past[slot / SLOTS] + at * 2 * d;
+}
+
+static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
+{
+    long d = p->stack->d_model;
+    const float *keys[b->length], *made = p->wide + row * 3 * d;
+    for (long i = 0; i < b->length; i++)
+        keys[i] = key_of(b, d, layer, row, i);
+    memcpy(key_of(b, d, layer, row, b->length - 1), made + d, 2 * d * sizeof *made);
+    attend(p->stack, b->length, keys, made, p->heads + row * d);
+}
+
+static void attend_to_source(Pass *p, long layer, const Batch *b, long row)
+{
+    long d = p->stack->d_model, sentence = row / b->width, count = b->lengths[sentence];
+    const float *keys[count];
+    for (long i = 0; i < count; i++)
+        keys[i] = b->memory + ((b->starts[sentence] + i) * p->stack->num_layers + layer) * 2 * d;
+    attend(p->stack, count, keys, p->wide + row * d, p->heads + row * d);
+}
+
+static void decoder_layer(Pass *p, long number, const Batch *b)
 {
     const Layer *layer = p->stack->layers + number;
-    long d = p->stack->d_model, column = b->num_columns * d, slot = 2 * column;
-    float *past = b->past + number * b->room * slot;
-    const float *x = input(p, &layer->attended);
-    if (!linear(&layer->split, NONE, p->rows, x, NULL, p->wide, p->threads))
-        return 0;
+    multiply_rows(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1 && p->rows > 1)
-    for (long r = 0; r < p->rows; r++) {
-        float *own = past + b->columns[r / b->width] * d;
-        const int32_t *slots = b->slots ? b->slots + r * b->length : NULL;
-        const float *made = p->wide + r * 3 * d;
-        float *new = own + (slots ? slots[b->length - 1] : b->length - 1) * slot;
-        memcpy(new, made + d, d * sizeof *new);
-        memcpy(new + column, made + 2 * d, d * sizeof *new);
-        Memory seen = {own, own + column, slots, b->length, slot};
-        attend(seen, p->stack, made, p->heads + r * d);
-    }
-    if (!output(p, &layer->join, p->heads, &layer->attended))
-        return 0;
-    x = input(p, &layer->gathered_norm);
-    if (!linear(&layer->query, NONE, p->rows, x, NULL, p->wide, p->threads))
-        return 0;
+    for (long r = 0; r < p->rows; r++)
+        attend_to_past(p, number, b, r);
+    output(p, &layer->join, p->heads, &layer->attended);
+    multiply_rows(p, &layer->query, NONE, input(p, &layer->gathered_norm), p->wide);
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1 && p->rows > 1)
-    for (long r = 0; r < p->rows; r++) {
-        long stride = p->stack->num_layers * 2 * d, sentence = r / b->width;
-        const float *keys = b->memory + b->starts[sentence] * stride + number * 2 * d;
-        Memory source = {keys, keys + d, NULL, b->lengths[sentence], stride};
-        attend(source, p->stack, p->wide + r * d, p->heads + r * d);
-    }
-    return output(p, &layer->gathered, p->heads, &layer->gathered_norm) && feed_forward(p, layer);
+    for (long r = 0; r < p->rows; r++)
+        attend_to_source(p, number, b, r);
+    output(p, &layer->gathered, p->heads, &layer->gathered_norm);
+    feed_forward(p, layer);
 }
 
 /* Logits of the token after `tokens`, [sentences][width][vocabulary]; `signal` is of their
    position. Keys and values go into the last slot of every hypothesis. */
-int decode(const Stack *decoder, const Batch *batch, const int64_t *tokens, const float *signal,
-           float *logits, int threads)
+void decode(const Stack *decoder, const Batch *batch, const int64_t *tokens, const float *signal,
+            float *logits, uint8_t *room, int threads)
 {
-    Pass p;
-    long rows = batch->sentences * batch->width;
-    int done = begin(&p, decoder, rows, threads, tokens);
-    for (long r = 0; done && r < rows; r++)
+    Pass p = begin(decoder, batch->sentences * batch->width, tokens, room, threads);
+    for (long r = 0; r < p.rows; r++)
         add(decoder->d_model, signal, p.states + r * decoder->d_model);
-    for (long n = 0; done && n < decoder->num_layers; n++)
-        done = decoder_layer(&p, n, batch);
-    return end(&p, done, logits);
+    for (long n = 0; n < decoder->num_layers; n++)
+        decoder_layer(&p, n, batch);
+    end(&p, logits);
+}
+
+/* The logarithm of the sum of e^x, of every row. */
+void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > WORTH_A_THREAD)
+    for (long r = 0; r < rows; r++) {
+        const float *row = x + r * size;
+        __m512 top = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
+        for (long i = 0; i < size; i += LANES)
+            top = _mm512_mask_max_ps(top, first(size - i), top,
+                                     _mm512_maskz_loadu_ps(first(size - i), row + i));
+        float greatest = _mm512_reduce_max_ps(top);
+        for (long i = 0; i < size; i += LANES) {
+            __m512 some = _mm512_maskz_loadu_ps(first(size - i), row + i);
+            __m512 below = _mm512_sub_ps(some, _mm512_set1_ps(greatest));
+            __m512 power = exponential(_mm512_max_ps(below, _mm512_set1_ps(-100)));
+            total = _mm512_mask_add_ps(total, first(size - i), total, power);
+        }
+        y[r] = greatest + logf(_mm512_reduce_add_ps(total));
+    }
 }

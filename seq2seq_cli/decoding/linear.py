@@ -1,5 +1,6 @@
-"""Linear layers for decoding on a CPU, in fp32, bf16 or int8."""
+"""Linear layers for decoding on a CPU by PyTorch's operations, in fp32, bf16 or int8."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -7,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from seq2seq_cli.model.attention import MultiHeadAttention
 
 Number = Literal["fp32", "bf16", "int8"]
 Linear = Callable[[Tensor], Tensor]
@@ -82,6 +85,18 @@ class _Int8:
         packed = self._few if rows <= _FEW_ROWS else self._many
         made: Tensor = self._multiply(states, packed, False)
         return made
+
+
+def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
+    """Queries over sqrt(K), so that the scores need no division."""
+    query = attention.query
+    scale = math.sqrt(query.out_features // attention.heads)
+    scaled = nn.Linear(query.in_features, query.out_features, query.bias is not None)
+    with torch.no_grad():
+        scaled.weight.copy_(query.weight / scale)
+        if query.bias is not None:
+            scaled.bias.copy_(query.bias / scale)
+    return scaled
 
 
 def has_int8() -> bool:

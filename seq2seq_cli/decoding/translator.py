@@ -12,7 +12,7 @@ import torch
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
-from seq2seq_cli.decoding import int8_decoder
+from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
@@ -234,7 +234,7 @@ class Translator:
 def make_decoder(model: Transformer, number: Number) -> Decoder:
     """On a CPU the fast twin of the model; elsewhere the model as it is."""
     if model.device.type == "cpu":
-        if number == "int8" and int8_decoder.available():
+        if number == "int8" and native.available():
             return Int8Decoder(model)
         return FastDecoder(model, number)
     if number == "int8":
@@ -262,7 +262,7 @@ def _number(config: Config, model: Transformer, exact: bool) -> Number:
     if exact:
         return "fp32"
     if model.device.type == "cpu":
-        return "int8" if has_int8() else "fp32"
+        return "int8" if native.available() or has_int8() else "fp32"
     return "bf16" if has_fast_bf16(model.device) else "fp32"
 
 

@@ -7,15 +7,16 @@ import torch
 from small_models import MODES, build, random_sources, requests_of
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding import int8_decoder
-from seq2seq_cli.decoding.int8_decoder import Int8Decoder, _call, _Weights
+from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.int8_decoder import Int8Decoder, _Weights
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import PlainDecoder
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 pytestmark = pytest.mark.skipif(
-    not int8_decoder.available(), reason="not compiled, or a processor without AVX-512 VNNI"
+    not native.available(), reason="not compiled, or a processor without AVX-512 VNNI"
 )
 
 
@@ -51,7 +52,8 @@ ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
 def product(layer: nn.Linear, x: Tensor, residual: Tensor, activation: int = 0) -> Tensor:
     weights = _Weights()
     made = residual.clone()
-    _call("linear", weights.linear([layer]), activation, len(x), x, made, made)
+    room = torch.empty(native.BLOCK * (layer.in_features + 3), dtype=torch.uint8)
+    native.call("linear", weights.linear([layer]), activation, len(x), x, made, made, room)
     return made
 
 
@@ -129,3 +131,18 @@ def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name):
         requests = requests_of(random_sources(15))
         together = search(decoder, requests, MODES[name])
         assert together == [search(decoder, [request], MODES[name])[0] for request in requests]
+
+
+def test_what_does_not_fit_on_the_stack_is_refused():
+    with pytest.raises(UserError, match="a sentence of 100,001 tokens is too long"):
+        Int8Decoder(build(0)).start(torch.full((1, 100_001), 5))
+
+
+@pytest.mark.parametrize("size", [1, 15, 64, 1_000])
+def test_log_sum_exp_is_pytorchs(size):
+    torch.manual_seed(size)
+    logits = 10 * torch.randn(3, 2, size)
+    logits[0, 0, size // 2 :] = -torch.inf
+    logits[0, 0, 0] = 7
+    expected = logits.logsumexp(dim=-1, keepdim=True)
+    torch.testing.assert_close(native.log_sum_exp(logits), expected, atol=1e-5, rtol=1e-6)
