@@ -1,5 +1,6 @@
 """What every test shares: one thread, a cache of its own, a way to run commands in-process."""
 
+import os
 import signal
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from seq2seq_cli.cli import app
 
 torch.set_num_threads(1)  # tiny tensors get slower with more
+os.environ["OMP_NUM_THREADS"] = "1"  # the same in processes that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 settings.register_profile(
