@@ -9,6 +9,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/int8_decoder.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	rm -f seq2seq_cli/decoding/_int8_decoder.*
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch .venv/installed
 

@@ -73,6 +73,11 @@ class DecodingConfig(Section):
         description="of matrix products when translating; auto: int8 on a processor made for it, "
         "bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
     )
+    cuda_graphs: bool = Field(
+        False,
+        description="on a GPU: record the decoder's step for each shape of batch and replay it, so "
+        "that its kernels start together",
+    )
     tokens_per_batch: Annotated[int, Field(gt=0, le=10_000_000)] = Field(
         4_096, description="source tokens translated at once, padding included"
     )

@@ -23,7 +23,7 @@ def build(seed: int, vocabulary: int = 12, **options) -> Transformer:
     """Random weights whose EOS is likely enough that sentences end at different times."""
     torch.manual_seed(seed)
     shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0}
-    config = ModelConfig(**shape, tie_embeddings=False, **options)
+    config = ModelConfig(**(shape | {"tie_embeddings": False} | options))
     model = Transformer(config, 12, vocabulary, False, PAD_ID).eval()
     with torch.no_grad():
         model.projection.weight.mul_(3)

@@ -10,13 +10,14 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <omp.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
-    INTERFACE = 1,        /* native.py asks for it, lest an older library be called */
+    INTERFACE = 1,        /* native.py asks for it, lest another library be called */
     LANES = 16,           /* numbers of 32 bits in a register */
     PANELS = 4,           /* registers of outputs in a group */
     GROUP = LANES * PANELS,
@@ -53,11 +54,10 @@ typedef struct {
 
 /* An encoder or a decoder. */
 typedef struct {
-    int64_t num_layers, d_model, heads, d_ff, norm_first, gelu;
+    int64_t num_layers, d_model, heads, d_ff, norm_first, has_gelu;
     const Layer *layers;
-    const float *embedding; /* times its scale */
-    Norm norm;              /* after the last layer */
-    Linear output;          /* encoder: keys and values of all decoder layers; decoder: logits */
+    Norm norm;     /* after the last layer */
+    Linear output; /* encoder: keys and values of all decoder layers; decoder: logits */
 } Stack;
 
 /* Sentences half-way through their decoding. Past keys and values lie in slots; a hypothesis has
@@ -65,9 +65,10 @@ typedef struct {
 typedef struct {
     int64_t sentences, width, length; /* hypotheses of each; positions, with the new one */
     const int32_t *slots;             /* [sentences][width][length]; NULL: the first ones */
-    const int32_t *columns;           /* of every sentence, where it lies in a slot */
-    float *const *past;               /* pieces: [layers][SLOTS][num_columns][2][d_model] */
-    int64_t num_columns;
+    int64_t num_pieces;               /* of the past, each of SLOTS slots */
+    float *const *past;               /* of a piece: [layers][SLOTS][num_columns][2][d_model] */
+    const int32_t *num_columns;       /* of a piece: sentences that were there when it was made */
+    const int32_t *columns;           /* [sentences][num_pieces]: which of them a sentence is */
     const float *memory;              /* [positions][layers][2][d_model]: keys, then values */
     const int32_t *starts, *lengths;  /* of every source: first position, and how many */
 } Batch;
@@ -87,7 +88,6 @@ typedef struct {
 } Group;
 
 #define INLINE static inline __attribute__((always_inline))
-#define AMX __attribute__((target("amx-int8,amx-tile")))
 
 static int has_amx;
 
@@ -96,16 +96,18 @@ INLINE __mmask16 first(long count)
     return count >= LANES ? 0xffff : (__mmask16)((1u << count) - 1);
 }
 
-/* 0 where nothing here can run; else INTERFACE. */
-int start(void)
+/* 0 where nothing here can run, else INTERFACE; itself it runs everywhere. */
+__attribute__((target("arch=x86-64"))) int start(void)
 {
-    if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bw"))
-        return 0;
+    int can_run = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                  __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
     unsigned eax = 7, ebx, ecx = 0, edx;
     __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-    const int asks_for_tiles = 0x1023, tile_data = 18; /* arch_prctl: ARCH_REQ_XCOMP_PERM */
-    has_amx = (edx >> 24 & 3) == 3 && syscall(SYS_arch_prctl, asks_for_tiles, tile_data) == 0;
-    return INTERFACE;
+    const int ask_for_tiles = 0x1023, tile_data = 18; /* arch_prctl: ARCH_REQ_XCOMP_PERM */
+    has_amx = can_run && (edx >> 24 & 3) == 3 &&
+              syscall(SYS_arch_prctl, ask_for_tiles, tile_data) == 0;
+    return can_run ? INTERFACE : 0;
 }
 
 static void quantize(long size, long depth, const float *x, uint8_t *q, float *scale)
@@ -142,7 +144,7 @@ INLINE __m512 exponential(__m512 x)
 
 /* x (1 + erf(x / sqrt 2)) / 2 = max(0, x) - |x| (1 - erf(|x| / sqrt 2)) / 2, with 1 - erf by
    Abramowitz and Stegun 7.1.26: to 1.5e-7. */
-INLINE __m512 gelu(__m512 x)
+INLINE __m512 apply_gelu(__m512 x)
 {
     __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781f));
     __m512 one = _mm512_set1_ps(1);
@@ -168,7 +170,7 @@ INLINE void finish(const Group *g, int panel, long row, float scale, __m512i sum
     if (g->activation == RELU)
         made = _mm512_max_ps(made, _mm512_setzero_ps());
     if (g->activation == GELU)
-        made = gelu(made);
+        made = apply_gelu(made);
     long at = row * g->stride + o;
     if (g->residual)
         made = _mm512_add_ps(made, _mm512_maskz_loadu_ps(mask, g->residual + at));
@@ -211,16 +213,23 @@ static void multiply_few(const Group *g, long rows, const uint8_t *q, const floa
     }
 }
 
+#if __GNUC__ >= 11
+typedef struct {
+    uint8_t palette, start_row, none[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} Tiles;
+
 /* 32 rows times two panels at once: tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights. Of
    rows that are not there whatever lies in `q` is multiplied, and nothing is kept. */
-AMX static void multiply_many(const Group *g, long rows, const uint8_t *q, const float *scale)
+__attribute__((target("amx-int8,amx-tile"))) static void multiply_many(
+    const Group *g, long rows, const uint8_t *q, const float *scale)
 {
-    struct { uint8_t palette, start_row, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } own, old;
-    memset(&own, 0, sizeof own);
-    own.palette = 1;
-    for (int t = 0; t < 8; t++)
-        own.bytes[t] = TILE, own.rows[t] = LANES;
+    static const Tiles own = {
+        1, 0, {0}, {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    Tiles old;
     _tile_storeconfig(&old); /* oneDNN does not look whether its own is still there */
+    __asm__ volatile("" : "+m"(old)); /* some compilers take it for 8 bytes */
     _tile_loadconfig(&own);
     int32_t sums[2 * LANES][2 * LANES];
     for (int panel = 0; panel < PANELS && panel * LANES < g->outputs; panel += 2)
@@ -255,6 +264,9 @@ AMX static void multiply_many(const Group *g, long rows, const uint8_t *q, const
         }
     _tile_loadconfig(&old);
 }
+#else
+#define multiply_many multiply_few
+#endif
 
 /* `y` may be the residual that is added; `q` has room for BLOCK rows of inputs. */
 void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
@@ -330,9 +342,8 @@ static void layer_norm(const Norm *norm, long rows, long size, const float *x, f
 }
 
 static void attend_head(long size, long count, const float *const *keys, long to_values,
-                        const float *q, float *y)
+                        const float *q, float *scores, float *y)
 {
-    float scores[count + LANES];
     for (long i = 0; i < count; i++) {
         __m512 sum = _mm512_setzero_ps();
         for (long k = 0; k < size; k += LANES) {
@@ -352,36 +363,48 @@ static void attend_head(long size, long count, const float *const *keys, long to
     }
 }
 
-/* softmax(q K) V for every head; the scale of the scores is in the queries. `keys`: of every
-   position, all heads one after the other; its values lie d_model behind them. Changes `keys`. */
-static void attend(const Stack *s, long count, const float **keys, const float *q, float *y)
-{
-    long size = s->d_model / s->heads;
-    for (long h = 0; h < s->heads; h++) {
-        attend_head(size, count, keys, s->d_model, q + h * size, y + h * size);
-        for (long i = 0; i < count; i++)
-            keys[i] += size;
-    }
-}
-
-/* Rows that go through a stack, and room for what its layers hand on: native.py knows how
-   much that is. */
+/* Rows that go through a stack, and room for what its layers hand on: native.py knows how much
+   that is. */
 typedef struct {
     const Stack *stack;
-    long rows;
+    long rows, longest; /* as many positions are looked at, at most */
     int threads;
+    const float **keys; /* of the positions that a row looks at; room for each thread, as scores */
+    float *scores;
     uint8_t *q;
     float *states, *normed, *heads, *wide; /* rows of d_model, but `wide` of 3 d_model or d_ff */
 } Pass;
 
-static Pass begin(const Stack *stack, long rows, const int64_t *tokens, uint8_t *room, int threads)
+static Pass begin(const Stack *stack, long rows, long longest, float *states, void *room,
+                  int threads)
 {
     long d = stack->d_model, widest = stack->d_ff > d ? stack->d_ff : d;
-    float *states = (float *)(room + BLOCK * ((widest + QUAD - 1) / QUAD * QUAD));
-    for (long r = 0; r < rows; r++)
-        memcpy(states + r * d, stack->embedding + tokens[r] * d, d * sizeof *states);
-    float *normed = states + rows * d, *heads = normed + rows * d, *wide = heads + rows * d;
-    return (Pass){stack, rows, threads, room, states, normed, heads, wide};
+    const float **keys = room;
+    float *scores = (float *)(keys + threads * longest);
+    uint8_t *q = (uint8_t *)(scores + threads * (longest + LANES));
+    float *normed = (float *)(q + BLOCK * ((widest + QUAD - 1) / QUAD * QUAD));
+    float *heads = normed + rows * d, *wide = heads + rows * d;
+    return (Pass){stack, rows, longest, threads, keys, scores, q, states, normed, heads, wide};
+}
+
+/* Where this thread lists the keys of a row. */
+static const float **own_keys(const Pass *p)
+{
+    return p->keys + omp_get_thread_num() * p->longest;
+}
+
+/* softmax(q K) V for every head of a row; the scale of the scores is in the queries. Keys: those
+   in own_keys(), all heads one after the other; a position's values lie d_model behind them. */
+static void attend(const Pass *p, long count, const float *q, long row)
+{
+    long d = p->stack->d_model, size = d / p->stack->heads;
+    const float **keys = own_keys(p);
+    float *scores = p->scores + omp_get_thread_num() * (p->longest + LANES);
+    for (long start = 0; start < d; start += size) {
+        attend_head(size, count, keys, d, q + start, scores, p->heads + row * d + start);
+        for (long i = 0; i < count; i++)
+            keys[i] += size;
+    }
 }
 
 static void multiply_rows(Pass *p, const Linear *layer, int activation, const float *x, float *y)
@@ -399,7 +422,7 @@ static const float *input(Pass *p, const Norm *norm)
 }
 
 /* A sub-layer's last product is added to what it read. */
-static void output(Pass *p, const Linear *last, const float *x, const Norm *norm)
+static void add_to_states(Pass *p, const Linear *last, const float *x, const Norm *norm)
 {
     linear(last, NONE, p->rows, x, p->states, p->states, p->q, p->threads);
     if (!p->stack->norm_first)
@@ -408,21 +431,15 @@ static void output(Pass *p, const Linear *last, const float *x, const Norm *norm
 
 static void feed_forward(Pass *p, const Layer *layer)
 {
-    int activation = p->stack->gelu ? GELU : RELU;
+    int activation = p->stack->has_gelu ? GELU : RELU;
     multiply_rows(p, &layer->expand, activation, input(p, &layer->transformed), p->wide);
-    output(p, &layer->contract, p->wide, &layer->transformed);
+    add_to_states(p, &layer->contract, p->wide, &layer->transformed);
 }
 
 static void end(Pass *p, float *y)
 {
     layer_norm(&p->stack->norm, p->rows, p->stack->d_model, p->states, p->states);
     multiply_rows(p, &p->stack->output, NONE, p->states, y);
-}
-
-static void add(long size, const float *x, float *y)
-{
-    for (long i = 0; i < size; i++)
-        y[i] += x[i];
 }
 
 static void encoder_layer(Pass *p, const Layer *layer, const int32_t *starts,
@@ -432,26 +449,22 @@ static void encoder_layer(Pass *p, const Layer *layer, const int32_t *starts,
     multiply_rows(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1)
     for (long r = 0; r < p->rows; r++) {
-        long count = lengths[sentences[r]];
-        const float *keys[count];
+        long start = starts[sentences[r]], count = lengths[sentences[r]];
         for (long i = 0; i < count; i++)
-            keys[i] = p->wide + (starts[sentences[r]] + i) * 3 * d + d;
-        attend(p->stack, count, keys, p->wide + r * 3 * d, p->heads + r * d);
+            own_keys(p)[i] = p->wide + (start + i) * 3 * d + d;
+        attend(p, count, p->wide + r * 3 * d, r);
     }
-    output(p, &layer->join, p->heads, &layer->attended);
+    add_to_states(p, &layer->join, p->heads, &layer->attended);
     feed_forward(p, layer);
 }
 
 /* Keys and values of the decoder's layers, of sources one after the other without padding.
-   `sentences`: of every position, the sentence; `signals`: of the positions of a sentence. */
-void encode(const Stack *encoder, long rows, const int64_t *tokens, const float *signals,
-            const int32_t *starts, const int32_t *lengths, const int32_t *sentences, float *memory,
-            uint8_t *room, int threads)
+   `states`: of every position its embedding, and room; `sentences`: of every position. */
+void encode(const Stack *encoder, long rows, long longest, float *states, const int32_t *starts,
+            const int32_t *lengths, const int32_t *sentences, float *memory, void *room,
+            int threads)
 {
-    Pass p = begin(encoder, rows, tokens, room, threads);
-    long d = encoder->d_model;
-    for (long r = 0; r < rows; r++)
-        add(d, signals + (r - starts[sentences[r]]) * d, p.states + r * d);
+    Pass p = begin(encoder, rows, longest, states, room, threads);
     for (long n = 0; n < encoder->num_layers; n++)
         encoder_layer(&p, encoder->layers + n, starts, lengths, sentences);
     end(&p, memory);
@@ -461,27 +474,27 @@ void encode(const Stack *encoder, long rows, const int64_t *tokens, const float 
 static float *key_of(const Batch *b, long d, long layer, long row, long position)
 {
     long slot = b->slots ? b->slots[row * b->length + position] : position;
-    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns + b->columns[row / b->width];
-    return b->past[slot / SLOTS] + at * 2 * d;
+    long piece = slot / SLOTS, column = b->columns[row / b->width * b->num_pieces + piece];
+    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns[piece] + column;
+    return b->past[piece] + at * 2 * d;
 }
 
 static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
 {
     long d = p->stack->d_model;
-    const float *keys[b->length], *made = p->wide + row * 3 * d;
+    const float *made = p->wide + row * 3 * d;
     for (long i = 0; i < b->length; i++)
-        keys[i] = key_of(b, d, layer, row, i);
+        own_keys(p)[i] = key_of(b, d, layer, row, i);
     memcpy(key_of(b, d, layer, row, b->length - 1), made + d, 2 * d * sizeof *made);
-    attend(p->stack, b->length, keys, made, p->heads + row * d);
+    attend(p, b->length, made, row);
 }
 
 static void attend_to_source(Pass *p, long layer, const Batch *b, long row)
 {
-    long d = p->stack->d_model, sentence = row / b->width, count = b->lengths[sentence];
-    const float *keys[count];
-    for (long i = 0; i < count; i++)
-        keys[i] = b->memory + ((b->starts[sentence] + i) * p->stack->num_layers + layer) * 2 * d;
-    attend(p->stack, count, keys, p->wide + row * d, p->heads + row * d);
+    long d = p->stack->d_model, sentence = row / b->width, start = b->starts[sentence];
+    for (long i = 0; i < b->lengths[sentence]; i++)
+        own_keys(p)[i] = b->memory + ((start + i) * p->stack->num_layers + layer) * 2 * d;
+    attend(p, b->lengths[sentence], p->wide + row * d, row);
 }
 
 static void decoder_layer(Pass *p, long number, const Batch *b)
@@ -491,23 +504,21 @@ static void decoder_layer(Pass *p, long number, const Batch *b)
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1 && p->rows > 1)
     for (long r = 0; r < p->rows; r++)
         attend_to_past(p, number, b, r);
-    output(p, &layer->join, p->heads, &layer->attended);
+    add_to_states(p, &layer->join, p->heads, &layer->attended);
     multiply_rows(p, &layer->query, NONE, input(p, &layer->gathered_norm), p->wide);
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1 && p->rows > 1)
     for (long r = 0; r < p->rows; r++)
         attend_to_source(p, number, b, r);
-    output(p, &layer->gathered, p->heads, &layer->gathered_norm);
+    add_to_states(p, &layer->gathered, p->heads, &layer->gathered_norm);
     feed_forward(p, layer);
 }
 
-/* Logits of the token after `tokens`, [sentences][width][vocabulary]; `signal` is of their
-   position. Keys and values go into the last slot of every hypothesis. */
-void decode(const Stack *decoder, const Batch *batch, const int64_t *tokens, const float *signal,
-            float *logits, uint8_t *room, int threads)
+/* Logits of the next token, [sentences][width][vocabulary]; `states`: of every hypothesis the
+   embedding of its last token, and room. Keys and values go into its last slot. */
+void decode(const Stack *decoder, const Batch *batch, long longest, float *states, float *logits,
+            void *room, int threads)
 {
-    Pass p = begin(decoder, batch->sentences * batch->width, tokens, room, threads);
-    for (long r = 0; r < p.rows; r++)
-        add(decoder->d_model, signal, p.states + r * decoder->d_model);
+    Pass p = begin(decoder, batch->sentences * batch->width, longest, states, room, threads);
     for (long n = 0; n < decoder->num_layers; n++)
         decoder_layer(&p, n, batch);
     end(&p, logits);

@@ -4,8 +4,8 @@ B sentences, W hypotheses of each, V vocabulary.
 """
 
 import ctypes
+import functools
 import importlib.machinery
-from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int, c_int64, c_long, c_void_p
 from pathlib import Path
 
@@ -13,16 +13,23 @@ import torch
 from torch import Tensor
 
 _INTERFACE = 1
-QUAD, LANES, PANELS = 4, 16, 4  # how weights lie
+# As int8_decoder.c has them.
+LANES, PANELS, QUAD = 16, 4, 4  # how weights lie
 GROUP = LANES * PANELS
 SLOTS = 32  # in a piece of the past
 BLOCK = 96  # rows that are quantized at once
 
+CPU = torch.device("cpu")
+
 
 class Linear(ctypes.Structure):
     _fields_ = (
-        *((size, c_int64) for size in ("inputs", "outputs")),
-        *((address, c_void_p) for address in ("weight", "scale", "shift", "bias")),
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+        ("weight", c_void_p),
+        ("scale", c_void_p),
+        ("shift", c_void_p),
+        ("bias", c_void_p),
     )
 
 
@@ -32,67 +39,70 @@ class Norm(ctypes.Structure):
 
 class Layer(ctypes.Structure):
     _fields_ = (
-        *(("split", Linear), ("join", Linear), ("attended", Norm)),
-        *(("query", Linear), ("gathered", Linear), ("gathered_norm", Norm)),
-        *(("expand", Linear), ("contract", Linear), ("transformed", Norm)),
+        ("split", Linear),
+        ("join", Linear),
+        ("attended", Norm),
+        ("query", Linear),
+        ("gathered", Linear),
+        ("gathered_norm", Norm),
+        ("expand", Linear),
+        ("contract", Linear),
+        ("transformed", Norm),
     )
 
 
 class Stack(ctypes.Structure):
     _fields_ = (
-        *((size, c_int64) for size in ("num_layers", "d_model", "heads", "d_ff")),
-        *(("norm_first", c_int64), ("gelu", c_int64)),
-        *(("layers", POINTER(Layer)), ("embedding", c_void_p)),
-        *(("norm", Norm), ("output", Linear)),
+        ("num_layers", c_int64),
+        ("d_model", c_int64),
+        ("heads", c_int64),
+        ("d_ff", c_int64),
+        ("norm_first", c_int64),
+        ("has_gelu", c_int64),
+        ("layers", POINTER(Layer)),
+        ("norm", Norm),
+        ("output", Linear),
     )
 
 
 class Batch(ctypes.Structure):
     _fields_ = (
-        *((size, c_int64) for size in ("sentences", "width", "length")),
-        *((address, c_void_p) for address in ("slots", "columns", "past")),
-        *(("num_columns", c_int64), ("memory", c_void_p)),
-        *(("starts", c_void_p), ("lengths", c_void_p)),
+        ("sentences", c_int64),
+        ("width", c_int64),
+        ("length", c_int64),
+        ("slots", c_void_p),
+        ("num_pieces", c_int64),
+        ("past", c_void_p),
+        ("num_columns", c_void_p),
+        ("columns", c_void_p),
+        ("memory", c_void_p),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
     )
 
 
-def _load() -> ctypes.CDLL | None:
+@functools.cache
+def _library() -> ctypes.CDLL | None:
     name = "_int8_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name(name)))
     except OSError:  # there was no compiler
         return None
+    if library.start() != _INTERFACE:
+        return None
     pointer = c_void_p
     library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
-    library.encode.argtypes = (pointer, c_long, *[pointer] * 7, c_int)
-    library.decode.argtypes = (*[pointer] * 6, c_int)
+    library.encode.argtypes = (pointer, c_long, c_long, *[pointer] * 6, c_int)
+    library.decode.argtypes = (pointer, pointer, c_long, *[pointer] * 3, c_int)
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
     for function in (library.linear, library.encode, library.decode, library.log_sum_exp):
         function.restype = None
-    return library if library.start() == _INTERFACE else None
-
-
-_library = _load()
+    return library
 
 
 def available() -> bool:
-    """Whether it was compiled at installation, and this processor has the instructions."""
-    return _library is not None
-
-
-def rounded_up(size: int, to: int) -> int:
-    return -(-size // to) * to
-
-
-def addresses(tensors: Sequence[Tensor]) -> "ctypes.Array[c_void_p]":
-    return (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
-
-
-def room_for(stack: Stack, rows: int) -> Tensor:
-    """For a pass of so many rows."""
-    widest = rounded_up(max(stack.d_model, stack.d_ff), QUAD)
-    floats = rows * (3 * stack.d_model + max(3 * stack.d_model, stack.d_ff))
-    return torch.empty(BLOCK * widest + 4 * floats, dtype=torch.uint8)
+    """Whether they were compiled at installation, and this processor has the instructions."""
+    return _library() is not None
 
 
 def call(
@@ -100,7 +110,7 @@ def call(
 ) -> None:
     """With addresses of tensors and structures, and as many threads as PyTorch uses."""
     plain = [_plain(argument) for argument in arguments]
-    getattr(_library, name)(ctypes.addressof(structure), *plain, torch.get_num_threads())
+    getattr(_library(), name)(ctypes.addressof(structure), *plain, torch.get_num_threads())
 
 
 def _plain(argument: Tensor | ctypes.Structure | int) -> int:
@@ -109,13 +119,33 @@ def _plain(argument: Tensor | ctypes.Structure | int) -> int:
     return argument if isinstance(argument, int) else ctypes.addressof(argument)
 
 
+def room_for(stack: Stack, rows: int, longest: int) -> Tensor:
+    """For a pass of so many rows, which look at so many positions at most; see `begin` in C."""
+    keys_and_scores = 8 * longest + 4 * (longest + LANES)
+    quantized = BLOCK * rounded_up(max(stack.d_model, stack.d_ff), QUAD)
+    states = 4 * rows * (2 * stack.d_model + max(3 * stack.d_model, stack.d_ff))
+    size = torch.get_num_threads() * keys_and_scores + quantized + states
+    return torch.empty(size, dtype=torch.uint8, device=CPU)
+
+
+def empty(*sizes: int) -> Tensor:
+    return torch.empty(sizes, dtype=torch.float32, device=CPU)
+
+
+def rounded_up(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
 def log_sum_exp(logits_BWV: Tensor) -> Tensor:
     """The logarithm of the sum of e^logits, BW1."""
-    if _library is None or logits_BWV.device.type != "cpu" or not logits_BWV.is_contiguous():
+    is_plain = logits_BWV.dtype == torch.float32 and logits_BWV.is_contiguous()
+    if logits_BWV.device != CPU or not is_plain or not available():
         return logits_BWV.logsumexp(dim=-1, keepdim=True)
-    totals_BW1 = torch.empty(*logits_BWV.shape[:-1], 1)
-    _library.log_sum_exp(
-        *(totals_BW1.numel(), logits_BWV.size(-1), logits_BWV.data_ptr(), totals_BW1.data_ptr()),
-        torch.get_num_threads(),
+    totals_BW1 = empty(*logits_BWV.shape[:-1], 1)
+    rows, threads = totals_BW1.numel(), torch.get_num_threads()
+    library = _library()
+    assert library is not None
+    library.log_sum_exp(
+        rows, logits_BWV.size(-1), logits_BWV.data_ptr(), totals_BW1.data_ptr(), threads
     )
     return totals_BW1

@@ -18,6 +18,7 @@ from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.linear import Number, has_int8
 from seq2seq_cli.decoding.pieces import Piece, pieces_of
+from seq2seq_cli.decoding.recorded import RecordedDecoder
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import BannedWords
 from seq2seq_cli.decoding.scoring import Forced, force
@@ -91,7 +92,9 @@ class Translator:
         model = new_model(config, tokenizers)
         load_weights(model, weights)
         model = model.to(choose_device(device)).eval()
-        return cls(model, tokenizers, config, make_decoder(model, _number(config, model, exact)))
+        number = _number(config, model, exact)
+        decoder = make_decoder(model, number, cuda_graphs=config.decoding.cuda_graphs)
+        return cls(model, tokenizers, config, decoder)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translation of every line; of an empty one, an empty one.
@@ -231,15 +234,16 @@ class Translator:
         ]
 
 
-def make_decoder(model: Transformer, number: Number) -> Decoder:
-    """On a CPU the fast twin of the model; elsewhere the model as it is."""
+def make_decoder(model: Transformer, number: Number, *, cuda_graphs: bool = False) -> Decoder:
+    """On a CPU a fast twin of the model; on a GPU the model, or its recorded steps."""
     if model.device.type == "cpu":
         if number == "int8" and native.available():
             return Int8Decoder(model)
         return FastDecoder(model, number)
     if number == "int8":
         raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
-    return PlainDecoder(model, use_bf16=number == "bf16")
+    on_gpu = RecordedDecoder if cuda_graphs else PlainDecoder
+    return on_gpu(model, use_bf16=number == "bf16")
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:

@@ -1,14 +1,19 @@
 import itertools
 import math
+import shutil
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
 from small_models import GREEDY, MODES, build, random_sources, requests_of
 
 from seq2seq_cli.config import TokenizerConfig
+from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
 from seq2seq_cli.decoding.fast import FastDecoder
+from seq2seq_cli.decoding.recorded import RecordedDecoder
 from seq2seq_cli.decoding.request import Hypothesis, Request
 from seq2seq_cli.decoding.rules import NEVER_OUTPUT, BannedWords
 from seq2seq_cli.decoding.scoring import force, word_attention, words_of
@@ -39,7 +44,7 @@ def best(found: list[list[Hypothesis]]) -> list[list[int]]:
 
 
 def decoders(model: Transformer) -> list[Decoder]:
-    return [PlainDecoder(model), FastDecoder(model, "fp32")]
+    return [PlainDecoder(model), FastDecoder(model, "fp32"), RecordedDecoder(model)]
 
 
 def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
@@ -81,19 +86,21 @@ def test_a_batch_is_its_sentences_one_by_one(name):
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"activation": "gelu"}], ids=str)
-def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
+def test_the_other_decoders_find_what_the_plain_one_finds(name, options):
     model = build(3, **options)
     requests = requests_of(random_sources(12))
-    plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
-    for ours, theirs in zip(fast, plain, strict=True):
-        assert [one.ids for one in ours] == [one.ids for one in theirs]
+    plain, *others = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
+    for other in others:
+        for ours, theirs in zip(other, plain, strict=True):
+            assert [one.ids for one in ours] == [one.ids for one in theirs]
 
 
+@pytest.mark.parametrize("number", [1, 2], ids=["fast", "recorded"])
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
-def test_the_fast_decoders_logits_are_the_models_through_all_changes(options):
+def test_other_decoders_logits_are_the_models_through_all_changes(options, number):
     model = build(0, vocabulary=70, **options)
     src = torch.tensor([[5, 6, 7, EOS_ID], [8, EOS_ID, PAD_ID, PAD_ID], [9, 4, EOS_ID, PAD_ID]])
-    plain, fast = (decoder.start(src) for decoder in decoders(model))
+    plain, fast = (decoders(model)[which].start(src) for which in (0, number))
     last = torch.full((3, 1), BOS_ID)
     with torch.inference_mode():
         for step in range(90):  # beyond the room that buffers have at first
@@ -313,6 +320,14 @@ def test_two_stages_find_what_topk_finds(size, k):
     assert torch.equal(logits.gather(-1, found.tokens), expected.values)
 
 
+def test_where_it_can_be_the_decoder_in_8_bits_is_compiled():
+    """Its tests are skipped where it is not."""
+    info = Path("/proc/cpuinfo")
+    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+    if compiler and info.exists() and "avx512_vnni" in info.read_text():
+        assert native.available()
+
+
 @pytest.mark.parametrize("number", ["bf16", "int8"])
 def test_lower_precision_is_close(number, monkeypatch):
     monkeypatch.setattr("seq2seq_cli.decoding.linear._SMALL", 0)
@@ -334,6 +349,27 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
             for use_bf16 in (False, True)
         )
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", MODES)
+def test_recorded_steps_find_what_the_plain_ones_find_on_a_gpu(name):
+    """Also in a second batch, which finds the buffers and the records of the first."""
+    model = build(3).cuda()
+    recorded = RecordedDecoder(model)
+    for _ in range(2):
+        requests = requests_of(random_sources(12))
+        plain = search(PlainDecoder(model), requests, MODES[name])
+        assert best(search(recorded, requests, MODES[name])) == best(plain)
+
+
+def test_a_second_batch_ends_the_first_of_a_recorded_decoder():
+    decoder = RecordedDecoder(build(0))
+    first = decoder.start(torch.tensor([[5, EOS_ID]]))
+    decoder.start(torch.tensor([[5, EOS_ID]]))
+    with pytest.raises(AssertionError, match="another batch"):
+        first.logits(torch.tensor([[BOS_ID]]))
 
 
 def test_forced_translations_are_the_models_own():

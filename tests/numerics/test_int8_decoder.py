@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.int8_decoder import Int8Decoder, _Weights
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.states import PlainDecoder
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.decoding.states import Ensemble, PlainDecoder
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -90,7 +89,12 @@ def test_a_row_gives_the_same_bits_whatever_is_beside_it():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"norm": "post", "attention_bias": False}, {"activation": "gelu"}],
+    [
+        {},
+        {"norm": "post", "attention_bias": False, "tie_embeddings": True},
+        {"activation": "gelu", "d_model": 64, "d_ff": 128},
+        {"d_model": 20, "d_ff": 30},
+    ],
     ids=str,
 )
 def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options):
@@ -124,18 +128,41 @@ def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options):
     assert max(errors) < 0.01  # a number between two whole ones may be rounded to the other
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"d_model": 64, "d_ff": 128, "activation": "gelu"}], ids=str
+)
 @pytest.mark.parametrize("name", MODES)
-def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name):
-    for seed in range(3):
-        decoder = Int8Decoder(build(seed))
-        requests = requests_of(random_sources(15))
-        together = search(decoder, requests, MODES[name])
-        assert together == [search(decoder, [request], MODES[name])[0] for request in requests]
+def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name, options):
+    """Whatever instructions and threads the batch takes."""
+    for seed in range(2):
+        decoder = Int8Decoder(build(seed, **options))
+        requests = requests_of(random_sources(30))
+        alone = [search(decoder, [request], MODES[name])[0] for request in requests]
+        torch.set_num_threads(2)
+        try:
+            assert search(decoder, requests, MODES[name]) == alone
+        finally:
+            torch.set_num_threads(1)
 
 
-def test_what_does_not_fit_on_the_stack_is_refused():
-    with pytest.raises(UserError, match="a sentence of 100,001 tokens is too long"):
-        Int8Decoder(build(0)).start(torch.full((1, 100_001), 5))
+def test_an_ensemble_of_one_model_and_itself_is_that_model():
+    decoder = Int8Decoder(build(0))
+    requests = requests_of(random_sources(5))
+    twins = search(Ensemble([decoder, decoder]), requests, MODES["beam"])
+    for both, one in zip(twins, search(decoder, requests, MODES["beam"]), strict=True):
+        assert [found.ids for found in both] == [found.ids for found in one]
+
+
+def test_sentences_that_have_left_get_no_room():
+    decoder = Int8Decoder(build(0))
+    states = decoder.start(torch.full((8, 3), 5))
+    last = torch.full((8, 1), BOS_ID)
+    for _ in range(5):
+        states.logits(last)
+    states.keep(torch.tensor([6]))
+    for _ in range(40):
+        states.logits(last[:1])
+    assert [piece.size(2) for piece in states._past] == [8, 1]
 
 
 @pytest.mark.parametrize("size", [1, 15, 64, 1_000])
