@@ -1,6 +1,6 @@
 """Our decoder and others', one after the other, on the same weights and sentences: ratios.
 
-python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only NAME ...]
+python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only NAME ...] [--eole ...]
 
 RUN is a run folder; its weights are exported for CTranslate2 and Hugging Face. SRC is a text file.
 Every translation is forced to 20 tokens, so that all make the same number of steps. Each
@@ -10,6 +10,7 @@ measurement is a process of its own. "2 x 1" are two workers of one thread, "1 x
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ SYSTEMS = {
         "CTranslate2, int8, 2 x 1": ("ct2", "int8", 2, 1, 64, 1),
         "CTranslate2, fp32, 2 x 1": ("ct2", "float32", 2, 1, 64, 1),
         "Hugging Face, fp32, 1 x 2": ("hf", "fp32", 1, 2, 64, 1),
+        "Eole, fp32, 1 x 2": ("eole", "fp32", 1, 2, 64, 1),
     },
     "beam 5, batches of 64": {
         "ours, int8, 2 x 1": ("ours", "int8", 2, 1, 64, 5),
@@ -43,6 +45,7 @@ SYSTEMS = {
         "CTranslate2, int8, 2 x 1": ("ct2", "int8", 2, 1, 64, 5),
         "CTranslate2, fp32, 2 x 1": ("ct2", "float32", 2, 1, 64, 5),
         "Hugging Face, fp32, 1 x 2": ("hf", "fp32", 1, 2, 64, 5),
+        "Eole, fp32, 1 x 2": ("eole", "fp32", 1, 2, 64, 5),
     },
     "greedy, one sentence at a time": {
         "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 1, 1),
@@ -140,6 +143,31 @@ def measure_hf(run, lines, number, workers, threads, size, beam) -> tuple[float,
     return LENGTH * len(lines) / (time.perf_counter() - started), []
 
 
+def measure_eole(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+    """`run`: its command, its model of the same shape and our tokenizer; without its loading."""
+    import sentencepiece
+
+    command, model, tokenizer = run.split(",")
+    pieces = sentencepiece.SentencePieceProcessor(tokenizer).encode(lines, out_type=str)
+    with tempfile.TemporaryDirectory() as folder:
+        source, output = f"{folder}/source", f"{folder}/output"
+        rows = [" ".join(one) for one in sorted(pieces, key=len)]
+        Path(source).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+        options = {"model_path": model, "src": source, "output": output, "beam_size": beam}
+        options |= {"batch_size": size, "batch_type": "sents", "min_length": LENGTH}
+        options |= {"max_length": LENGTH, "compute_dtype": number}
+        flags = [part for name, value in options.items() for part in (f"-{name}", str(value))]
+        log = subprocess.run(
+            [command, "predict", *flags, "-report_time"],
+            capture_output=True, text=True, check=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        )  # fmt: skip
+    said = log.stdout + log.stderr
+    seconds = sum(map(float, re.findall(r"(?:Step 0 time|all) \(s\): ([0-9.]+)", said)))
+    (words,) = re.findall(r"pred_words_total: ([0-9.]+)", said)
+    return float(words) / seconds, []
+
+
 def latencies(calls) -> tuple[float, list[float]]:
     """Tokens per second at the median latency, and the latencies in ms."""
     times = []
@@ -151,7 +179,7 @@ def latencies(calls) -> tuple[float, list[float]]:
     return 1_000 * LENGTH / statistics.median(times), times
 
 
-MEASURES = {"ours": measure_ours, "ct2": measure_ct2, "hf": measure_hf}
+MEASURES = {"ours": measure_ours, "ct2": measure_ct2, "hf": measure_hf, "eole": measure_eole}
 
 
 def main() -> None:
@@ -161,6 +189,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=640)
     parser.add_argument("--only", nargs="*", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument(
+        "--eole", help="COMMAND,MODEL: also measure Eole with this model of its own"
+    )
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()
     lines = given.source.read_text(encoding="utf-8").splitlines()[: given.lines]
@@ -171,6 +202,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         runs = {"ours": given.run}
+        if given.eole:
+            runs["eole"] = f"{given.eole},{given.run}/tokenizer.model"
         for name, file_format in (("ct2", "ctranslate2"), ("hf", "huggingface")):
             runs[name] = f"{folder}/{name}"
             command = ["export", given.run, "--format", file_format, "--output", runs[name]]
@@ -180,9 +213,10 @@ def main() -> None:
 
 
 def compare(title: str, given: argparse.Namespace, runs: dict[str, str]) -> None:
-    found: dict[str, list[float]] = {name: [] for name in SYSTEMS[title]}
+    systems = {name: setting for name, setting in SYSTEMS[title].items() if setting[0] in runs}
+    found: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(given.rounds):
-        for name, settings in SYSTEMS[title].items():
+        for name, settings in systems.items():
             command = [sys.executable, __file__, runs[settings[0]], str(given.source)]
             output = subprocess.run(
                 [*command, "--lines", str(given.lines), "--measure", json.dumps(settings)],
