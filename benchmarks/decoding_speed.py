@@ -1,6 +1,7 @@
 """Our decoder and others', one after the other, on the same weights and sentences: ratios.
 
-python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only NAME ...] [--eole ...]
+python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only NAME ...]
+    [--eole COMMAND,MODEL]
 
 RUN is a run folder; its weights are exported for CTranslate2 and Hugging Face. SRC is a text file.
 Every translation is forced to 20 tokens, so that all make the same number of steps. Each
