@@ -179,7 +179,7 @@ INLINE void finish(const Group *g, int panel, long row, float scale, __m512i sum
 
 INLINE void multiply(const Group *g, const int rows, long row, const uint8_t *q, const float *scale)
 {
-    __m512i sums[ROWS][PANELS];
+    __m512i sums[ROWS][PANELS], done[ROWS][PANELS]; /* in registers, and in memory */
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < PANELS; p++)
             sums[r][p] = _mm512_setzero_si512();
@@ -194,9 +194,12 @@ INLINE void multiply(const Group *g, const int rows, long row, const uint8_t *q,
                 sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], _mm512_set1_epi32(quad), weights[p]);
         }
     }
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < PANELS; p++)
+            done[r][p] = sums[r][p];
     for (int p = 0; p < PANELS && p * LANES < g->outputs; p++)
         for (int r = 0; r < rows; r++)
-            finish(g, p, row + r, scale[row + r], sums[r][p]);
+            finish(g, p, row + r, scale[row + r], done[r][p]);
 }
 
 static void multiply_few(const Group *g, long rows, const uint8_t *q, const float *scale)
@@ -450,8 +453,9 @@ static void encoder_layer(Pass *p, const Layer *layer, const int32_t *starts,
 #pragma omp parallel for num_threads(p->threads) if (p->threads > 1)
     for (long r = 0; r < p->rows; r++) {
         long start = starts[sentences[r]], count = lengths[sentences[r]];
+        const float **keys = own_keys(p);
         for (long i = 0; i < count; i++)
-            own_keys(p)[i] = p->wide + (start + i) * 3 * d + d;
+            keys[i] = p->wide + (start + i) * 3 * d + d;
         attend(p, count, p->wide + r * 3 * d, r);
     }
     add_to_states(p, &layer->join, p->heads, &layer->attended);
@@ -482,9 +486,9 @@ static float *key_of(const Batch *b, long d, long layer, long row, long position
 static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
 {
     long d = p->stack->d_model;
-    const float *made = p->wide + row * 3 * d;
+    const float *made = p->wide + row * 3 * d, **keys = own_keys(p);
     for (long i = 0; i < b->length; i++)
-        own_keys(p)[i] = key_of(b, d, layer, row, i);
+        keys[i] = key_of(b, d, layer, row, i);
     memcpy(key_of(b, d, layer, row, b->length - 1), made + d, 2 * d * sizeof *made);
     attend(p, b->length, made, row);
 }
@@ -492,8 +496,9 @@ static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
 static void attend_to_source(Pass *p, long layer, const Batch *b, long row)
 {
     long d = p->stack->d_model, sentence = row / b->width, start = b->starts[sentence];
+    const float **keys = own_keys(p);
     for (long i = 0; i < b->lengths[sentence]; i++)
-        own_keys(p)[i] = b->memory + ((start + i) * p->stack->num_layers + layer) * 2 * d;
+        keys[i] = b->memory + ((start + i) * p->stack->num_layers + layer) * 2 * d;
     attend(p, b->lengths[sentence], p->wide + row * d, row);
 }
 

@@ -106,11 +106,8 @@ class RecordedStates:
         self._places_B = self._places_B[sentences_B]
         sentences = _power_of_two(len(self._places_B))
         if sentences < self._shape.sentences:
-            places = self._places_B[
-                torch.arange(sentences, device=self._places_B.device).clamp_(
-                    max=len(self._places_B) - 1
-                )
-            ]
+            missing = sentences - len(self._places_B)
+            places = torch.cat([self._places_B, self._places_B[:1].expand(missing)])
             hypotheses_W = torch.arange(self._shape.width, device=places.device)
             rows_N = (places[:, None] * self._shape.width + hypotheses_W).flatten()
             self._move(self._shape._replace(sentences=sentences), rows_N)
