@@ -63,9 +63,9 @@ class Rules:
         if full:  # nothing may forbid the end of what is full
             logits_BWV[full] = -torch.inf
             logits_BWV[full, :, EOS_ID] = ends_BW
-        for logits_WV, request in zip(logits_BWV, self._requests, strict=True):
+        for b, request in enumerate(self._requests):
             if length < len(request.prefix):
-                _force(logits_WV, request.prefix[length])
+                _force(logits_BWV[b], request.prefix[length])
 
 
 def _force(logits_WV: Tensor, token: int) -> None:
