@@ -1,12 +1,16 @@
 """Random models small enough to search everything, sentences for them, and ways to search."""
 
+from collections.abc import Iterator
+
 import torch
+from torch import Tensor
 
 from seq2seq_cli.config import ModelConfig
 from seq2seq_cli.decoding.request import Request
+from seq2seq_cli.decoding.states import Decoder
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 GREEDY = DecodingConfig()
 MODES = {
@@ -40,3 +44,33 @@ def requests_of(sources: list[list[int]], **wishes) -> list[Request]:
         Request(src, max_length=2 * len(src) + 5, number=number, **wishes)
         for number, src in enumerate(sources)
     ]
+
+
+def logits_through_all_changes(plain: Decoder, other: Decoder) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of both at each step, while hypotheses grow, are chosen anew and sentences leave.
+
+    The models have 70 tokens; what `other` adds to them is checked to be impossible.
+    """
+    src = torch.tensor([[5, 6, 7, EOS_ID], [8, EOS_ID, PAD_ID, PAD_ID], [9, 4, EOS_ID, PAD_ID]])
+    both = [decoder.start(src) for decoder in (plain, other)]
+    last = torch.full((3, 1), BOS_ID)
+    for step in range(90):  # beyond the room that buffers have at first
+        with torch.inference_mode():
+            expected, actual = (states.logits(last) for states in both)
+        yield expected, actual[..., :70]
+        assert (actual[..., 70:] == -torch.inf).all()
+        last = expected[..., 4:].argmax(dim=-1) + 4
+        if step == 2:
+            origin = torch.zeros(len(last), 3, dtype=torch.int64)
+        elif step % 3 == 0 and step > 2:
+            origin = torch.randint(0, 3, (len(last), 3))
+        else:
+            continue
+        for states in both:
+            states.reorder(origin)
+        last = last.gather(1, origin)
+        last[:, 1] = 5 + step % 7
+        if step == 12:
+            for states in both:
+                states.keep(torch.tensor([2, 0]))
+            last = last[[2, 0]]

@@ -13,12 +13,12 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.cuda_graphs import RecordedDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.linear import Number, has_int8
 from seq2seq_cli.decoding.pieces import Piece, pieces_of
-from seq2seq_cli.decoding.recorded import RecordedDecoder
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import BannedWords
 from seq2seq_cli.decoding.scoring import Forced, force

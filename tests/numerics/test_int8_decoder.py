@@ -4,7 +4,13 @@ import copy
 
 import pytest
 import torch
-from small_models import MODES, build, random_sources, requests_of
+from small_models import (
+    MODES,
+    build,
+    logits_through_all_changes,
+    random_sources,
+    requests_of,
+)
 from torch import Tensor, nn
 
 from seq2seq_cli.decoding import native
@@ -12,7 +18,7 @@ from seq2seq_cli.decoding.int8_decoder import Int8Decoder, _Weights
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Ensemble, PlainDecoder
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.text.tokenizer import BOS_ID
 
 pytestmark = pytest.mark.skipif(
     not native.available(), reason="not compiled, or a processor without AVX-512 VNNI"
@@ -99,31 +105,9 @@ def test_a_row_gives_the_same_bits_whatever_is_beside_it():
 )
 def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options):
     model = build(0, vocabulary=70, **options)
-    src = torch.tensor([[5, 6, 7, EOS_ID], [8, EOS_ID, PAD_ID, PAD_ID], [9, 4, EOS_ID, PAD_ID]])
-    plain = PlainDecoder(rounded(model)).start(src)
-    fast = Int8Decoder(model).start(src)
-    last = torch.full((3, 1), BOS_ID)
-    errors = []
-    with torch.inference_mode():
-        for step in range(90):  # beyond the room that there is at first
-            expected, actual = plain.logits(last), fast.logits(last)
-            errors.append(float((actual[..., :70] - expected).norm() / expected.norm()))
-            assert (actual[..., 70:] == -torch.inf).all()
-            last = expected[..., 4:].argmax(dim=-1) + 4
-            if step == 2:
-                origin = torch.zeros(len(last), 3, dtype=torch.int64)
-            elif step % 3 == 0 and step > 2:
-                origin = torch.randint(0, 3, (len(last), 3))
-            else:
-                continue
-            plain.reorder(origin)
-            fast.reorder(origin)
-            last = last.gather(1, origin)
-            last[:, 1] = 5 + step % 7
-            if step == 12:
-                for states in (plain, fast):
-                    states.keep(torch.tensor([2, 0]))
-                last = last[[2, 0]]
+    both = logits_through_all_changes(PlainDecoder(rounded(model)), Int8Decoder(model))
+    errors = [float((actual - expected).norm() / expected.norm()) for expected, actual in both]
+    assert len(errors) == 90
     assert sorted(errors)[len(errors) // 2] < 1e-6
     assert max(errors) < 0.01  # a number between two whole ones may be rounded to the other
 
