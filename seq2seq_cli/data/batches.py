@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from seq2seq_cli.data.store import Ids, Sentences, TokenStore
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
@@ -86,18 +85,6 @@ class Batch:
     def num_positions(self) -> int:
         """Of both sides, padding included."""
         return self.src_BS.numel() + self.labels_BT.numel()
-
-    def widen(self, positions: int) -> "Batch":
-        """With padding to at least so many positions on both sides."""
-        src_BS, tgt_in_BT, labels_BT = (
-            F.pad(ids, (0, max(0, positions - ids.size(1))), value=padding)
-            for ids, padding in (
-                (self.src_BS, PAD_ID),
-                (self.tgt_in_BT, PAD_ID),
-                (self.labels_BT, IGNORED),
-            )
-        )
-        return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
 
     def every(self, count: int, first: int) -> "Batch":
         """Every `count`-th pair from `first` on; if there is none, one without a label."""

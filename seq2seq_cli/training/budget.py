@@ -19,12 +19,13 @@ from seq2seq_cli.config import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.store import TokenStore
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import available_memory, peak_memory
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.device import choose_bf16, peak_memory
+from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import available_memory, free_memory
+from seq2seq_cli.training.memory import free_memory
 from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.update import NONE, try_batches
 from seq2seq_cli.training.workers import Workers

@@ -14,7 +14,7 @@ from torch import nn
 from seq2seq_cli.config import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.device import peak_memory
+from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin

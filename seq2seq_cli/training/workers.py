@@ -5,8 +5,7 @@ Every worker makes the same updates of the same model, each from its share of a 
 logs and saves. `processes.py` starts them.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -16,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from seq2seq_cli.config import MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.device import choose_device, num_cores
+from seq2seq_cli.machine import num_cores
+from seq2seq_cli.model.device import choose_device, use_threads
 
 Value = TypeVar("Value")
 
@@ -78,15 +78,9 @@ class Workers:
         """Until all workers are here."""
         self.summed(0.0)
 
-    @contextmanager
-    def all_threads(self) -> Iterator[None]:
+    def all_threads(self) -> AbstractContextManager[None]:
         """For work that the first worker does while the others wait."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(max(before, self._threads))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        return use_threads(max(torch.get_num_threads(), self._threads))
 
     def _reduced(self, value: float, operation: "distributed.ReduceOp.RedOpType") -> float:
         if self.count == 1:

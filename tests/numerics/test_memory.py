@@ -21,7 +21,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.budget import Shape, greatest, in_own_process, sentences_on_gpu
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import available_memory, is_out_of_memory
+from seq2seq_cli.training.memory import is_out_of_memory
 from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.update import Update, train_step
 from seq2seq_cli.training.workers import Workers
@@ -293,26 +293,3 @@ def test_memory_that_really_is_short_is_enough_for_parts():
     assert losses == pytest.approx(expected, rel=1e-5)
     assert tried[0] == 2_000
     assert max(tried[1:]) < 2_000
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_what_containers_may_use_limits_what_the_machine_has(tmp_path):
-    machine = tmp_path / "proc"
-    write(machine / "meminfo", "MemTotal: 4000 kB\nMemAvailable:    3000 kB\nHugePages_Free: 0\n")
-    write(machine / "self/cgroup", "4:memory:/a/b\n3:cpu:/\n0::/c\n")
-    assert available_memory(tmp_path) == 3000 * 1024
-    groups = tmp_path / "sys/fs/cgroup"
-    write(groups / "memory/a/memory.limit_in_bytes", "2000000\n")
-    write(groups / "memory/a/memory.usage_in_bytes", "500000\n")
-    write(groups / "memory/a/memory.stat", "cache 300000\ninactive_file 100000\n")
-    assert available_memory(tmp_path) == 1_600_000
-    write(groups / "c/memory.max", "max\n")
-    write(groups / "c/memory.current", "700000\n")
-    write(groups / "c/memory.stat", "anon 700000\n")
-    assert available_memory(tmp_path) == 1_600_000
-    write(groups / "c/memory.max", "900000\n")
-    assert available_memory(tmp_path) == 200_000

@@ -14,7 +14,7 @@ from commands import ROOT
 
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
-    "errors",
+    "errors machine",
     "option_types",
     "decoding_config run_folder safe_yaml",
     "config",
