@@ -229,8 +229,8 @@ class TrainingConfig(Section):
     )
     workers: AutoOrThousand = Field(
         "auto",
-        description="processes that share each batch; auto: one for two CPU cores where model and "
-        "batch suit that, else one; under torchrun as many as it starts",
+        description="processes that share each batch; auto: one for each CPU core where model, "
+        "batch and text are large enough for it, one on a GPU; under torchrun as many as it starts",
     )
     on_nonfinite: OnNonfinite = Field(
         "stop",

@@ -34,14 +34,13 @@ class Rehearsal:
         self.config, self.prepared, self._optimizer, _ = beginning
         self.workers = workers
         training = self.config.training
-        batch_loss = BatchLoss(
+        self._batch_loss = BatchLoss(
             self.prepared.model,
             training.label_smoothing,
             self.prepared.use_bf16,
             training.compile,
         )
-        self._watch = _Watch(self.prepared.device, batch_loss, self._optimizer)
-        self._batch_loss = workers.parallel(batch_loss)
+        self._watch = _Watch(self.prepared.device, self._batch_loss, self._optimizer)
         self._sizes = BatchSizes()
 
     @property
