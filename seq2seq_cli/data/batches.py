@@ -29,33 +29,26 @@ def plan_epoch(
 ) -> Plan:
     """Batches of pairs of like length, in random order: a pure function of its arguments.
 
-    A batch's longer side, padded, has at most `tokens_per_batch` tokens; a pair that is longer
-    alone is a batch of its own. Every pair appears once; or of `pairs` every one.
+    Pairs whose longer sides are equal come in random order, whatever their other sides: so each
+    meets others in every epoch, which is worth more than less padding. A batch's longer side,
+    padded, has at most `tokens_per_batch` tokens; a pair that is longer alone is a batch of its
+    own. Every pair appears once; or of `pairs` every one.
     """
     generator = np.random.default_rng([seed, epoch])
     if pairs is None:
         pairs = np.arange(len(src_lengths), dtype=np.int32)
+    longer_sides = np.maximum(src_lengths, tgt_lengths)
     shuffled = generator.permutation(pairs)
-    order = shuffled[_by_length(src_lengths[shuffled], tgt_lengths[shuffled])]
-    batches = _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
+    order = shuffled[np.argsort(longer_sides[shuffled], kind="stable")]
+    batches = _cut(order, longer_sides[order], tokens_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def plan_in_order(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
     """Batches of pairs of like length without chance, for evaluation: the longest come first."""
-    order = _by_length(src_lengths, tgt_lengths)[::-1].astype(np.int32)
-    return _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
-
-
-def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> npt.NDArray[np.int64]:
-    """Sort by the longer side, and within one length by how much longer it is than the other.
-
-    The second key goes up and down in turn, so that a batch that spans two lengths holds pairs of
-    like proportion. The sort is stable: ties keep the order they came in.
-    """
-    longer_side = np.maximum(src_lengths, tgt_lengths)
-    difference = src_lengths - tgt_lengths
-    return np.lexsort((np.where(longer_side % 2, difference, -difference), longer_side))
+    longer_sides = np.maximum(src_lengths, tgt_lengths)
+    order = np.lexsort((src_lengths, longer_sides))[::-1].astype(np.int32)
+    return _cut(order, longer_sides[order], tokens_per_batch)
 
 
 def _cut(order: Indices, lengths: Ids, tokens_per_batch: int) -> Plan:
