@@ -40,6 +40,39 @@ def test_numbers_are_read_as_people_write_them(tmp_path):
     assert config.training.max_grad_norm == 2.0
 
 
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ("training.max_steps=010000", "a whole number"),  # 4,096 to YAML 1.1
+        ("training.max_steps=1:40", "a whole number"),  # 100
+        ("training.max_steps=0o17", "a whole number"),  # 15 to YAML 1.2, text to YAML 1.1
+        ("training.max_steps=0b11", "a whole number"),
+        ("training.lr=1:30.5", "a number"),  # 90.5
+        ("validation.decode=no", "true or false"),
+        ("validation.decode=off", "true or false"),
+    ],
+)
+def test_what_yaml_versions_read_differently_is_text_and_refused(tmp_path, option, wanted):
+    value = option.partition("=")[2]
+    assert f"must be {wanted}, not '{value}'" in mistakes(tmp_path, MINIMAL, option)
+    section, name = option.partition("=")[0].split(".")
+    tagged = "float" if wanted == "a number" else "bool" if "true" in wanted else "int"
+    text = MINIMAL + f"{section}: {{{name}: !!{tagged} {value}}}"
+    assert f"'{value}' cannot be read as {tagged}" in mistakes(tmp_path, text)
+
+
+def test_words_and_dates_stay_text_and_digits_may_be_grouped(tmp_path):
+    words = ["010", "1:30", "no", "on", "y", "2020-01-01", "=", "0o17", "1e3x"]
+    config = load(tmp_path, MINIMAL, f"decoding.banned=[{', '.join(words)}]")
+    assert list(config.decoding.banned) == words
+    written = config_yaml(config)
+    assert load(tmp_path, written) == config
+    assert yaml.safe_load(written)["decoding"]["banned"] == words  # YAML 1.1 reads the same
+    options = ("training.max_steps=10_000", "training.warmup_steps=0x10", "training.lr=1_0.5e-4")
+    training = load(tmp_path, MINIMAL, *options).training
+    assert (training.max_steps, training.warmup_steps, training.lr) == (10_000, 16, 10.5e-4)
+
+
 def test_yaml_anchors_and_merges_are_understood(tmp_path):
     text = "data: {train: &text {src: a, tgt: b}, valid: {<<: *text, tgt: c}}"
     valid = load(tmp_path, text).data.valid
