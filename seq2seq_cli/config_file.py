@@ -16,16 +16,22 @@ from seq2seq_cli.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 
 _MOST_MISTAKES = 20  # that are named
 
+# What an override takes the place of: the other way of naming a text.
+_INSTEAD = {
+    ("data", corpus, name): others
+    for corpus in ("train", "valid")
+    for name, others in (("pairs", ("src", "tgt")), ("src", ("pairs",)), ("tgt", ("pairs",)))
+}
+
 Location = tuple[str | int, ...]
 
 
-def load_config(
-    path: Path, overrides: Sequence[str] = (), *, files_must_exist: bool = False
-) -> Config:
+def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool = False) -> Config:
     """Read a YAML file, apply `section.key=value` overrides and check the result.
 
     Raises UserError naming, for every mistake at once, the line, the option, and the nearest valid
-    name or the valid choices. With `files_must_exist` the text files are looked for too.
+    name or the valid choices. With `is_given_now` it is a user's and not a run folder's: its paths
+    may have `~` and `$HOME`, and its text files must be there.
     """
     tree, node = _read_yaml(path)
     places: dict[Location, str] = {}
@@ -33,7 +39,7 @@ def load_config(
         location = _apply_override(tree, override)
         places[location] = f"--set {override}"
     try:
-        return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
+        return Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
         mistakes: dict[Location, list[str]] = {}
         for found in error.errors():
@@ -119,9 +125,12 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
             raise UserError(
                 f"--set {short(override)}: {'.'.join(parts[:depth])} has no options of its own"
             )
-        section[part] = inner
-        section = inner
+        section[part] = dict(inner)  # one that an alias stands for stays as it is elsewhere
+        section = section[part]
     section[parts[-1]] = value
+    if value is not None and parts in _INSTEAD:
+        for other in _INSTEAD[parts]:
+            section.pop(other, None)
     return parts
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config import Corpus
 from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
@@ -20,6 +19,7 @@ from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.metrics import TextScores, score_text
 from seq2seq_cli.text.parallel import Pair, readable_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
+from seq2seq_cli.text_config import Corpus
 
 _ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
 

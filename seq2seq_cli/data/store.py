@@ -20,12 +20,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.config import Corpus
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.run_folder import sync
 from seq2seq_cli.text.parallel import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
+from seq2seq_cli.text_config import Corpus
 
 _FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
 _LINES_AT_ONCE = 10_000

@@ -9,11 +9,11 @@ from typing import NamedTuple, Self
 
 import sentencepiece
 
-from seq2seq_cli.config import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.run_folder import MEGABYTE, RunFolder, read_bytes, write_bytes
 from seq2seq_cli.text.parallel import read_pairs
+from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 

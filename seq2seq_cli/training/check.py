@@ -6,10 +6,11 @@ import statistics
 
 import torch
 
-from seq2seq_cli.config import Config, Corpus
+from seq2seq_cli.config import Config
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.text.audit import audit_text
 from seq2seq_cli.text.fingerprints import Overlap
+from seq2seq_cli.text_config import Corpus
 from seq2seq_cli.training.check_report import LongestBatches, Pace, Report, Shape
 from seq2seq_cli.training.rehearsal import Rehearsal, peak_memory_mb, rehearse
 from seq2seq_cli.training.summary import numbers, summarize

@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from seq2seq_cli.config import Config, Corpus, TokenizerConfig
+from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import config_yaml, load_config
 from seq2seq_cli.data.batches import IGNORED, Batch, make_batch, plan_epoch, plan_in_order
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
@@ -26,6 +26,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.lines import lines_to_translate, raw_lines
 from seq2seq_cli.text.parallel import read_pairs
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from seq2seq_cli.text_config import TokenizerConfig
 
 SCRIPTS = [
     "Ich möchte ein Bier, bitte!",
