@@ -25,6 +25,12 @@ _INSTEAD = {
 
 Location = tuple[str | int, ...]
 
+# Sections for which one value may stand, as that of all their options.
+_SHORT: dict[Location, tuple[str, ...]] = {
+    ("model", "layers"): ("encoder", "decoder"),
+    ("tokenizer", "normalization"): ("src", "tgt"),
+}
+
 
 def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool = False) -> Config:
     """Read a YAML file, apply `section.key=value` overrides and check the result.
@@ -117,8 +123,8 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
-        if parts[:depth] == ("model", "layers") and isinstance(inner, int):
-            inner = {"encoder": inner, "decoder": inner}
+        if parts[:depth] in _SHORT and isinstance(inner, int | str):
+            inner = dict.fromkeys(_SHORT[parts[:depth]], inner)
         elif inner is None:
             inner = {}
         elif not isinstance(inner, dict):

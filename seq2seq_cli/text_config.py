@@ -1,14 +1,35 @@
 """The sections data and tokenizer of a config: what text there is, and how it becomes ids."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from seq2seq_cli.option_types import Normalization, OnBadLine, Section, TokenizerKind
+from seq2seq_cli.option_types import (
+    AutoOrPositiveInt,
+    Normalization,
+    OnBadLine,
+    Section,
+    TokenizerKind,
+)
 from seq2seq_cli.paths import expanded
 
 PAIRS_FORMATS = (".tsv", ".jsonl")
+
+# Kinds that fall back to bytes, so that no character of any script is lost. Words and characters
+# are closed vocabularies: what training did not see becomes <unk>.
+SUBWORDS = ("bpe", "unigram")
+
+# White space, SentencePiece's sign for it, and its other tokens.
+_NO_SYMBOL = re.compile(r"[\s▁\ufdd0\ufdd1]|^(<pad>|<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$")
 
 
 def _is_given_now(info: ValidationInfo) -> bool:
@@ -83,16 +104,47 @@ class DataConfig(Section):
     )
 
 
+def _one_for_both_sides(value: Any) -> Any:
+    return value if isinstance(value, dict | Sides) else {"src": value, "tgt": value}
+
+
+class Sides(Section):
+    """`normalization: nfkc` is short for `normalization: {src: nfkc, tgt: nfkc}`."""
+
+    src: Normalization = Field("identity", description="normalization of the source")
+    tgt: Normalization = Field(
+        "identity", description="normalization of the target, which references are scored in too"
+    )
+
+
 class TokenizerConfig(Section):
     kind: TokenizerKind = Field("bpe", description="what a token is")
     vocab_size: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
         8_000, description="entries at most, for each tokenizer; fewer when the text has no more"
     )
     shared: bool = Field(True, description="one vocabulary for both sides")
-    normalization: Normalization = Field(
-        "identity",
-        description="Unicode normalization of both sides; identity: none, so that translations are "
-        "spelt as the training text is; nfkc_cf lower-cases too",
+    min_character_frequency: AutoOrPositiveInt = Field(
+        "auto",
+        description="a character that occurs less often in the training text gets no entry: bpe "
+        "and unigram spell it as bytes, char does not know it; auto: for char and word 1, else 5, "
+        "or one in a million characters where that is more (1 where that would be over 2% of a "
+        "small text)",
+    )
+    user_defined_symbols: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="text that is always one token and never changed by normalization: language "
+        "tags, placeholders; with kind word where it stands as a word",
+    )
+    split_digits: bool = Field(
+        False, description="each digit is a token of its own; for bpe and unigram"
+    )
+    normalization: Annotated[Sides, BeforeValidator(_one_for_both_sides, Normalization | Sides)] = (
+        Field(
+            Sides(),
+            description="Unicode normalization, one for both sides or one for each; identity: "
+            "none, so that translations are spelt as the training text is; nfkc_cf lower-cases too",
+        )
     )
     reuse: AnyPath | None = Field(
         None,
@@ -102,3 +154,31 @@ class TokenizerConfig(Section):
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = Field(
         1_000_000, description="lines to learn from; of more training text, a random sample"
     )
+
+    @field_validator("min_character_frequency")
+    @classmethod
+    def _of_characters(cls, frequency: int | str, info: ValidationInfo) -> int | str:
+        if info.data.get("kind") == "word" and frequency not in ("auto", 1):
+            raise ValueError("kind word has no entries for characters: leave it at auto")
+        return frequency
+
+    @field_validator("split_digits")
+    @classmethod
+    def _of_subwords(cls, split_digits: bool, info: ValidationInfo) -> bool:
+        kind = info.data.get("kind")
+        if split_digits and kind not in (None, *SUBWORDS):
+            raise ValueError(f"kind {kind} does not cut numbers: choose bpe or unigram")
+        return split_digits
+
+    @field_validator("user_defined_symbols")
+    @classmethod
+    def _can_be_symbols(cls, symbols: tuple[str, ...]) -> tuple[str, ...]:
+        for number, symbol in enumerate(symbols):
+            if symbol in symbols[:number]:
+                raise ValueError(f"{symbol!r} is there twice")
+            if not symbol or _NO_SYMBOL.search(symbol):
+                raise ValueError(
+                    f"{symbol!r} cannot be one: it is empty, holds white space or ▁, or is a token "
+                    "in any case"
+                )
+        return symbols

@@ -128,6 +128,19 @@ def test_one_depth_is_short_for_both(tmp_path):
     assert (layers.encoder, layers.decoder) == (10, 2)
 
 
+def test_one_normalization_is_short_for_both_sides(tmp_path):
+    def sides(*overrides: str, text: str = MINIMAL) -> tuple[str, str]:
+        found = load(tmp_path, text, *overrides).tokenizer.normalization
+        return found.src, found.tgt
+
+    assert sides() == ("identity", "identity")
+    assert sides("tokenizer.normalization=nfkc") == ("nfkc", "nfkc")
+    assert sides("tokenizer.normalization={src: nfkc_cf}") == ("nfkc_cf", "identity")
+    plain = MINIMAL + "tokenizer: {normalization: nfkc}"
+    assert sides("tokenizer.normalization.src=nfkc_cf", text=plain) == ("nfkc_cf", "nfkc")
+    assert sides("tokenizer.normalization.src=nfkc_cf") == ("nfkc_cf", "identity")
+
+
 def test_a_config_cannot_be_changed(tmp_path):
     with pytest.raises(ValueError, match="frozen"):
         load(tmp_path, MINIMAL).training.lr = 1.0
@@ -204,6 +217,25 @@ training:
         ),
         ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv or .jsonl file"),
         ("data: {train: {src: a}}", (), "line 1: data.train: needs src and tgt, or pairs alone"),
+        (
+            MINIMAL,
+            ("tokenizer={kind: word, min_character_frequency: 5}",),
+            "min_character_frequency: kind word has no entries for characters",
+        ),
+        (MINIMAL, ("tokenizer.min_character_frequency=0",), "must be auto or a whole number"),
+        (
+            MINIMAL,
+            ("tokenizer={kind: char, split_digits: true}",),
+            "kind char does not cut numbers",
+        ),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[x, y, x]",), "'x' is there twice"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[<s>]",), "'<s>' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[a b]",), "'a b' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=['']",), "'' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[▁]",), "'▁' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[<0x0A>]",), "'<0x0A>' cannot be one"),
+        (MINIMAL, ("tokenizer.normalization=nfd",), "must be one of nfkc, nfkc_cf, identity"),
+        (MINIMAL, ("tokenizer.normalization={src: nfd}",), "normalization.src: must be one of"),
         # What the fuzzer found
         (MINIMAL, ("training.workers=0",), "must be auto or a whole number from 1 to 1,000, not 0"),
         (
