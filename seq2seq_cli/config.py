@@ -16,7 +16,7 @@ from pydantic import (
 
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import (
-    DECODED_METRICS,
+    METRICS,
     Activation,
     AutoOrPositiveInt,
     AutoOrThousand,
@@ -189,6 +189,14 @@ class ValidationConfig(Section):
     every: PositiveInt = Field(1, description="epochs or steps between two validations")
     unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
     decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
+    ter: bool = Field(
+        False,
+        description="translation edit rate of the translations too, the lower the better; slow for "
+        "long sentences (seconds for 200 words)",
+    )
+    lowercase: bool = Field(
+        False, description="BLEU, chrF, TER and exact match without regard to capitals"
+    )
     bleu_tokenize: BleuTokenize = Field(
         "13a", description="sacrebleu's tokenization for BLEU; zh for Chinese, char for Japanese"
     )
@@ -208,8 +216,10 @@ class ValidationConfig(Section):
     @field_validator("metric")
     @classmethod
     def _metric_is_measured(cls, metric: Metric, info: ValidationInfo) -> Metric:
-        if metric in DECODED_METRICS and info.data.get("decode") is False:
+        if METRICS[metric].is_of_text and info.data.get("decode") is False:
             raise ValueError(f"{metric} needs validation.decode: true")
+        if metric == "ter" and info.data.get("ter") is False:
+            raise ValueError("ter needs validation.ter: true")
         return metric
 
 

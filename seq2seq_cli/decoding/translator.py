@@ -36,7 +36,10 @@ from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_
 
 logger = logging.getLogger(__name__)
 
-_FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
+_FREE_OF_TRAINING = (
+    "decoding.",
+    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "ter")),
+)
 
 
 class Translator:
@@ -83,7 +86,7 @@ class Translator:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(
                     f"--set {short(override)}: a trained run takes only decoding.* options and "
-                    "validation.bleu_tokenize"
+                    "validation.bleu_tokenize, lowercase and ter"
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)
