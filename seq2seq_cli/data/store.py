@@ -99,6 +99,14 @@ class Sentences:
             if ids.min() < 0 or ids.max() >= vocab_size:
                 raise ValueError("ids are not of this vocabulary")
 
+    def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """How often each id occurs."""
+        counts = np.zeros(vocab_size, np.int64)
+        for start in range(0, len(self._ids), _IDS_AT_ONCE):
+            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+            counts += np.bincount(ids, minlength=vocab_size)
+        return counts
+
     def lengths(self) -> Ids:
         """Tokens of every sentence, EOS included."""
         lengths: Ids = np.diff(self._offsets.read(0, len(self) + 1)).astype(np.int32)
