@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.run_folder import sync
@@ -118,8 +119,10 @@ class TokenStore:
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
         """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
+        weakref.finalize(self, os.close, lock(folder))
         facts = json.loads((folder / "facts.json").read_text())
         self.key = folder.name  # of the text, the tokenizers, and what is left out of them
+        self.num_bytes = size_of(folder)
         self.facts = StoreFacts(
             facts["pairs"],
             facts["too_long"],
@@ -135,13 +138,6 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.src)
-
-
-def cache_folder() -> Path:
-    """`$SEQ2SEQ_CACHE`, else `seq2seq-cli` in the user's cache folder; may be deleted any time."""
-    if given := os.environ.get("SEQ2SEQ_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
 
 
 def open_store(
@@ -178,6 +174,7 @@ def open_store(
             pairs = (pair for pair in pairs if not pair.is_empty)
         _make_store(pairs, tokenizers, folder, max_length)
         store = TokenStore(folder, tokenizers)
+        make_room()
     if len(store) == 0:
         reason = (
             f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
@@ -193,10 +190,11 @@ def _make_store(
 ) -> None:
     """Write a store whole or not at all: into a folder beside it that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=PART, dir=folder.parent))
     part.chmod(0o755)  # others may read it, as they may the text
     try:
         with (
+            in_use(part),
             _SideWriter(part, "src") as src,
             _SideWriter(part, "tgt") as tgt,
         ):

@@ -1,7 +1,9 @@
 """`seq2seq check`: every defect that stands once in a text is found, and nothing in a clean one."""
 
 import json
+import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -197,6 +199,17 @@ def test_json_has_the_numbers_of_the_page(defective: Path):
     assert [f"WARNING          {warning}" for warning in found["warnings"]] == [
         line for line in page if line.startswith("WARNING")
     ]
+
+
+def test_the_cache_is_named_with_its_size_and_its_bound(page: list[str]):
+    """Outside of run folders nothing else is written."""
+    [line] = [line for line in page if line.startswith("cache ")]
+    place = os.environ["SEQ2SEQ_CACHE"]
+    assert re.fullmatch(
+        rf"cache +{re.escape(place)}: [\d.,]+ MB of token ids of this text, [\d.,]+ MB in all, "
+        r"10,000 MB at most",
+        line,
+    )
 
 
 def test_estimates_add_up(found: dict):

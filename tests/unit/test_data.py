@@ -16,7 +16,8 @@ from seq2seq_cli.data.batches import (
     plan_epoch,
     plan_in_order,
 )
-from seq2seq_cli.data.store import TokenStore, cache_folder, open_store
+from seq2seq_cli.data.cache import cache_folder
+from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.lines import lines_to_translate
 from seq2seq_cli.text.parallel import Pair, audit_training_text, read_pairs
