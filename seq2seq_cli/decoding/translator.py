@@ -41,7 +41,10 @@ logger = logging.getLogger(__name__)
 # The threads of OpenMP do not survive a fork: the child would wait for them for ever.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
-_FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
+_FREE_OF_TRAINING = (
+    "decoding.",
+    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "ter")),
+)
 
 
 class Translator:
@@ -88,7 +91,7 @@ class Translator:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(
                     f"--set {short(override)}: a trained run takes only decoding.* options and "
-                    "validation.bleu_tokenize"
+                    "validation.bleu_tokenize, lowercase and ter"
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seq2seq_cli.config import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import (
     IGNORED,
     Epochs,
@@ -17,11 +16,13 @@ from seq2seq_cli.data.batches import (
     plan_epoch,
     plan_in_order,
 )
-from seq2seq_cli.data.store import TokenStore, cache_folder, open_store
+from seq2seq_cli.data.cache import cache_folder
+from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.lines import lines_to_translate
 from seq2seq_cli.text.parallel import Pair, audit_training_text, read_pairs
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
+from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
 
