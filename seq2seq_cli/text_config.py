@@ -105,10 +105,10 @@ class DataConfig(Section):
 
 
 def _one_for_both_sides(value: Any) -> Any:
-    return value if isinstance(value, dict | Sides) else {"src": value, "tgt": value}
+    return value if isinstance(value, dict | Normalizations) else {"src": value, "tgt": value}
 
 
-class Sides(Section):
+class Normalizations(Section):
     """`normalization: nfkc` is short for `normalization: {src: nfkc, tgt: nfkc}`."""
 
     src: Normalization = Field("identity", description="normalization of the source")
@@ -139,12 +139,12 @@ class TokenizerConfig(Section):
     split_digits: bool = Field(
         False, description="each digit is a token of its own; for bpe and unigram"
     )
-    normalization: Annotated[Sides, BeforeValidator(_one_for_both_sides, Normalization | Sides)] = (
-        Field(
-            Sides(),
-            description="Unicode normalization, one for both sides or one for each; identity: "
-            "none, so that translations are spelt as the training text is; nfkc_cf lower-cases too",
-        )
+    normalization: Annotated[
+        Normalizations, BeforeValidator(_one_for_both_sides, Normalization | Normalizations)
+    ] = Field(
+        Normalizations(),
+        description="Unicode normalization, one for both sides or one for each; identity: "
+        "none, so that translations are spelt as the training text is; nfkc_cf lower-cases too",
     )
     reuse: AnyPath | None = Field(
         None,

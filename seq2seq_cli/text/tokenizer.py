@@ -50,13 +50,14 @@ class Tokenizer:
     @classmethod
     def fit(cls, lines: Iterable[str], config: TokenizerConfig) -> Self:
         """Learn a vocabulary from lines of text as they are; the same lines give the same bytes."""
-        symbols = sorted(map(re.escape, config.user_defined_symbols), key=len, reverse=True)
-        has_symbol = re.compile("|".join(symbols)) if symbols else None
+        symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
+        pattern = f"(?:{'|'.join(map(re.escape, symbols))})"
+        has_symbol = re.compile(rf"\S*{pattern}\S*" if config.kind == "word" else pattern)
 
         def learnable() -> Iterator[str]:
             for line in lines:
                 # Symbols are entries already: there is nothing to learn of them.
-                yield _one_spaced(has_symbol.sub(" ", line) if has_symbol else line)
+                yield _one_spaced(has_symbol.sub(" ", line) if symbols else line)
 
         least = config.min_character_frequency
         if least == "auto" and config.kind not in SUBWORDS:

@@ -237,8 +237,9 @@ def test_a_symbol_is_one_token_wherever_it_stands(tmp_path, kind, normalization)
 
 
 def test_a_symbol_is_a_word_of_its_own_for_a_vocabulary_of_words(tmp_path):
-    text = ["das ist ein Haus"] * 5
+    text = ["das ist ein Haus", "vor<2de>nach"] * 5
     words = fitted(tmp_path, text, text, kind="word", user_defined_symbols=("<2de>",)).src
+    assert set(words.pieces()[4:]) == {"<2de>", *(f"▁{w}" for w in ["<2de>", *text[0].split()])}
     assert words.to_pieces("<2de> das") == ["▁<2de>", "▁das"]
     assert words.to_text(words.to_ids("<2de> das")) == "<2de> das"
 
