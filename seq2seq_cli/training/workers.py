@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed
 
-from seq2seq_cli.config import MOST_TOKENS, Config
+from seq2seq_cli.config import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import num_cores
@@ -98,10 +98,10 @@ def choose_workers(config: Config) -> int:
     if asked == "auto":
         if not is_cpu or _num_weights(config) > _EXCHANGEABLE:
             return 1
-        tokens = config.training.tokens_per_batch
-        tokens = MOST_TOKENS if tokens == "auto" else tokens
         text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
-        return max(1, min(num_cores(), tokens // _TOKENS_EACH, text // _TOKENS_EACH))
+        tokens = config.training.tokens_per_batch
+        tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if tokens == "auto" else tokens
+        return max(1, min(num_cores(), min(tokens, text) // _TOKENS_EACH))
     check_gpus(config, asked)
     return asked
 

@@ -257,7 +257,7 @@ def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(
     points = {point["step"]: point["train/skipped"] for point in points_of(tmp_path / "run")}
     assert points == {5: 0, 10: 1, 15: 0, 25: 1, 30: 0, 35: 0, 40: 0}
     first, *_, last = (point["train/loss"] for point in points_of(tmp_path / "run"))
-    assert last < 0.6 * first
+    assert last < 0.7 * first
     assert all(a.equal(b) for a, b in zip(weights[1], weights[2], strict=True))
     assert not all(a.equal(b) for a, b in zip(weights[0], weights[1], strict=True))
 
