@@ -5,6 +5,7 @@ A field's default stands here and nowhere else; its description is its documenta
 mistakes is the business of `config_file.py`.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,16 +20,13 @@ from pydantic import (
 
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import (
-    DECODED_METRICS,
     Activation,
+    AutoOrNonNegativeInt,
     AutoOrPositiveInt,
     AutoOrThousand,
-    BleuTokenize,
     DeviceName,
-    Metric,
     ModelPart,
     NonNegativeFloat,
-    NonNegativeInt,
     Normalization,
     NormPlace,
     OnBadLine,
@@ -44,10 +42,13 @@ from seq2seq_cli.option_types import (
     TokenizerKind,
     UpToThousand,
 )
+from seq2seq_cli.validation_config import ValidationConfig
 
 MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
 FEWEST_BATCHES = 50  # of an epoch that it leaves
 MOST_SKIPPED = 10  # updates in a row with `on_nonfinite: skip`
+DEFAULT_WARMUP = 1_000  # updates, or a tenth of a shorter run
+DEFAULT_MAX_STEPS = 10_000
 
 
 def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
@@ -88,6 +89,12 @@ class Corpus(Section):
     @property
     def files(self) -> tuple[Path, ...]:
         return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
+
+    @property
+    def forms(self) -> list[str]:
+        """How each of the files is read: as .gz, .tsv, .jsonl.gz or plain text."""
+        known = r"(\.tsv|\.jsonl)?(\.gz)?$" if self.pairs else r"(\.gz)?$"
+        return [found[0] for path in self.files if (found := re.search(known, path.name))]
 
 
 class DataConfig(Section):
@@ -181,9 +188,19 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    max_steps: PositiveInt = Field(10_000, description="optimizer updates at most")
     max_epochs: PositiveInt | None = Field(
         None, description="passes over the training text at most; null: no limit"
+    )
+    max_steps: PositiveInt | None = Field(
+        default_factory=lambda given: None if given.get("max_epochs") else DEFAULT_MAX_STEPS,
+        description=f"optimizer updates at most; left out: {DEFAULT_MAX_STEPS:,}, or no limit if "
+        "max_epochs is given; null: no limit",
+    )
+    max_hours: PositiveFloat | None = Field(
+        None,
+        description="hours of training at most, validations included and added up over restarts, "
+        "after which the run ends early; the learning rate is planned by max_steps and max_epochs "
+        "all the same; null: no limit",
     )
     tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
@@ -196,12 +213,14 @@ class TrainingConfig(Section):
     lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
     schedule: Schedule = Field(
         "inverse_sqrt",
-        description="of the learning rate after warm-up; cosine and linear fall to 0 at the end",
+        description="of the learning rate after warm-up; cosine and linear fall to 0 at the end; "
+        "inverse_sqrt falls as 1 / sqrt(step), and without warm-up as it would after "
+        f"{DEFAULT_WARMUP:,} updates of it",
     )
-    warmup_steps: NonNegativeInt = Field(
-        default_factory=lambda given: min(1_000, given.get("max_steps", 10_000) // 10),
-        description="updates of linear increase to lr; left out: 1,000, or a tenth of a shorter "
-        "max_steps",
+    warmup_steps: AutoOrNonNegativeInt = Field(
+        "auto",
+        description=f"updates of linear increase to lr; auto: {DEFAULT_WARMUP:,}, or a tenth of "
+        "the updates that max_steps or max_epochs leaves, if that is less; a run keeps its number",
     )
     adam_beta1: Share = Field(0.9, description="decay of the running mean of the gradient")
     adam_beta2: Share = Field(0.98, description="decay of the running mean of its square")
@@ -257,43 +276,31 @@ class TrainingConfig(Section):
         assert self.tokens_per_batch != "auto", "found before the first batch is made"
         return self.tokens_per_batch
 
+    @property
+    def warmup_updates(self) -> int:
+        """`warmup_steps` as the number that a run has."""
+        assert self.warmup_steps != "auto", "found before the first update"
+        return self.warmup_steps
+
+    @field_validator("max_steps")
+    @classmethod
+    def _has_an_end(cls, max_steps: int | None, info: ValidationInfo) -> int | None:
+        if max_steps is None and info.data.get("max_epochs", 0) is None:
+            raise ValueError("max_steps and max_epochs cannot both be null: a run needs an end")
+        return max_steps
+
     @field_validator("warmup_steps")
     @classmethod
-    def _warm_up_ends(cls, warmup_steps: int, info: ValidationInfo) -> int:
-        if warmup_steps > info.data.get("max_steps", warmup_steps):
+    def _warm_up_ends(
+        cls, warmup_steps: int | Literal["auto"], info: ValidationInfo
+    ) -> int | Literal["auto"]:
+        max_steps = info.data.get("max_steps")
+        if warmup_steps != "auto" and max_steps is not None and warmup_steps > max_steps:
             raise ValueError(
-                f"{warmup_steps} updates of warm-up are more than max_steps "
-                f"{info.data['max_steps']}: the peak rate would never be reached"
+                f"{warmup_steps} updates of warm-up are more than max_steps {max_steps}: the peak "
+                "rate would never be reached"
             )
         return warmup_steps
-
-
-class ValidationConfig(Section):
-    every: PositiveInt = Field(1, description="epochs or steps between two validations")
-    unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
-    decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
-    bleu_tokenize: BleuTokenize = Field(
-        "13a", description="sacrebleu's tokenization for BLEU; zh for Chinese, char for Japanese"
-    )
-    metric: Metric = Field(
-        default_factory=lambda given: "bleu" if given.get("decode", True) else "loss",
-        description="what makes a model the best and stops early; left out: bleu, or loss if "
-        "decode is false",
-    )
-    patience: PositiveInt | None = Field(
-        None, description="validations without a better metric before training stops; null: never"
-    )
-    keep_best: PositiveInt = Field(
-        1, description="best models kept; more than one are in best/, for translate --model STEP"
-    )
-    samples: NonNegativeInt = Field(5, description="translations shown beside their references")
-
-    @field_validator("metric")
-    @classmethod
-    def _metric_is_measured(cls, metric: Metric, info: ValidationInfo) -> Metric:
-        if metric in DECODED_METRICS and info.data.get("decode") is False:
-            raise ValueError(f"{metric} needs validation.decode: true")
-        return metric
 
 
 class Config(Section):

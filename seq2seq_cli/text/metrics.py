@@ -42,3 +42,11 @@ def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> int:
         hypothesis.split() == reference.split()
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     )
+
+
+def share_with_4_grams(references: Sequence[str], bleu_tokenize: BleuTokenize) -> float:
+    """The share of lines with at least four words: BLEU sees sequences of four in no others."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    split = BLEU(tokenize=bleu_tokenize).tokenizer
+    return sum(len(split(line).split()) >= 4 for line in references) / len(references)

@@ -51,11 +51,11 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        """TensorBoard forgets what earlier files have after `step`."""
+        """TensorBoard forgets what earlier files have from `step` on."""
         self._file = GrowingFile(_next_event_file(folder))
         self._write(
             Event(file_version="brain.Event:2"),
-            Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)),
+            Event(step=step, session_log=SessionLog(status=SessionLog.START)),
         )
 
     def sync(self) -> None:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from seq2seq_cli.evaluation import HeldOut, Scores
 from seq2seq_cli.run_folder import RunFolder, write_bytes
+from seq2seq_cli.training.checkpoint import TrainingState
 from seq2seq_cli.training.logs import EventFile, GrowingFile
 
 logger = logging.getLogger(__name__)
@@ -25,12 +26,15 @@ class Monitor:
     there twice.
     """
 
-    def __init__(self, run: RunFolder, step: int, total_steps: int) -> None:
-        _forget_after(run, step)
+    def __init__(self, run: RunFolder, state: TrainingState, total_steps: int) -> None:
+        step = state.step
+        at_step = _forget_after(run, state)
         self._log = _LogHandler(GrowingFile(run.log))
         logging.getLogger("seq2seq_cli").addHandler(self._log)
         self._metrics = GrowingFile(run.metrics)
-        self._tensorboard = EventFile(run.path, step)
+        self._tensorboard = EventFile(run.path, step if state.awaits_validation else step + 1)
+        if state.awaits_validation and at_step:
+            self._tensorboard.scalars(step, at_step)
         self._total = total_steps
         self._first_step = step
         self._started = time.monotonic()
@@ -137,19 +141,31 @@ class Silence:
     def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
 
 
-def _forget_after(run: RunFolder, step: int) -> None:
-    """Drop the points after a step, and what a crash left half-written."""
+def _forget_after(run: RunFolder, state: TrainingState) -> dict[str, float]:
+    """Drop the points after the run's step, and what a crash left half-written.
+
+    A validation that is still to come is such a point too. Returns what stays of the step itself.
+    """
+    kept: list[bytes] = []
+    at_step: dict[str, float] = {}
+    for line in run.metrics_lines():
+        step, values = _point(line)
+        is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
+        if 0 <= step < state.step or (step == state.step and not is_repeated):
+            kept.append(line)
+            at_step = values if step == state.step else at_step
     if run.metrics.exists():
-        kept = b"".join(line for line in run.metrics_lines() if 0 <= _step_of(line) <= step)
-        write_bytes(run.metrics, kept)
+        write_bytes(run.metrics, b"".join(kept))
+    return at_step
 
 
-def _step_of(line: bytes) -> int:
-    """The step of a line of metrics.jsonl; -1 for a line that is none."""
+def _point(line: bytes) -> tuple[int, dict[str, float]]:
+    """Step and numbers of a line of metrics.jsonl; step -1 for a line that is none."""
     try:
-        return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return -1
+        point = json.loads(line) if line.endswith(b"\n") else {}
+        return int(point.pop("step")), point
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return -1, {}
 
 
 def _cell(text: str) -> str:

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
     "errors",
     "option_types",
-    "decoding_config run_folder safe_yaml",
+    "decoding_config validation_config run_folder safe_yaml",
     "config",
     "config_file text",
     "data model",
