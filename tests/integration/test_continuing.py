@@ -342,6 +342,67 @@ def _pieces(run: Path) -> list[str]:
     return Tokenizer.load(run / "src.model").pieces()
 
 
+def test_its_vocabulary_comes_with_it_unless_another_is_asked_for(config, whole, seq2seq, tmp_path):
+    """Also if the run goes on, with and without --from, and by configs that leave it out."""
+    settings = yaml.safe_load(config.read_text())
+    settings["data"]["train"] = write_pairs(tmp_path, "train", number_pairs(300, seed=3))
+    settings["tokenizer"] = {"shared": False}
+    settings["training"]["max_steps"] = 8
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    train = ("train", config, "--run-dir", run)
+    result = seq2seq(*train, "--from", whole)
+    assert result.exit_code == 0, result.stderr
+    assert f"--from {whole}: with its vocabulary" in result.stderr
+    assert "learning the vocabulary" not in result.stderr
+    for name in ("src.model", "tgt.model"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+    saved = yaml.safe_load((run / "config.yaml").read_text())["tokenizer"]
+    assert (saved["kind"], saved["reuse"]) == ("word", str(whole))
+    assert seq2seq(*train, *option("max_steps", 9), "--from", whole).exit_code == 0
+    assert seq2seq(*train, *option("max_steps", 10)).exit_code == 0
+    result = seq2seq(*train, *option("max_steps", 11), "--set", "tokenizer.reuse=null")
+    assert result.exit_code == 2
+    assert "tokenizer.reuse: " in result.stderr
+    other = ("--run-dir", tmp_path / "other", "--set", "tokenizer.kind=char", "--from", whole)
+    result = seq2seq("train", config, *other)
+    assert "not with its vocabulary, as the config has tokenizer.kind: char" in result.stderr
+    assert "learning the vocabulary (char)" in result.stderr
+
+
+def test_a_start_that_is_no_run_is_said_before_the_text_is_read(config, seq2seq, tmp_path):
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", tmp_path / "no")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [f"error: there is no run folder {tmp_path / 'no'}"]
+
+
+def test_the_same_text_elsewhere_is_no_change(config, whole, seq2seq, tmp_path, monkeypatch):
+    """By other names, and relative to another folder."""
+    settings = yaml.safe_load(config.read_text())
+    for name in ("train", "valid"):
+        for side in ("src", "tgt"):
+            moved = tmp_path / f"{name}.v2.{side}"
+            shutil.copy(settings["data"][name][side], moved)
+            settings["data"][name][side] = moved.name
+    run = begun(config, tmp_path / "run", 13)
+    elsewhere = write_config(tmp_path, settings)
+    monkeypatch.chdir(tmp_path)
+    result = seq2seq("train", elsewhere.name, "--run-dir", "run")
+    assert result.exit_code == 0, result.stderr
+    assert "a new epoch" not in result.stderr
+    must_be_equal(run, whole)
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["data"]["train"] == {
+        "src": "train.v2.src",
+        "tgt": "train.v2.tgt",
+        "pairs": None,
+    }
+    with Path("train.v2.src").open("a") as file:
+        file.write("1\n")
+    with Path("train.v2.tgt").open("a") as file:
+        file.write("one\n")
+    longer = ("train", elsewhere.name, "--run-dir", "run", *option("max_steps", 30))
+    assert "the text of data.train changed" in seq2seq(*longer).stderr
+
+
 def test_another_shape_is_no_start(config, whole, seq2seq, tmp_path):
     other = ("--set", "model.d_ff=32", "--from", whole)
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *other)
