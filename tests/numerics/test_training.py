@@ -111,6 +111,24 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy_on_all_logits(
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("std", [10, 50, 200, 2_000])
+def test_the_loss_of_a_model_that_diverged_is_that_of_cross_entropy_too(smoothing, std):
+    """Where the label's probability is far below the smallest number: of each row, and of few."""
+    torch.manual_seed(5)
+    projection = torch.randn(40, 16) / 4
+    labels = torch.randint(40, (90,))
+    for num_wrong in (90, 3):
+        states = torch.randn(90, 16)
+        states[:num_wrong] *= std
+        loss = sequence_loss(states, projection, labels, smoothing)
+        plain = functional.cross_entropy(
+            states @ projection.T, labels, reduction="sum", label_smoothing=smoothing
+        )
+        assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
+        assert loss.item() > 0
+
+
 def test_the_loss_of_nothing_but_padding_is_zero_and_so_are_its_gradients():
     states = torch.randn(3, 4, requires_grad=True)
     projection = torch.randn(5, 4, requires_grad=True)
