@@ -3,24 +3,28 @@
 B sentences, T target positions, R rows of them, V target vocabulary.
 """
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config import Corpus
-from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
+from seq2seq_cli.config import Corpus, DataConfig
+from seq2seq_cli.data.batches import IGNORED, Indices, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.layout import Packed
-from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.metrics import TextScores, score_text
 from seq2seq_cli.text.parallel import Pair, readable_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
 
+logger = logging.getLogger(__name__)
+
+_LONGEST = 8  # times data.max_length; the memory of a pair grows with the square of its tokens
 _ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
 
 
@@ -30,12 +34,36 @@ class HeldOut:
 
     pairs: list[Pair]
     store: TokenStore
+    scored: Indices  # of the pairs that are not too long to be scored under the model
+
+    @property
+    def num_too_long(self) -> int:
+        return len(self.pairs) - len(self.scored)
 
 
-def read_held_out(corpus: Corpus, tokenizers: Tokenizers, on_bad_line: OnBadLine) -> HeldOut:
-    """Raises UserError when a file cannot be read or holds no line."""
-    pairs = list(readable_pairs(corpus, on_bad_line))
-    return HeldOut(pairs, open_store(corpus, tokenizers, on_bad_line))
+def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
+    """The pairs of a corpus and their ids; a warning counts those too long for the loss.
+
+    Raises UserError when a file cannot be read, holds no line, or none that is short enough.
+    """
+    pairs = list(readable_pairs(corpus, data.on_bad_line))
+    store = open_store(corpus, tokenizers, data.on_bad_line)
+    limit = _LONGEST * data.max_length
+    num_tokens = np.maximum(store.src.lengths(), store.tgt.lengths()) - 1  # without EOS
+    is_scored = num_tokens <= limit
+    names = " and ".join(map(str, corpus.files))
+    if not is_scored.any():
+        raise UserError(
+            f"no pairs to score in {names}: all have more than {limit:,} tokens, {_LONGEST} times "
+            "data.max_length"
+        )
+    if not is_scored.all():
+        logger.warning(
+            f"{names}: {(~is_scored).sum():,} of {len(pairs):,} pairs have more than {limit:,} "
+            f"tokens, {_LONGEST} times data.max_length, and are left out of loss, perplexity and "
+            f"accuracy (the first is pair {is_scored.argmin() + 1:,})"
+        )
+    return HeldOut(pairs, store, is_scored.nonzero()[0].astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -46,6 +74,7 @@ class Scores:
     accuracy: float  # percent of target tokens that are the likeliest after their prefix
     num_tokens: int
     num_lines: int
+    num_too_long: int  # lines that loss, accuracy and num_tokens leave out
     text: TextScores | None = None
     hypotheses: tuple[str, ...] = ()
 
@@ -74,9 +103,13 @@ class Scores:
         }
         if self.text is not None:
             units |= {"bleu": self.text.bleu_signature, "chrf": self.text.chrf_signature}
-        return "\n".join(
+        rows = [
             f"{name:<12} {value:>9.4f}  {units[name]}" for name, value in self.metrics().items()
-        )
+        ]
+        if self.num_too_long:
+            what = "lines that loss, perplexity and accuracy leave out"
+            rows.append(f"{'too_long':<12} {self.num_too_long:>9,}  {what}")
+        return "\n".join(rows)
 
     def report(self) -> dict[str, Any]:
         """What `eval --json` prints."""
@@ -88,7 +121,11 @@ class Scores:
             if self.text is not None
             else {}
         )
-        counts = {"num_lines": self.num_lines, "num_tokens": self.num_tokens}
+        counts = {
+            "num_lines": self.num_lines,
+            "num_tokens": self.num_tokens,
+            "num_too_long": self.num_too_long,
+        }
         return {**self.metrics(), **counts, **signatures}
 
 
@@ -105,7 +142,7 @@ def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bo
             if not path.is_file():  # nor a device, which a foreign config may name
                 raise UserError(f"the run's validation text {path} is not there: give --src, --ref")
         corpus = data.valid
-    held_out = read_held_out(corpus, translator.tokenizers, data.on_bad_line)
+    held_out = read_held_out(corpus, translator.tokenizers, data)
     return evaluate(translator, held_out, decode=decode)
 
 
@@ -115,7 +152,7 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
     was_training = model.training
     model.eval()
     try:
-        loss, correct, num_tokens = _score_references(translator, held_out.store)
+        loss, correct, num_tokens = _score_references(translator, held_out)
         hypotheses = translator.translate([p.src for p in held_out.pairs]) if decode else []
     finally:
         model.train(was_training)
@@ -126,22 +163,24 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
         accuracy=100 * correct / num_tokens,
         num_tokens=num_tokens,
         num_lines=len(held_out.pairs),
+        num_too_long=held_out.num_too_long,
         text=score_text(hypotheses, references, bleu_tokenize) if decode else None,
         hypotheses=tuple(hypotheses),
     )
 
 
 @torch.inference_mode()
-def _score_references(translator: Translator, store: TokenStore) -> tuple[float, int, int]:
+def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float, int, int]:
     """Summed loss in nats, tokens predicted right, tokens."""
     loss, correct, num_tokens = 0.0, 0, 0
+    store, scored = held_out.store, held_out.scored
     plan = plan_in_order(
-        store.src.lengths(),
-        store.tgt.lengths(),
+        store.src.lengths()[scored],
+        store.tgt.lengths()[scored],
         translator.config.training.batch_budget,
     )
-    for indices in plan:
-        batch = make_batch(store, indices).to(translator.model.device)
+    for places in plan:
+        batch = make_batch(store, scored[places]).to(translator.model.device)
         states_BTD, layout = translator.model.teacher_forced_states(
             batch.src_BS, batch.tgt_in_BT, Packed
         )

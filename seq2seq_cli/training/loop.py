@@ -15,9 +15,11 @@ from seq2seq_cli.config import Config, TrainingConfig
 from seq2seq_cli.data.batches import Batch, Epochs
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.evaluation import evaluate
+from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.allocator import keep_freed_memory
+from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import Tokenizers
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin
 from seq2seq_cli.training.checkpoint import TrainingState, Window
@@ -63,7 +65,7 @@ def train(
             raise
         raise UserError(
             "out of memory, and not for the size of a batch: make the model smaller (model.layers, "
-            "d_model, d_ff), or lower decoding.tokens_per_batch if it happened in a validation"
+            "d_model, d_ff)"
         ) from None
     finally:
         gc.unfreeze()  # what `begin` froze
@@ -213,9 +215,8 @@ def validate(
     """Score; whether the model is one of those to keep. The first worker tells the others."""
     validation, held_out, score, loss = config.validation, prepared.valid, math.nan, math.nan
     if held_out is not None:
-        translator = Translator(prepared.model, prepared.tokenizers, config)
         with workers.all_threads():
-            scores = evaluate(translator, held_out, decode=validation.decode)
+            scores = scores_of(prepared.model, prepared.tokenizers, config, held_out, state.step)
         score, loss = scores.metrics()[validation.metric], scores.loss
     score, loss = workers.of_the_first((score, loss))
     is_kept = note_score(state, score, loss, config)
@@ -225,6 +226,25 @@ def validate(
         if scores.hypotheses and validation.samples:
             monitor.samples(state.step, held_out, scores, validation.samples)
     return is_kept
+
+
+def scores_of(
+    model: Transformer, tokenizers: Tokenizers, config: Config, held_out: HeldOut, step: int
+) -> Scores:
+    """Of the model of this step. Raises UserError if memory does not suffice."""
+    translator = Translator(model, tokenizers, config)
+    try:
+        return evaluate(translator, held_out, decode=config.validation.decode)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        facts = held_out.store.facts
+        raise UserError(
+            f"step {step:,}: out of memory in the validation, whose longest lines have "
+            f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
+            "decoding.tokens_per_batch, which may change in a run; the last checkpoint stands, and "
+            "the same command continues"
+        ) from None
 
 
 def is_finished(config: Config, state: TrainingState, total_steps: int) -> bool:

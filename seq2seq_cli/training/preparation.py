@@ -73,7 +73,7 @@ def prepare(
         tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
     train = open_store(data.train, tokenizers, data.on_bad_line, data.max_length)
     if reads_text and data.valid is not None:
-        valid = read_held_out(data.valid, tokenizers, data.on_bad_line)
+        valid = read_held_out(data.valid, tokenizers, data)
         config = settle_metric(config, valid)
     config = settle_budget(config, tokenizers, train, device, num_workers)
     training = config.training

@@ -45,6 +45,7 @@ def numbers(
     if prepared.valid is not None and valid_audit is not None:
         valid = {
             **asdict(prepared.valid.store.facts),
+            "too_long": prepared.valid.num_too_long,
             "unreadable": valid_audit.bad,
             "empty": valid_audit.empty,
             "sources_in_training_text": valid_audit.overlap,
@@ -95,6 +96,7 @@ def _held_out_text(valid: HeldOut, audit: Audit) -> str:
     text = f"{len(valid.pairs):,} pairs"
     text += f", {audit.bad:,} unreadable left out" if audit.bad else ""
     text += f", {audit.empty:,} with an empty side" if audit.empty else ""
+    text += f", {valid.num_too_long:,} too long for the loss" if valid.num_too_long else ""
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
     if audit.overlap:
