@@ -102,7 +102,7 @@ def train_to_the_end(
             saver = Saver(run, config, prepared.model, optimizer, monitor.sync, state.step)
             logger.info("%s", summarize(config, prepared, total_steps, workers.count))
             logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
-        monitor.config(run.config.read_text(encoding="utf-8"))
+        monitor.config(config)
         clock = Clock(state.seconds)
         while not is_finished(config, state, total_steps):
             if not state.awaits_validation:

@@ -11,6 +11,8 @@ from typing import Self
 
 from tqdm import tqdm
 
+from seq2seq_cli.config import Config
+from seq2seq_cli.config_file import config_yaml, flatten, yaml_text
 from seq2seq_cli.evaluation import HeldOut, Scores
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.training.checkpoint import TrainingState
@@ -66,9 +68,16 @@ class Monitor:
         self._metrics.sync()
         self._tensorboard.sync()
 
-    def config(self, yaml_text: str) -> None:
-        """Show the resolved config in TensorBoard."""
-        self._tensorboard.text(0, "config", _as_code(yaml_text))
+    def config(self, config: Config) -> None:
+        """Show the resolved config in TensorBoard, and let it compare runs by their options."""
+        self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
+        self._tensorboard.options(
+            {
+                name: float(value) if type(value) in (int, float) else yaml_text(value)
+                for name, value in flatten(config).items()
+                if value is not None
+            }
+        )
 
     def advance(self) -> None:
         """One update is done."""
@@ -88,6 +97,9 @@ class Monitor:
 
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
         self._record(step, {f"valid/{name}": value for name, value in scores.metrics().items()})
+        if is_best:  # the tab HParams shows the last value of each name
+            best = {f"best/{name}": value for name, value in scores.metrics().items()}
+            self._tensorboard.scalars(step, best)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
@@ -130,7 +142,7 @@ class Silence:
 
     def sync(self) -> None: ...
 
-    def config(self, yaml_text: str) -> None: ...
+    def config(self, config: Config) -> None: ...
 
     def advance(self) -> None: ...
 
