@@ -167,7 +167,11 @@ class ModelConfig(Section):
         "pre", description="LayerNorm before each sub-layer, or after it as in the 2017 paper"
     )
     attention_bias: bool = Field(True, description="biases in the attention projections")
-    embedding_scale: bool = Field(True, description="embeddings times sqrt(d_model)")
+    embedding_scale: bool = Field(
+        True,
+        description="embeddings times sqrt(d_model), and begin smaller by that; false: they learn "
+        "more slowly",
+    )
     tie_embeddings: bool = Field(
         True,
         description="the output projection is the target embedding, and with a shared vocabulary "

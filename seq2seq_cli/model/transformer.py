@@ -80,10 +80,19 @@ class Transformer(nn.Module):
         self.projection = nn.Linear(d_model, tgt_vocab, bias=False)
         if config.tie_embeddings:
             self.projection.weight = self.tgt_embedding.weight
-        self._initialize(d_model**-0.5 if config.embedding_scale or config.tie_embeddings else 1.0)
+        self._initialize(d_model**-0.5 if config.embedding_scale else 1.0)
+        if config.tie_embeddings and not config.embedding_scale:
+            last_layer = self.decoder[-1]
+            assert isinstance(last_layer, DecoderLayer)
+            last_norm = self.decoder_norm if ends_normed else last_layer.add_transformed.norm
+            nn.init.constant_(last_norm.weight, d_model**-0.5)  # type: ignore[arg-type]
 
     def _initialize(self, embedding_std: float) -> None:
-        """Glorot for matrices; embeddings such that inputs and first logits have unit variance."""
+        """Glorot for matrices; embeddings such that a token's vector has unit variance.
+
+        So have the first logits, as the last norm is smaller where embeddings that are not scaled
+        are the projection too.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

@@ -139,6 +139,23 @@ def test_layers_may_differ_in_number():
 @pytest.mark.parametrize(
     ("norm", "scaled", "tied"), list(product(["pre", "post"], [True, False], [True, False]))
 )
+def test_tokens_begin_as_large_as_positions_and_logits_at_unit_variance(norm, scaled, tied):
+    """Otherwise the model sees where a token stands, and hardly which."""
+    torch.manual_seed(1)
+    options = TINY | {"d_model": 64, "norm": norm, "embedding_scale": scaled}
+    config = ModelConfig.model_validate(options | {"tie_embeddings": tied})
+    model = Transformer(config, 500, 500, True, PAD)
+    for embedding in (model.src_embedding, model.tgt_embedding):
+        vectors = embedding.weight[PAD + 1 :] * model.scale
+        assert vectors.std().item() == pytest.approx(1, abs=0.02)
+    ids = torch.randint(4, 500, (20, 12))
+    expected = 1 if tied else (2 * 64 / (64 + 500)) ** 0.5  # that of Glorot's weights
+    assert model(ids, ids).std().item() == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "scaled", "tied"), list(product(["pre", "post"], [True, False], [True, False]))
+)
 def test_the_first_loss_is_near_that_of_a_guess(norm, scaled, tied):
     torch.manual_seed(1)
     options = TINY | {"d_model": 64, "norm": norm, "embedding_scale": scaled}
