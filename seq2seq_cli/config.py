@@ -242,8 +242,9 @@ class TrainingConfig(Section):
     device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Precision = Field(
         "auto",
-        description="of the matrix products; auto: bf16 where the processor or GPU has "
-        "fast instructions for it, else fp32",
+        description="of matrix products and of what the layers hand on: the residual stream, and "
+        "the probabilities that gradients are made of; parameters, optimizer and evaluation are "
+        "fp32; auto: bf16 where the processor or GPU has fast instructions for it, else fp32",
     )
     compile: bool = Field(
         False,
