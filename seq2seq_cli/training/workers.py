@@ -99,9 +99,9 @@ def choose_workers(config: Config) -> int:
         if not is_cpu or _num_weights(config) > _EXCHANGEABLE:
             return 1
         text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
-        tokens = config.training.tokens_per_batch
-        tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if tokens == "auto" else tokens
-        return max(1, min(num_cores(), min(tokens, text) // _TOKENS_EACH))
+        budget = config.training.tokens_per_batch
+        tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
+        return max(1, min(num_cores(), tokens // _TOKENS_EACH, text // _TOKENS_EACH))
     check_gpus(config, asked)
     return asked
 
