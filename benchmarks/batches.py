@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-HEADER = """| config | plan | seed | epochs | loss | BLEU | exact match | padding | tokens/s | CPU s |
+HEADER = """| config | plan | seed | epochs | loss | BLEU | exact | padding | tokens/s | CPU s |
 |---|---|---:|---:|---:|---:|---:|---:|---:|---:|"""
 
 Order = Callable[..., np.ndarray]  # of the pairs, from source lengths, target lengths, generator
