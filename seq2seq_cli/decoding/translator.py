@@ -13,7 +13,6 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding import native
-from seq2seq_cli.decoding.cuda_graphs import RecordedDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
@@ -93,8 +92,7 @@ class Translator:
         load_weights(model, weights)
         model = model.to(choose_device(device)).eval()
         number = _number(config, model, exact)
-        decoder = make_decoder(model, number, cuda_graphs=config.decoding.cuda_graphs)
-        return cls(model, tokenizers, config, decoder)
+        return cls(model, tokenizers, config, make_decoder(model, number))
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translation of every line; of an empty one, an empty one.
@@ -234,16 +232,15 @@ class Translator:
         ]
 
 
-def make_decoder(model: Transformer, number: Number, *, cuda_graphs: bool = False) -> Decoder:
-    """On a CPU a fast twin of the model; on a GPU the model, or its recorded steps."""
+def make_decoder(model: Transformer, number: Number) -> Decoder:
+    """On a CPU a fast twin of the model; on a GPU the model itself."""
     if model.device.type == "cpu":
         if number == "int8" and native.available():
             return Int8Decoder(model)
         return FastDecoder(model, number)
     if number == "int8":
         raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
-    on_gpu = RecordedDecoder if cuda_graphs else PlainDecoder
-    return on_gpu(model, use_bf16=number == "bf16")
+    return PlainDecoder(model, use_bf16=number == "bf16")
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:

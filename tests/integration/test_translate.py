@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,16 @@ def translator(trained) -> Translator:
 def test_the_python_api_is_the_command(trained, seq2seq):
     assert Translator.load(str(trained)).translate(["1 2", "", "3"]) == ["one two", "", "three"]
     assert seq2seq("translate", trained, "1 2", "", "3").stdout == "one two\n\nthree\n"
+
+
+def test_a_run_of_an_earlier_version_names_an_option_that_is_gone(trained, seq2seq, tmp_path):
+    """Only its default may stand there: what nobody reads must not be asked for."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = (run / "config.yaml").read_text()
+    for value, exit_code in (("false", 0), ("true", 2)):
+        earlier = config.replace("decoding:\n", f"decoding:\n  cuda_graphs: {value}\n")
+        (run / "config.yaml").write_text(earlier)
+        assert seq2seq("translate", run, "1 2").exit_code == exit_code
 
 
 def test_nbest_lists_and_scores(trained, seq2seq):

@@ -19,7 +19,6 @@ from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
-from seq2seq_cli.decoding.cuda_graphs import RecordedDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
 from seq2seq_cli.decoding.request import Hypothesis, Request
 from seq2seq_cli.decoding.rules import NEVER_OUTPUT, BannedWords
@@ -51,7 +50,7 @@ def best(found: list[list[Hypothesis]]) -> list[list[int]]:
 
 
 def decoders(model: Transformer) -> list[Decoder]:
-    return [PlainDecoder(model), FastDecoder(model, "fp32"), RecordedDecoder(model)]
+    return [PlainDecoder(model), FastDecoder(model, "fp32")]
 
 
 def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
@@ -93,20 +92,17 @@ def test_a_batch_is_its_sentences_one_by_one(name):
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"activation": "gelu"}], ids=str)
-def test_the_other_decoders_find_what_the_plain_one_finds(name, options):
+def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
     model = build(3, **options)
     requests = requests_of(random_sources(12))
-    plain, *others = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
-    for other in others:
-        for ours, theirs in zip(other, plain, strict=True):
-            assert [one.ids for one in ours] == [one.ids for one in theirs]
+    plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert [one.ids for one in ours] == [one.ids for one in theirs]
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["fast", "recorded"])
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
-def test_other_decoders_logits_are_the_models_through_all_changes(options, number):
-    plain, *others = decoders(build(0, vocabulary=70, **options))
-    for expected, actual in logits_through_all_changes(plain, others[number]):
+def test_the_fast_decoders_logits_are_the_models_through_all_changes(options):
+    for expected, actual in logits_through_all_changes(*decoders(build(0, 70, **options))):
         torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -335,27 +331,6 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
             for use_bf16 in (False, True)
         )
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", MODES)
-def test_recorded_steps_find_what_the_plain_ones_find_on_a_gpu(name):
-    """Also in a second batch, which finds the buffers and the records of the first."""
-    model = build(3).cuda()
-    recorded = RecordedDecoder(model)
-    for _ in range(2):
-        requests = requests_of(random_sources(12))
-        plain = search(PlainDecoder(model), requests, MODES[name])
-        assert best(search(recorded, requests, MODES[name])) == best(plain)
-
-
-def test_a_second_batch_ends_the_first_of_a_recorded_decoder():
-    decoder = RecordedDecoder(build(0))
-    first = decoder.start(torch.tensor([[5, EOS_ID]]))
-    decoder.start(torch.tensor([[5, EOS_ID]]))
-    with pytest.raises(AssertionError, match="another batch"):
-        first.logits(torch.tensor([[BOS_ID]]))
 
 
 def test_forced_translations_are_the_models_own():
