@@ -182,12 +182,14 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
 
 
 def _check_files(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
+    from seq2seq_cli.text.lines import is_one_file
+
     if sentences and source:
         raise UserError("give sentences or --input, not both")
     if not sentences and source is None and output and is_terminal(sys.stdin):
         raise UserError("--output needs sentences or --input")
-    if source and output and source.exists() and output.exists() and output.samefile(source):
-        raise UserError(f"--output {output} is the input file")
+    if not sentences and is_one_file(source, output):
+        raise UserError(f"the output, {output or 'standard output'}, is the input file")
 
 
 def _search_options(
@@ -229,7 +231,7 @@ def _converse(job: "Job") -> None:
     """Ask, translate, print, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    translate_line = job.start()
+    translate_lines = job.start()
     prompt = "> "
     for number in itertools.count():
         if not is_terminal(sys.stdout):  # a redirected output gets results only
@@ -239,5 +241,6 @@ def _converse(job: "Job") -> None:
         except EOFError:
             typer.echo(err=True)
             return
-        for output in translate_line(number, [line])[0]:
+        (outputs,) = translate_lines(number, [job.sentence(number, line)])
+        for output in outputs:
             typer.echo(output)

@@ -261,6 +261,11 @@ def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
     refused = seq2seq("score", trained, *options)
     assert refused.exit_code == 2
     assert "number 7, but the source has 2 lines" in refused.stderr
+    for number in ("²", "٣", "-1", ""):  # digits to Python, which do not all make a number
+        (tmp_path / "nbest").write_text(f"{number} ||| three\n")
+        refused = seq2seq("score", trained, *options)
+        assert refused.exit_code == 2
+        assert "line 1: not of the form" in refused.stderr
 
 
 def test_what_decoding_options_exclude(trained, seq2seq, tmp_path: Path):

@@ -1,8 +1,12 @@
 import itertools
 import math
 import shutil
+import sys
 import sysconfig
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, MethodType
 
 import pytest
 import torch
@@ -28,6 +32,7 @@ from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer
 
@@ -104,6 +109,48 @@ def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
 def test_the_fast_decoders_logits_are_the_models_through_all_changes(options):
     for expected, actual in logits_through_all_changes(*decoders(build(0, 70, **options))):
         torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
+
+
+class StoppedCall(threading.Thread):
+    """A call in a thread of its own that waits at a line of the function, if it comes there."""
+
+    def __init__(self, function: MethodType, argument: int, line: int) -> None:
+        super().__init__()
+        self._function, self._argument, self._lines_left = function, argument, line
+        self.has_stopped, self.may_go_on = threading.Event(), threading.Event()
+        self.result: torch.Tensor | None = None
+        self.start()
+        self.has_stopped.wait()
+
+    def run(self) -> None:
+        sys.settrace(self._trace)
+        try:
+            self.result = self._function(self._argument)
+        finally:
+            self.has_stopped.set()
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Callable | None:
+        if frame.f_code is not self._function.__code__:
+            return None
+        if event == "line":
+            self._lines_left -= 1
+            if self._lines_left == 0:
+                self.has_stopped.set()
+                self.may_go_on.wait()
+        return self._trace
+
+
+def test_threads_may_share_a_decoder():
+    """Whatever the lines at which one thread waits while another one looks up a position."""
+    for lines in itertools.product(range(1, 7), repeat=2):
+        signal = FastDecoder(build(0), "fp32").signal
+        calls = [StoppedCall(signal, *at) for at in zip((40, 1_000), lines, strict=True)]
+        for call in calls:
+            call.may_go_on.set()
+            call.join()
+        for call, position in zip(calls, (40, 1_000), strict=True):
+            expected = sinusoidal_positions(position, position + 1, 16)[0]
+            assert call.result is not None and torch.equal(call.result, expected)
 
 
 def all_translations(model: Transformer, src: list[int], max_length: int) -> dict:
