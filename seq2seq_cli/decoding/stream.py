@@ -18,7 +18,6 @@ from typing import Literal
 import torch
 
 from seq2seq_cli.decoding.joining import Wanted
-from seq2seq_cli.decoding.states import Ensemble
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -61,7 +60,7 @@ class Job:
             Translator.load(run_dir, self.device, self.overrides, which=self.which)
             for run_dir in self.run_dirs
         ]
-        translator = translators[0] if len(translators) == 1 else _together(translators)
+        translator = translators[0] if len(translators) == 1 else Translator.ensemble(translators)
         wanted = Wanted(self.log_probs, self.align)
         write = WRITERS[self.output_format]
 
@@ -169,18 +168,6 @@ def _translate_in_process(first_number: int, sentences: list[Sentence]) -> list[
     if isinstance(_translate_lines, UserError):
         raise _translate_lines
     return _translate_lines(first_number, sentences)
-
-
-def _together(translators: Sequence[Translator]) -> Translator:
-    """One that searches with the mean of all models' probabilities."""
-    first = translators[0]
-    for other in translators[1:]:
-        if other.tokenizers.tgt.model != first.tokenizers.tgt.model or (
-            other.tokenizers.src.model != first.tokenizers.src.model
-        ):
-            raise UserError("the runs of an ensemble must have the same vocabulary")
-    decoder = Ensemble([translator.decoder for translator in translators])
-    return Translator(first.model, first.tokenizers, first.config, decoder)
 
 
 def _numbered(chunks: Iterable[list[Sentence]]) -> Chunks:

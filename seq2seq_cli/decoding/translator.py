@@ -1,10 +1,11 @@
 """Lines of text to lines of text: one line in is one line out, in order, always."""
 
+import functools
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import BannedWords
 from seq2seq_cli.decoding.scoring import Forced, force
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.states import Decoder, PlainDecoder
+from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError, short
@@ -52,12 +53,20 @@ class Translator:
         tokenizers: Tokenizers,
         config: Config,
         decoder: Decoder | None = None,
+        *,
+        number: Number = "fp32",
+        others: Sequence[Transformer] = (),
     ) -> None:
-        """`decoder`: what searches use; the model itself in fp32 where it is left out."""
+        """`others` are those of an ensemble with `model`; `number` is what searches multiply in.
+
+        `decoder`: one that has been made of all these models; left out, it is made now.
+        """
         self.model = model
+        self.models = (model, *others)
         self.tokenizers = tokenizers
         self.config = config
-        self.decoder = decoder or make_decoder(model, "fp32")
+        self.number = number
+        self.decoder = decoder or _decoder_of(self.models, number)
         banned = config.decoding.banned
         self._banned = BannedWords(banned, tokenizers.tgt) if banned else None
 
@@ -76,6 +85,8 @@ class Translator:
         `exact`: fp32 where `decoding.precision` is auto. Raises UserError saying which file is
         missing, damaged or does not fit.
         """
+        if isinstance(overrides, str):
+            raise TypeError("overrides is a list of key=value; a single one is [override]")
         run = RunFolder(Path(run_dir))
         weights = run.weights(which)
         for override in overrides:
@@ -91,8 +102,33 @@ class Translator:
         model = new_model(config, tokenizers)
         load_weights(model, weights)
         model = model.to(choose_device(device)).eval()
-        number = _number(config, model, exact)
-        return cls(model, tokenizers, config, make_decoder(model, number))
+        return cls(model, tokenizers, config, number=_number(config, model, exact))
+
+    @classmethod
+    def ensemble(cls, translators: Sequence[Self]) -> Self:
+        """One that searches with the mean of all models' probabilities, otherwise as the first.
+
+        Raises UserError unless all have the same vocabulary.
+        """
+        first, *others = translators
+        for other in others:
+            if other.tokenizers.tgt.model != first.tokenizers.tgt.model or (
+                other.tokenizers.src.model != first.tokenizers.src.model
+            ):
+                raise UserError("the runs of an ensemble must have the same vocabulary")
+        return cls(
+            first.model,
+            first.tokenizers,
+            first.config,
+            Ensemble([translator.decoder for translator in translators]),
+            number=first.number,
+            others=[other.model for other in others],
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+        """Copied or sent to another process without its decoder, which is made anew there."""
+        make = functools.partial(type(self), number=self.number, others=self.models[1:])
+        return make, (self.model, self.tokenizers, self.config)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translation of every line; of an empty one, an empty one.
@@ -100,6 +136,8 @@ class Translator:
         A line longer than the training limit is translated in pieces, which are joined, and
         reported as a warning.
         """
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of lines; a single line is translate([line])")
         found = self.search([Sentence(line) for line in lines])
         return [translations[0].text for translations in found]
 
@@ -141,7 +179,14 @@ class Translator:
         bounds = ("max_len_factor", "max_len_extra", "tokens_per_batch")
         kept = {name: getattr(self.config.decoding, name) for name in bounds}
         config = self.config.model_copy(update={"decoding": DecodingConfig(**kept)})
-        greedy = Translator(self.model, self.tokenizers, config, self.decoder)
+        greedy = Translator(
+            self.model,
+            self.tokenizers,
+            config,
+            self.decoder,
+            number=self.number,
+            others=self.models[1:],
+        )
         return greedy.search([Sentence(line) for line in lines])
 
     def longest(self, src_length: int) -> int:
@@ -164,7 +209,7 @@ class Translator:
                 strict=True,
             )
         )
-        forced = force(self.model, ids, self.config.decoding.tokens_per_batch)
+        forced = force(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(
                 text=pair[1], tokens=tuple(tgt.pieces_of(one)), log_probs=tuple(found.log_probs)
@@ -216,7 +261,7 @@ class Translator:
         if any(wanted) or options.replace_unk:
             aligned = wanted.alignment or options.replace_unk
             limit = options.tokens_per_batch
-            forced = iter(force(self.model, pairs, limit, with_attention=aligned))
+            forced = iter(force(self.models, pairs, limit, with_attention=aligned))
         return [
             [
                 Found(
@@ -230,6 +275,11 @@ class Translator:
             ]
             for request, hypotheses in zip(requests, outputs, strict=True)
         ]
+
+
+def _decoder_of(models: Sequence[Transformer], number: Number) -> Decoder:
+    decoders = [make_decoder(model, number) for model in models]
+    return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
 
 
 def make_decoder(model: Transformer, number: Number) -> Decoder:

@@ -1,7 +1,9 @@
 """translate and score with all that can be asked of them."""
 
+import copy
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -28,6 +30,29 @@ def translator(trained) -> Translator:
 def test_the_python_api_is_the_command(trained, seq2seq):
     assert Translator.load(str(trained)).translate(["1 2", "", "3"]) == ["one two", "", "three"]
     assert seq2seq("translate", trained, "1 2", "", "3").stdout == "one two\n\nthree\n"
+
+
+def test_a_single_text_is_no_list_of_lines(trained, translator):
+    with pytest.raises(TypeError, match=r"translate\(\[line\]\)"):
+        translator.translate("1 2")
+    with pytest.raises(TypeError, match="overrides is a list"):
+        Translator.load(trained, "cpu", "decoding.beam_size=5")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_translator_can_be_copied_and_sent_to_other_processes(trained, precision):
+    lines = ["1 2", "", "7 8 9"]
+    one = Translator.load(
+        trained, "cpu", [f"decoding.precision={precision}", "decoding.beam_size=2"]
+    )
+    both = Translator.ensemble([one, one])
+    for translator in (one, both):
+        copied = copy.deepcopy(translator)
+        assert copied.model is not translator.model
+        assert type(copied.decoder) is type(translator.decoder)
+        assert copied.translate(lines) == translator.translate(lines)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(one.translate, [lines]) == [one.translate(lines)]
 
 
 def test_a_run_of_an_earlier_version_names_an_option_that_is_gone(trained, seq2seq, tmp_path):

@@ -59,7 +59,7 @@ def decoders(model: Transformer) -> list[Decoder]:
 
 
 def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
-    return sum(force(model, [(src[:-1], ids)], 100)[0].log_probs)
+    return sum(force([model], [(src[:-1], ids)], 100)[0].log_probs)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -337,6 +337,25 @@ def test_an_ensemble_is_the_mean_of_probabilities():
     assert best(twins) == best(search(PlainDecoder(one), requests, MODES["beam"]))
 
 
+def test_what_an_ensemble_finds_is_scored_by_the_ensemble():
+    """Not by its first member: the order of the models does not matter."""
+    one, other = models = build(0), build(1)
+    requests = requests_of(random_sources(8))
+    config = DecodingConfig(beam_size=3, n_best=2, length_penalty=0.0)
+    found = search(Ensemble([PlainDecoder(model) for model in models]), requests, config)
+    pairs = [(r.src[:-1], h.ids) for r, of_one in zip(requests, found, strict=True) for h in of_one]
+    forward, backward = (
+        force(members, pairs, 100, with_attention=True) for members in (models, (other, one))
+    )
+    scores = [hypothesis.score for of_one in found for hypothesis in of_one]
+    assert [sum(given.log_probs) for given in forward] == pytest.approx(scores, abs=1e-4)
+    for given, reverse in zip(forward, backward, strict=True):
+        assert given.log_probs == pytest.approx(reverse.log_probs, abs=1e-5)
+        torch.testing.assert_close(given.attention_TS, reverse.attention_TS)
+    alone = force([one], pairs, 100)
+    assert [given.log_probs for given in forward] != [given.log_probs for given in alone]
+
+
 @pytest.mark.parametrize("size", [5, 64, 640, 8_000])
 @pytest.mark.parametrize("k", [1, 2, 10])
 def test_two_stages_find_what_topk_finds(size, k):
@@ -383,7 +402,7 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
 def test_forced_translations_are_the_models_own():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
-    for (src, tgt), found in zip(pairs, force(model, pairs, 8, with_attention=True), strict=True):
+    for (src, tgt), found in zip(pairs, force([model], pairs, 8, with_attention=True), strict=True):
         logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
         expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
         assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
