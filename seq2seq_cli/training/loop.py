@@ -177,7 +177,9 @@ def validate(
     """Score, and keep the model if it is the best so far; the first worker tells the others."""
     validation, held_out, score = config.validation, prepared.valid, math.nan
     if held_out is not None:
-        translator = Translator(prepared.model, prepared.tokenizers, config)
+        translator = Translator(
+            prepared.model, prepared.tokenizers, config, statistics=prepared.statistics
+        )
         with workers.all_threads():
             scores = evaluate(translator, held_out, decode=validation.decode)
         score = scores.metrics()[validation.metric]
