@@ -63,7 +63,7 @@ SplitSentences = Annotated[
     bool,
     typer.Option(
         "--split-sentences",
-        help="Lines hold several sentences: translate each by itself.",
+        help="Translate each sentence of a line by itself, whatever training lines were like.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -84,10 +84,18 @@ Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
     typer.Option(help="Of matrix products; int8: on a CPU.", rich_help_panel=SEARCH),
 ]
-Prefix = Annotated[str, typer.Option(help="How every translation begins.", rich_help_panel=CONTROL)]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        help="How every translation begins; with a space at its end, in whole words.",
+        rich_help_panel=CONTROL,
+    ),
+]
 Require = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="Must stand in every translation.", rich_help_panel=CONTROL),
+    typer.Option(
+        metavar="TEXT", help="Words that every translation must hold.", rich_help_panel=CONTROL
+    ),
 ]
 Ban = Annotated[
     list[str] | None,
@@ -99,7 +107,7 @@ ReplaceUnk = Annotated[
     bool,
     typer.Option(
         "--replace-unk",
-        help="An unknown word becomes the source word it looks at.",
+        help="An unknown token becomes the source token it looks at.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -241,6 +249,7 @@ def _converse(job: "Job") -> None:
         except EOFError:
             typer.echo(err=True)
             return
-        (outputs,) = translate_lines(number, [job.sentence(number, line)])
+        (outputs,), cuts = translate_lines(number, [job.sentence(number, line)])
+        cuts.report()
         for output in outputs:
             typer.echo(output)

@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 
 from seq2seq_cli.decoding.joining import Wanted
+from seq2seq_cli.decoding.pieces import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -28,7 +29,7 @@ from seq2seq_cli.text.lines import may_wait
 
 Line = list[str]  # what is printed for one line of the input
 Chunks = Iterator[tuple[int, list[Sentence]]]  # with the number of the first line
-TranslateLines = Callable[[int, Sequence[Sentence]], list[Line]]
+TranslateLines = Callable[[int, Sequence[Sentence]], tuple[list[Line], Cuts]]
 
 _CHARACTERS_AT_ONCE = 1 << 22
 _LINES_AT_ONCE = 1_000  # translated together, so that they can be batched by length
@@ -54,7 +55,10 @@ class Job:
     required: tuple[str, ...] = ()
 
     def start(self) -> TranslateLines:
-        """Load the model; returns what translates sentences, given the number of the first."""
+        """Load the model; returns what translates sentences, given the number of the first.
+
+        What it has cut is for the caller to report.
+        """
         keep_freed_memory()
         translators = [
             Translator.load(run_dir, self.device, self.overrides, which=self.which)
@@ -64,15 +68,16 @@ class Job:
         wanted = Wanted(self.log_probs, self.align)
         write = WRITERS[self.output_format]
 
-        def translate_lines(first_number: int, sentences: Sequence[Sentence]) -> list[Line]:
-            found = translator.search(
-                sentences, wanted, first_number=first_number, split_sentences=self.split_sentences
-            )
+        def translate_lines(
+            first_number: int, sentences: Sequence[Sentence]
+        ) -> tuple[list[Line], Cuts]:
+            pieces, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
+            found = translator.search_pieces(sentences, pieces, wanted, first_number=first_number)
             best = 1 if self.output_format == "text" else None
             return [
                 write(first_number + n, sentence, translations[:best])
                 for n, (sentence, translations) in enumerate(zip(sentences, found, strict=True))
-            ]
+            ], cuts
 
         return translate_lines
 
@@ -95,7 +100,8 @@ def translate_stream(
 
     `lines` are those of `file`, or of standard input where it is None, unless they are a sequence.
     `workers` None: one process for each core where a large file is translated on a CPU.
-    A line that cannot be read ends it with a UserError, after all lines before it.
+    A line that cannot be read ends it with a UserError, after all lines before it. What was cut is
+    reported once, at the end.
     """
     if workers is None:
         is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
@@ -106,18 +112,28 @@ def translate_stream(
         chunks = _numbered(_in_full(sentences, _LINES_AT_ONCE))
     else:
         chunks = _numbered(_as_they_come(sentences, _LINES_AT_ONCE, polls=workers > 1))
-    if workers == 1:
-        translate_lines = job.start()
-        for first_number, chunk in chunks:
-            yield from translate_lines(first_number, chunk)
-        return
-    yield from _translate_in_processes(job, chunks, workers)
+    translate = _translate_here if workers == 1 else _translate_in_processes
+    cuts = Cuts()
+    try:
+        for translated, of_chunk in translate(job, chunks, workers):
+            cuts += of_chunk
+            yield from translated
+    finally:
+        cuts.report()
 
 
-def _translate_in_processes(job: Job, chunks: Chunks, workers: int) -> Iterator[Line]:
+def _translate_here(job: Job, chunks: Chunks, workers: int) -> Iterator[tuple[list[Line], Cuts]]:
+    translate_lines = job.start()
+    for first_number, chunk in chunks:
+        yield translate_lines(first_number, chunk)
+
+
+def _translate_in_processes(
+    job: Job, chunks: Chunks, workers: int
+) -> Iterator[tuple[list[Line], Cuts]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_in_process, (job, workers)) as pool:
-        ahead: deque[Future[list[Line]]] = deque()
+        ahead: deque[Future[tuple[list[Line], Cuts]]] = deque()
         unreadable: UserError | None = None
         try:
             try:
@@ -125,11 +141,11 @@ def _translate_in_processes(job: Job, chunks: Chunks, workers: int) -> Iterator[
                     if chunk:
                         ahead.append(pool.submit(_translate_in_process, first_number, chunk))
                     while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
-                        yield from ahead.popleft().result()
+                        yield ahead.popleft().result()
             except UserError as error:
                 unreadable = error
             while ahead:
-                yield from ahead.popleft().result()
+                yield ahead.popleft().result()
         except BrokenProcessPool:
             raise UserError(
                 "a worker process ended before its work (out of memory?); try --workers 1"
@@ -163,7 +179,7 @@ def _end_with_the_first() -> None:
     os._exit(1)
 
 
-def _translate_in_process(first_number: int, sentences: list[Sentence]) -> list[Line]:
+def _translate_in_process(first_number: int, sentences: list[Sentence]) -> tuple[list[Line], Cuts]:
     assert _translate_lines is not None, "the pool has started this process"
     if isinstance(_translate_lines, UserError):
         raise _translate_lines

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export import ctranslate2, huggingface
 from seq2seq_cli.model.transformer import Transformer
@@ -58,7 +60,8 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     lines = _validation_lines(translator)
     if not lines:
         return f"{output} is written; there is no validation text to compare translations of"
-    ours = [list(found[0].tokens) for found in translator.search_greedily(lines)]
+    found = _greedy(translator).search([Sentence(line) for line in lines])
+    ours = [list(translations[0].tokens) for translations in found]
     limits = [translator.longest(len(translator.tokenizers.src.to_ids(line))) for line in lines]
     theirs = translate(output, lines, limits)
     equal = sum(one == other for one, other in zip(theirs, ours, strict=True))
@@ -68,6 +71,15 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     return f"{output} is written: {report}"
 
 
+def _greedy(translator: Translator) -> Translator:
+    """Whatever the config says: nothing but the likeliest token each time."""
+    bounds = ("max_len_factor", "max_len_extra", "tokens_per_batch")
+    kept = {name: getattr(translator.config.decoding, name) for name in bounds}
+    config = translator.config.model_copy(update={"decoding": DecodingConfig(**kept)})
+    model, tokenizers = translator.model, translator.tokenizers
+    return Translator(model, tokenizers, config, statistics=translator.statistics)
+
+
 def _validation_lines(translator: Translator) -> list[str]:
     """Some that are translated in one piece; none where the text is gone."""
     data = translator.config.data
@@ -75,5 +87,5 @@ def _validation_lines(translator: Translator) -> list[str]:
         return []
     pairs = itertools.islice(read_pairs(data.valid, data.on_bad_line), _LINES_TO_COMPARE)
     lines = [pair.src for pair in pairs if pair is not None]
-    src = translator.tokenizers.src
-    return [line for line in lines if 0 < len(src.to_ids(line)) <= data.max_length]
+    pieces, _ = translator.cut([Sentence(line) for line in lines])
+    return [line for line, of_line in zip(lines, pieces, strict=True) if len(of_line) == 1]

@@ -1,6 +1,9 @@
 """Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
 
+import codecs
+import functools
 import io
+import itertools
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,6 +113,63 @@ class Tokenizer:
     def to_text(self, ids: Sequence[int]) -> str:
         """One line of text; special ids other than <unk> leave no trace."""
         return _one_spaced(self._processor.decode(list(ids)))
+
+    @functools.cached_property
+    def is_of_words(self) -> bool:
+        """Whether every token is a whole word, also an unknown one."""
+        pieces = (self.pieces_of([i])[0] for i in range(EOS_ID + 1, len(self)))
+        return all(piece.startswith("▁") for piece in pieces)
+
+    def to_inner_ids(self, text: str) -> list[int]:
+        """Ids of text that no space stands before, as in the middle of a word or a sentence."""
+        processor = sentencepiece.SentencePieceProcessor()
+        # A field that is there again replaces the first: normalizer_spec.add_dummy_prefix = false.
+        processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
+        ids: list[int] = processor.encode(_one_spaced(text))
+        return ids
+
+    def is_byte(self, token: int) -> bool:
+        """Whether it stands for one byte of a character."""
+        return bool(self._processor.is_byte(token))
+
+    def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """The text with its white space tidied, and of it the characters that each id stands for.
+
+        The bytes of a character all stand for it.
+        """
+        text = _one_spaced(text)
+        normalized, origins = self._processor.normalize(text, with_offsets=True)
+        spans = []
+        place = num_bytes = 0  # of the character at this place, so many have been seen
+        surfaces = self._processor.encode(text, out_type=str)  # of unknown tokens too
+        for token, surface in zip(self._processor.encode(text), surfaces, strict=True):
+            is_byte = self._processor.is_byte(token)
+            end = min(place + (1 if is_byte else len(surface)), len(normalized))
+            spans.append((origins[place], origins[end]))
+            num_bytes += is_byte
+            if not is_byte or num_bytes == len(normalized[place:end].encode()):
+                place, num_bytes = end, 0
+        return text, spans
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text; together, with white space tidied, `to_text`.
+
+        The last byte of a character adds it, the others nothing.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        surfaces: list[str] = []
+        for token, following in itertools.zip_longest(ids, ids[1:]):
+            if self._processor.is_byte(token):
+                byte = int(self._processor.id_to_piece(token)[3:-1], 16)
+                is_last = following is None or not self._processor.is_byte(following)
+                surfaces.append(decoder.decode(bytes([byte]), final=is_last))
+            elif token == UNK_ID:
+                surfaces.append(" ⁇ ")
+            elif self._processor.is_control(token):
+                surfaces.append("")
+            else:
+                surfaces.append(self._processor.id_to_piece(token).replace("▁", " "))
+        return surfaces
 
 
 _SPECIAL = ("pad", "unk", "bos", "eos")

@@ -19,22 +19,20 @@ from small_models import (
     requests_of,
 )
 
-from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
 from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.request import Hypothesis, Request
-from seq2seq_cli.decoding.rules import NEVER_OUTPUT, BannedWords
-from seq2seq_cli.decoding.scoring import force, word_attention, words_of
+from seq2seq_cli.decoding.request import Hypothesis, Phrase, Request, WordEnds
+from seq2seq_cli.decoding.rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.scoring import force
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding_config import DecodingConfig
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:
@@ -56,6 +54,10 @@ def best(found: list[list[Hypothesis]]) -> list[list[int]]:
 
 def decoders(model: Transformer) -> list[Decoder]:
     return [PlainDecoder(model), FastDecoder(model, "fp32")]
+
+
+def phrase(*ids: int, word_ends: WordEnds | None = None) -> Phrase:
+    return Phrase(ids, ids, word_ends)
 
 
 def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
@@ -204,6 +206,30 @@ def test_length_penalties_are_the_published_ones():
     assert length_penalty("gnmt", 0.6, 7) == pytest.approx((12 / 6) ** 0.6)
 
 
+def test_translations_of_a_beam_differ_in_their_texts():
+    """Each is the best with its text, and the list is full as long as there are others."""
+
+    def text_of(ids: list[int]) -> str:  # tokens 4 and 5 are written alike, and 6 is not written
+        return "".join("ab"[token > 5] for token in ids if token != 6)
+
+    config = DecodingConfig(beam_size=64, n_best=6)
+    grouped = DecodingConfig(beam_size=64, n_best=6, diversity_groups=4)
+    for seed in range(4):
+        model = build(seed, vocabulary=8)
+        src = random_sources(1)[0]
+        scores: dict[str, float] = {}
+        for ids, found in all_translations(model, src, 3).items():
+            score = found / length_penalty("power", 1, len(ids) + 1)
+            scores[text_of(ids)] = max(score, scores.get(text_of(ids), -math.inf))
+        expected = sorted(scores.items(), key=lambda item: -item[1])[:6]
+        for decoder in decoders(model):
+            (found,) = search(decoder, [Request(src, 3)], config, text_of=text_of)
+            assert [text_of(one.ids) for one in found] == [text for text, _ in expected]
+            assert [one.score for one in found] == pytest.approx([s for _, s in expected], abs=1e-4)
+            (found,) = search(decoder, [Request(src, 3)], grouped, text_of=text_of)
+            assert len({text_of(one.ids) for one in found}) == 6
+
+
 def test_groups_differ_more_than_one_beam():
     model = build(4)
     requests = requests_of(random_sources(10))
@@ -278,7 +304,7 @@ def test_repetition_costs():
 
 def test_required_phrases_stand_in_the_translation():
     config = DecodingConfig(beam_size=5)
-    required = ((9, 5), (11,))
+    required = (phrase(9, 5), phrase(11))
     for seed in range(4):
         requests = requests_of(random_sources(6), required=required)
         free = requests_of([request.src for request in requests])
@@ -292,12 +318,44 @@ def test_required_phrases_stand_in_the_translation():
 
 
 def test_what_of_phrases_is_missing():
-    phrases = ((1, 2, 3), (4,))
+    phrases = [phrase(1, 2, 3), phrase(4)]
     assert missing_tokens([], phrases) == (4, [1, 4])
     assert missing_tokens([9, 1], phrases) == (3, [2])
     assert missing_tokens([9, 1, 2, 3], phrases) == (1, [4])
     assert missing_tokens([4, 1, 2, 3], phrases) == (0, [])
     assert missing_tokens([1, 2, 9], phrases) == (4, [1, 4])
+    whole = [phrase(1, 2, word_ends=WordEnds([3, 7]))]
+    assert missing_tokens([1, 2], whole) == (0, [])  # the translation may end here
+    assert missing_tokens([1, 2, 7], whole) == (0, [])
+    assert missing_tokens([1, 2, 8], whole) == (2, [1])  # the word has gone on
+    assert missing_tokens([1, 2, 8, 1, 2, 3], whole) == (0, [])
+    spaceless = [Phrase(first=(5, 6), inner=(6,))]
+    assert missing_tokens([], spaceless) == (2, [5])
+    assert missing_tokens([9], spaceless) == (1, [6])
+    assert missing_tokens([5], spaceless) == (1, [6])
+    assert missing_tokens([9, 6], spaceless) == missing_tokens([5, 6], spaceless) == (0, [])
+
+
+def test_required_words_end_where_they_end():
+    """The model goes on with words, but the likeliest end of one is tried beside that."""
+    ends = WordEnds([EOS_ID, 8, 9, 10, 11])
+    config = DecodingConfig(beam_size=4)
+    for seed in range(8):
+        requests = requests_of(random_sources(6), required=(phrase(6, 5, word_ends=ends),))
+        for decoder in decoders(build(seed)):
+            for ids in best(search(decoder, requests, config)):
+                triples = zip(ids, ids[1:], [*ids[2:], EOS_ID], strict=False)
+                assert any((a, b) == (6, 5) and c in ends.tokens for a, b, c in triples), ids
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_word_ends_with_its_prefix_where_that_is_asked(name):
+    ends = WordEnds([EOS_ID, 9, 10])
+    requests = requests_of(random_sources(5), prefix=(7, 4), after_prefix=ends)
+    for found in search(PlainDecoder(build(2)), requests, MODES[name]):
+        for one in found:
+            assert one.ids[:2] == [7, 4]
+            assert {*one.ids[2:3]} <= ends.tokens
 
 
 def test_sampling_depends_on_seed_and_number_and_follows_the_model():
@@ -411,37 +469,9 @@ def test_forced_translations_are_the_models_own():
         torch.testing.assert_close(found.attention_TS.sum(-1), torch.ones(len(tgt)))
 
 
-def test_words_look_at_words():
-    assert words_of(["▁a", "b", "▁c", "▁", "d"]) == [0, 0, 1, 2, 2]
-    assert words_of(["a", "b"]) == [0, 0]
-    attention = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
-    words = word_attention(attention, ["▁a", "b", "▁c"], ["▁x", "y", "▁z"])
-    torch.testing.assert_close(words, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
-
-
 def test_scores_never_rise_with_length():
     """What the exact end of a beam search relies on."""
     model = build(2)
     src = random_sources(1)[0]
     scores = all_translations(model, src, 2)
     assert all(math.exp(score) <= 1 for score in scores.values())
-
-
-def test_banned_words_are_words_and_not_beginnings_of_others():
-    lines = ["das bett ist neu", "das bettlaken ist alt", "ein bett ein haus", "bier 啤酒 好喝"] * 9
-    tokenizer = Tokenizer.fit(iter(lines), TokenizerConfig(kind="char", vocab_size=60))
-    size = len(tokenizer)
-    banned = BannedWords(["bett", "啤酒"], tokenizer)
-
-    def allowed(text: str) -> set[str]:
-        logits = torch.zeros(1, 1, size)
-        banned.apply(logits, torch.tensor([[tokenizer.to_ids(text)]]))
-        return {p for p, x in zip(tokenizer.pieces(), logits[0, 0].tolist(), strict=True) if x == 0}
-
-    everything = set(tokenizer.pieces())
-    assert allowed("das bet") == everything
-    assert "l" in allowed("das bett")
-    assert not {"</s>", "▁"} & allowed("das bett")
-    assert allowed("bier 啤") == everything - {"酒"}
-    with pytest.raises(UserError, match="empty word"):
-        BannedWords([""], tokenizer)
