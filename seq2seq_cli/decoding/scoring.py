@@ -73,28 +73,6 @@ def _force_batch(
     return log_probs_BT, cross[max(0, len(cross) - 2)].mean(dim=1)
 
 
-def word_attention(attention_TS: Tensor, src: Sequence[str], tgt: Sequence[str]) -> Tensor:
-    """From tokens, given as pieces, to words: what a target word's tokens give to a source word's.
-
-    Rows are target words, their tokens' mean; columns are source words; rows sum to 1.
-    """
-    src_words, tgt_words = words_of(src), words_of(tgt)
-    of_words_TS = attention_TS.new_zeros(len(tgt), max(src_words, default=-1) + 1)
-    of_words_TS.index_add_(1, torch.tensor(src_words, dtype=torch.int64), attention_TS)
-    words = attention_TS.new_zeros(max(tgt_words, default=-1) + 1, of_words_TS.size(1))
-    words.index_add_(0, torch.tensor(tgt_words, dtype=torch.int64), of_words_TS)
-    return words / torch.bincount(torch.tensor(tgt_words, dtype=torch.int64))[:, None]
-
-
-def words_of(pieces: Sequence[str]) -> list[int]:
-    """The number of the word, counted by spaces, that each piece belongs to."""
-    numbers: list[int] = []
-    for piece in pieces:
-        begins = piece.startswith("▁") or not numbers
-        numbers.append((numbers[-1] + 1 if numbers else 0) if begins else numbers[-1])
-    return numbers
-
-
 def _padded(rows: Sequence[Ids]) -> Tensor:
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD_ID] * (longest - len(row)) for row in rows])
