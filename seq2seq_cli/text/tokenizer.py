@@ -122,11 +122,15 @@ class Tokenizer:
 
     def to_inner_ids(self, text: str) -> list[int]:
         """Ids of text that no space stands before, as in the middle of a word or a sentence."""
+        ids: list[int] = self._without_first_space.encode(_one_spaced(text))
+        return ids
+
+    @functools.cached_property
+    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
         processor = sentencepiece.SentencePieceProcessor()
         # A field that is there again replaces the first: normalizer_spec.add_dummy_prefix = false.
         processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
-        ids: list[int] = processor.encode(_one_spaced(text))
-        return ids
+        return processor
 
     def is_byte(self, token: int) -> bool:
         """Whether it stands for one byte of a character."""
