@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from seq2seq_cli.cli import ENVIRONMENT
+from seq2seq_cli.machine import torch_environment
 
 LENGTH = 20
 FORCED = [
@@ -221,7 +221,7 @@ def compare(title: str, given: argparse.Namespace, runs: dict[str, str]) -> None
             command = [sys.executable, __file__, runs[settings[0]], str(given.source)]
             output = subprocess.run(
                 [*command, "--lines", str(given.lines), "--measure", json.dumps(settings)],
-                stdout=subprocess.PIPE, text=True, check=True, env=ENVIRONMENT | os.environ,
+                stdout=subprocess.PIPE, text=True, check=True, env=torch_environment(),
             ).stdout  # fmt: skip
             found[name].append(json.loads(output.splitlines()[-1])[0])
             print(f"{title}: {name}: {found[name][-1]:,.0f}", file=sys.stderr, flush=True)

@@ -22,8 +22,8 @@ from seq2seq_cli.decoding.pieces import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import num_cores
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.device import num_cores
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.text.lines import may_wait
 

@@ -1,6 +1,7 @@
 """Lines of text to lines of text: one line in is one line out, in order, always."""
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,14 +22,20 @@ from seq2seq_cli.decoding.scoring import force
 from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.model.device import choose_device, has_fast_bf16
+from seq2seq_cli.model.device import choose_device, has_fast_bf16, use_threads
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import load_weights, must_fit
+from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, load_tokenizers
 
-_FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
+# The threads of OpenMP do not survive a fork: the child would wait for them for ever.
+os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+
+_FREE_OF_TRAINING = (
+    "decoding.",
+    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "ter")),
+)
 
 
 class Translator:
@@ -87,17 +94,19 @@ class Translator:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(
                     f"--set {short(override)}: a trained run takes only decoding.* options and "
-                    "validation.bleu_tokenize"
+                    "validation.bleu_tokenize, lowercase and ter"
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)
-        with torch.device("meta"):  # whether it fits is known before memory is spent
-            must_fit(weights, new_model(config, tokenizers))
-        model = new_model(config, tokenizers)
-        load_weights(model, weights)
-        model = model.to(choose_device(device)).eval()
-        number = _number(config, model, exact)
-        return cls(model, tokenizers, config, number=number, statistics=read_statistics(run))
+        with torch.device("meta"):  # whether the weights fit is known before memory is spent
+            model = new_model(config, tokenizers)
+        with use_threads(1):  # it is all memory's work, and others may be busy
+            load_weights(model, weights)
+            model = model.to(choose_device(device)).eval()
+            number = _number(config, model, exact)
+            decoder = make_decoder(model, number)
+        statistics = read_statistics(run)
+        return cls(model, tokenizers, config, decoder, number=number, statistics=statistics)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from seq2seq_cli.decoding.request import Ids, Phrase, WordEnds
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.quoting import SPACE, unquoted
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from seq2seq_cli.text.words import goes_on, is_spaceless
 
@@ -16,7 +17,7 @@ class TargetWords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.surfaces = [piece.replace("▁", " ") for piece in tokenizer.pieces()]
+        self.surfaces = [unquoted(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
         self.goes_on = [_goes_on(surface[:1]) for surface in self.surfaces]
         ends = (
             token

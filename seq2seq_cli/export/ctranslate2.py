@@ -26,7 +26,8 @@ translator = ctranslate2.Translator(".")
 
 
 def translate(line):
-    pieces = [src.id_to_piece(i) for i in src.encode(" ".join(line.split()))]
+    line = " ".join(line.split()).replace("▁", "\\ufdd0")
+    pieces = [src.id_to_piece(i) for i in src.encode(line)]
     if not pieces:
         return ""
     found = translator.translate_batch(
@@ -37,7 +38,7 @@ def translate(line):
         suppress_sequences={never},
         {options},
     )
-    return " ".join(tgt.decode(found[0].hypotheses[0]).split())
+    return " ".join(tgt.decode(found[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")
 
 
 print(translate("a sentence"))

@@ -78,7 +78,7 @@ _POSITIONS = 1_024  # the architecture holds a table of positions; longer senten
 
 def readme(config: Config, tokenizers: Tokenizers) -> str:
     """The lines that use the folder, searching as the run does."""
-    normalized = "" if config.tokenizer.normalization == "identity" else _NORMALIZED
+    normalized = "" if config.tokenizer.normalization.src == "identity" else _NORMALIZED
     return _README.format(
         longest=longest(config.decoding, "length"),
         shortest=shortest(config.decoding, "length"),

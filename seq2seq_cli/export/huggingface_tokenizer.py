@@ -14,9 +14,9 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
-_SPACE = "▁"
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
 _WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
 
@@ -36,9 +36,18 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     names = _names(proto)
     fast = Fast(_model(proto, names))
     fast.normalizer = _normalizer(proto)
+    for symbol in _symbols(proto):
+        if fast.normalizer.normalize_str(symbol) != SPACE + symbol:
+            raise UserError(
+                f"--format huggingface: tokenizer.normalization would change the symbol {symbol!r}"
+            )
     fast.pre_tokenizer = _pre_tokenizer(proto)
     fast.decoder = decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Metaspace(_SPACE, "always")]
+        [
+            decoders.ByteFallback(),
+            decoders.Metaspace(SPACE, "always"),
+            decoders.Replace(STAND_IN, SPACE),
+        ]
     )
     fast.post_processor = processors.TemplateProcessing(
         single=f"$A {names[EOS_ID]}", special_tokens=[(names[EOS_ID], EOS_ID)]
@@ -64,7 +73,7 @@ def _names(proto: Any) -> list[str]:
     """
     names = [piece.piece for piece in proto.pieces]
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
-        names[:4] = [f"{name[:-1]}{_SPACE}{name[-1]}" for name in names[:4]]
+        names[:4] = [f"{name[:-1]}{SPACE}{name[-1]}" for name in names[:4]]
     return names
 
 
@@ -85,6 +94,7 @@ def _model(proto: Any, names: list[str]) -> Any:
         unk_token=names[UNK_ID],
         fuse_unk=True,
         byte_fallback=trainer.byte_fallback,
+        ignore_merges=bool(_symbols(proto)),  # a symbol is made of nothing
     )
 
 
@@ -108,34 +118,43 @@ def _normalizer(proto: Any) -> Any:
     """Unicode as SentencePiece's own table has it; ▁ before every word, and none at the end."""
     from tokenizers import Regex, normalizers
 
-    steps: list[Any] = [normalizers.Replace(Regex(f"[{re.escape(_WHITE_SPACE)}]+"), " ")]
+    steps: list[Any] = [
+        normalizers.Replace(Regex(f"[{re.escape(_WHITE_SPACE)}]+"), " "),
+        normalizers.Replace(QUOTE, QUOTE * 2),
+        normalizers.Replace(STAND_IN, QUOTE + STAND_IN),
+        normalizers.Replace(SPACE, STAND_IN),
+    ]
     if proto.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
     steps += [
         normalizers.Replace(Regex(" {2,}"), " "),
         normalizers.Strip(),
-        normalizers.Prepend(_SPACE),
-        normalizers.Replace(" ", _SPACE),
-        normalizers.Replace(Regex(f"{_SPACE}+$"), ""),
+        normalizers.Prepend(SPACE),
+        normalizers.Replace(" ", SPACE),
+        normalizers.Replace(Regex(f"{SPACE}+$"), ""),
     ]
     return normalizers.Sequence(steps)
 
 
 def _pre_tokenizer(proto: Any) -> Any:
-    """Words apart from each other; but unknown words that follow each other are one token."""
+    """Words apart from each other, and the user's symbols, which are tokens wherever they stand.
+
+    Unknown words that follow each other are one token.
+    """
     from tokenizers import Regex, pre_tokenizers
 
     trainer = proto.trainer_spec
     pieces = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
     if trainer.model_type == trainer.WORD:
-        words = _any_of(piece.removeprefix(_SPACE) for piece in pieces)
-        known = f"{_SPACE}{words}(?={_SPACE}|\\z)"
+        words = _any_of(piece.removeprefix(SPACE) for piece in pieces)
+        known = f"{SPACE}{words}(?={SPACE}|\\z)"
         return pre_tokenizers.Split(Regex(known), "isolated")
-    split = pre_tokenizers.Split(_SPACE, "merged_with_next")
-    if trainer.model_type != trainer.UNIGRAM:
-        return split
-    cut = pre_tokenizers.Split(Regex(_byte_like(pieces)), "merged_with_previous")
-    return pre_tokenizers.Sequence([split, cut])
+    steps = [pre_tokenizers.Split(SPACE, "merged_with_next")]
+    if symbols := sorted(map(re.escape, _symbols(proto)), key=len, reverse=True):
+        steps.append(pre_tokenizers.Split(Regex("|".join(symbols)), "isolated"))
+    if trainer.model_type == trainer.UNIGRAM:
+        steps.append(pre_tokenizers.Split(Regex(_byte_like(pieces)), "merged_with_previous"))
+    return pre_tokenizers.Sequence(steps)
 
 
 def _byte_like(pieces: Iterable[str]) -> str:
@@ -168,3 +187,7 @@ def _any_of(words: Iterable[str]) -> str:
         )
         for first, of_first in groups.items()
     )
+
+
+def _symbols(proto: Any) -> list[str]:
+    return [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 22  # of a line
 
-_STANDARD_STREAM = Path("-")
+STANDARD_STREAM = Path("-")
 _MOST_UNPACKED = 100  # times the size of a .gz file, and
 _FREE_TO_UNPACK = 1 << 28  # bytes; text shrinks to a third, seldom to a tenth
 
@@ -53,8 +53,8 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     Nothing is refused but what is too long for a line: what is not UTF-8 becomes U+FFFD and is
     reported at the end.
     """
-    is_stdin = path in (None, _STANDARD_STREAM)
-    source = _without_ends(_standard_input()) if is_stdin else raw_lines(cast(Path, path))
+    is_stdin = path in (None, STANDARD_STREAM)
+    source = _without_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
     for number, raw in enumerate(source, 1):
         if len(raw) > MOST_BYTES:
@@ -75,7 +75,7 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
     """
     iterator = iter(lines)
     first = next(iterator, None)
-    if path in (None, _STANDARD_STREAM):
+    if path in (None, STANDARD_STREAM):
         target: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
     else:
         target = path.open("wb")
@@ -105,14 +105,14 @@ def may_wait(source: Path | None) -> bool:
 def _status(path: Path | None, standard: TextIO) -> os.stat_result | None:
     """Of the file behind a path or a standard stream; None where there is none."""
     try:
-        if path is None or path == _STANDARD_STREAM:
+        if path is None or path == STANDARD_STREAM:
             return os.fstat(standard.fileno())
         return path.stat()
     except OSError:
         return None
 
 
-def _standard_input() -> BinaryIO:
+def standard_input() -> BinaryIO:
     """A reader of its own: Python cannot exit while a thread waits in `sys.stdin`."""
     try:
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from number_task import numbers_config, write_config
 
-from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.export.export import UNTAME_LINES
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
+from seq2seq_cli.text_config import TokenizerConfig
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -29,6 +29,16 @@ VARIANTS = {
     "post, bpe, no bias": {
         "model": {"norm": "post", "attention_bias": False, "activation": "gelu"},
         "tokenizer": {"kind": "bpe", "vocab_size": 300, "normalization": "nfkc", "shared": True},
+    },
+    "symbols, digits, a lower-cased source": {
+        "tokenizer": {
+            "kind": "bpe",
+            "vocab_size": 300,
+            "shared": True,
+            "normalization": {"src": "nfkc_cf", "tgt": "identity"},
+            "user_defined_symbols": ["7", "thr"],
+            "split_digits": True,
+        },
     },
     "words": {
         "tokenizer": {"kind": "word", "shared": True},
@@ -58,7 +68,7 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
     """Trained until it knows its task, with options for its search."""
     folder = tmp_path_factory.mktemp("shared")
-    config = numbers_config(folder)
+    config = numbers_config(folder, max_steps=720)
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
     config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
     config["decoding"] |= {"no_repeat_ngram": 4, "banned": ["xyz"]}
@@ -81,7 +91,17 @@ def test_an_exported_run_translates_the_same(run, file_format, seq2seq, tmp_path
     assert "not an empty folder" in again.stderr
 
 
-LINES = ["1 2", "3\t4\u00a05  6", "", " \t", "7 <s> 8", "9 </s> 0 <unk> <0x31>", "1 2 3 4 5 6"]
+LINES = [
+    "1 2",
+    "3\t4\u00a05  6",
+    "",
+    " \t",
+    "7 <s> 8",
+    "9 </s> 0",
+    "<unk> 3",
+    "<0x31> ▁",
+    "1 2 3 4 5 6",
+]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -159,9 +179,11 @@ odd_texts = st.lists(
 
 
 @functools.cache
-def both_tokenizers(kind: str, normalization: str):
-    options = TokenizerConfig(kind=kind, vocab_size=420, normalization=normalization)
-    ours = Tokenizer.fit(LEARNT, options)
+def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()):
+    options = TokenizerConfig(kind=kind, vocab_size=420, user_defined_symbols=symbols)
+    form = normalization.split("_")[0].upper()
+    learnt = LEARNT if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNT]
+    ours = Tokenizer.fit(learnt, options).normalizing(normalization, options)
     with tempfile.TemporaryDirectory() as folder:
         fast_tokenizer(ours, 1_024).save_pretrained(folder)
         return ours, transformers.AutoTokenizer.from_pretrained(folder)
@@ -177,6 +199,14 @@ def test_any_text_has_the_same_ids_in_the_other_tokenizer(kind, normalization, t
     assert theirs(text)["input_ids"] == [*ours.to_ids(text), EOS_ID]
     back = theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True)
     assert kind in ("char", "word") or back.split() == ours.normalize(text).split()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@given(text=odd_texts)
+def test_any_text_with_symbols_of_the_users_has_the_same_ids(kind, text):
+    ours, theirs = both_tokenizers(kind, "identity", ("<b>", "ü", "42", "<b>a"))
+    assert theirs(text)["input_ids"] == [*ours.to_ids(text), EOS_ID]
 
 
 @pytest.mark.filterwarnings("ignore")
