@@ -12,6 +12,7 @@ import torch
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import config_yaml, flatten, load_config, yaml_text
+from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.tokenizer import save_tokenizers
@@ -126,6 +127,7 @@ def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Work
     run.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(run, prepared.tokenizers)
     write_manifest(run, config, prepared.device, source)
+    write_statistics(run, prepared.statistics)
     save_checkpoint(run, prepared.model, optimizer, state, config.training)
     _write_config(run, config)
     return Beginning(config, prepared, optimizer, state, total_steps)
@@ -158,6 +160,7 @@ def continue_run(
     total_steps = updates_in_all(config.training, prepared.epochs, state)
     config = settle_warmup(prepared.config, total_steps)
     record_continuation(run, begun, config, prepared.device, state.step, hashes)
+    write_statistics(run, prepared.statistics)
     _write_config(run, config)
     return Beginning(config, prepared, optimizer, state, total_steps)
 

@@ -17,9 +17,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import Tokenizers
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin
 from seq2seq_cli.training.checkpoint import TrainingState, Window
@@ -214,7 +212,7 @@ def validate(
     validation, held_out, score, loss = config.validation, prepared.valid, math.nan, math.nan
     if held_out is not None:
         with workers.all_threads():
-            scores = scores_of(prepared.model, prepared.tokenizers, config, held_out, state.step)
+            scores = scores_of(prepared, config, held_out, state.step)
         score, loss = scores.metrics()[validation.metric], scores.loss
     score, loss = workers.of_the_first((score, loss))
     is_kept = note_score(state, score, loss, config)
@@ -226,11 +224,11 @@ def validate(
     return is_kept
 
 
-def scores_of(
-    model: Transformer, tokenizers: Tokenizers, config: Config, held_out: HeldOut, step: int
-) -> Scores:
+def scores_of(prepared: Prepared, config: Config, held_out: HeldOut, step: int) -> Scores:
     """Of the model of this step. Raises UserError if memory does not suffice."""
-    translator = Translator(model, tokenizers, config)
+    translator = Translator(
+        prepared.model, prepared.tokenizers, config, statistics=prepared.statistics
+    )
     try:
         return evaluate(translator, held_out, decode=config.validation.decode)
     except (RuntimeError, MemoryError) as error:

@@ -1,5 +1,6 @@
 """Everything before the first update: audit the text, make it ids, build the model."""
 
+import functools
 import logging
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import torch
 
 from seq2seq_cli.config import DEFAULT_WARMUP, Config, TrainingConfig
 from seq2seq_cli.data.batches import Epochs
+from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import new_model
 from seq2seq_cli.errors import UserError
@@ -40,6 +42,11 @@ class Prepared:
     model: Transformer  # fresh, on its device
     device: torch.device
     use_bf16: bool
+
+    @functools.cached_property
+    def statistics(self) -> TextStatistics:
+        """Of the training pairs; read from their ids when it is asked for."""
+        return text_statistics(self.train, self.tokenizers.src)
 
 
 def prepare(

@@ -166,6 +166,21 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         replaced("config.yaml", D_MODEL, f"  d_model: {'x' * 30_000}"),
         "must be a whole number, not 'xxx",
     ),
+    "statistics of no text": (
+        replaced("statistics.json", '"p999": 6', '"p999": 0'),
+        "statistics.json is damaged: src_tokens.p999 is not what training writes",
+    ),
+    "statistics out of order": (
+        replaced("statistics.json", '"p50": 1.0', '"p50": 2.0'),
+        "statistics.json is damaged: length_ratio is not what training writes",
+    ),
+    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not what"),
+    "statistics that are no JSON": (written("statistics.json", b"{"), "damaged: it is not JSON"),
+    "statistics with marks without end": (
+        written("statistics.json", b'{"src_inner_marks": "%s"}' % (b"." * 9_999)),
+        "statistics.json is damaged: src_tokens is not what training writes",
+    ),
+    "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (
         replaced("config.yaml", "banned: []", f"banned: [{'1, ' * 9_000}]"),
         "has 9000 mistakes; the first 20 are",
