@@ -44,6 +44,9 @@ def main() -> None:
             bleu = corpus_bleu(found, [references]).score
             cells.append(f"{bleu:.2f}, {num_words[0] / num_words[1]:.0%}")
         print(f"| {count} | " + " | ".join(cells) + " |", flush=True)
+    (joined,) = cutting.translate([" ".join(src)])
+    num_kept = sum(line in joined for line in cutting.translate(src))
+    print(f"\nOf all in one line, {num_kept} of {len(src)} translations are those of the lines.")
 
 
 if __name__ == "__main__":

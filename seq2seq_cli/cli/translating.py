@@ -140,7 +140,7 @@ NumWorkers = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Processes; large files get one for each core.",
+        help="Processes; large files get one for each core that memory has room for.",
         show_default="auto",
         rich_help_panel=OUTPUT,
     ),

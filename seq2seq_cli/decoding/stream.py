@@ -22,9 +22,10 @@ from seq2seq_cli.decoding.pieces import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import num_cores
+from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.option_types import DeviceName
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.lines import may_wait
 
 Line = list[str]  # what is printed for one line of the input
@@ -36,6 +37,10 @@ _LINES_AT_ONCE = 1_000  # translated together, so that they can be batched by le
 _SECONDS_TO_GATHER = 0.02  # that a line of a pipe waits for others to come with it
 _LARGE_FILE = 400_000  # bytes from which on starting more processes pays
 _CHUNKS_AHEAD = 2  # for every process
+# What a process takes, in bytes: Python, PyTorch and a batch some 300 to 450 MB; the weights as
+# they are read, as a model, and packed for search, together less than three times their file.
+_BYTES_OF_A_PROCESS = 500_000_000
+_TIMES_ITS_WEIGHTS = 3
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,12 @@ class Job:
     split_sentences: bool = False
     prefix: str = ""
     required: tuple[str, ...] = ()
+
+    def memory(self) -> int:
+        """Bytes that a process needs for it, estimated. UserError if there are no weights."""
+        paths = (RunFolder(run_dir).weights(self.which) for run_dir in self.run_dirs)
+        num_bytes = sum(path.stat().st_size for path in paths if path.exists())
+        return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
 
     def start(self) -> TranslateLines:
         """Load the model; returns what translates sentences, given the number of the first.
@@ -99,14 +110,16 @@ def translate_stream(
     """What is printed for each line, as soon as the lines that came with it are done.
 
     `lines` are those of `file`, or of standard input where it is None, unless they are a sequence.
-    `workers` None: one process for each core where a large file is translated on a CPU.
+    `workers` None: `automatic_workers` where a large file is translated on a CPU, otherwise one.
     A line that cannot be read ends it with a UserError, after all lines before it. What was cut is
     reported once, at the end.
     """
     if workers is None:
         is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
         is_cpu = job.device == "cpu" or not torch.cuda.is_available()
-        workers = num_cores() if is_large and is_cpu else 1
+        workers = (
+            automatic_workers(job, num_cores(), available_memory()) if is_large and is_cpu else 1
+        )
     sentences = (job.sentence(number, line) for number, line in enumerate(lines))
     if isinstance(lines, Sequence) or not may_wait(file):
         chunks = _numbered(_in_full(sentences, _LINES_AT_ONCE))
@@ -120,6 +133,11 @@ def translate_stream(
             yield from translated
     finally:
         cuts.report()
+
+
+def automatic_workers(job: Job, cores: int, memory: int) -> int:
+    """A process for each core, as far as so many bytes of memory reach, but at least one."""
+    return max(1, min(cores, memory // job.memory()))
 
 
 def _translate_here(job: Job, chunks: Chunks, workers: int) -> Iterator[tuple[list[Line], Cuts]]:

@@ -144,15 +144,16 @@ def _pre_tokenizer(proto: Any) -> Any:
     from tokenizers import Regex, pre_tokenizers
 
     trainer = proto.trainer_spec
-    pieces = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
     if trainer.model_type == trainer.WORD:
-        words = _any_of(piece.removeprefix(SPACE) for piece in pieces)
-        known = f"{SPACE}{words}(?={SPACE}|\\z)"
-        return pre_tokenizers.Split(Regex(known), "isolated")
+        names = (piece.piece for piece in proto.pieces[EOS_ID + 1 :])
+        words = _any_of(name[1:] for name in names if name.startswith(SPACE))
+        known = Regex(f"{SPACE}{words}(?={SPACE}|\\z)")
+        return pre_tokenizers.Split(known, "isolated")
     steps = [pre_tokenizers.Split(SPACE, "merged_with_next")]
     if symbols := sorted(map(re.escape, _symbols(proto)), key=len, reverse=True):
         steps.append(pre_tokenizers.Split(Regex("|".join(symbols)), "isolated"))
     if trainer.model_type == trainer.UNIGRAM:
+        pieces = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
         steps.append(pre_tokenizers.Split(Regex(_byte_like(pieces)), "merged_with_previous"))
     return pre_tokenizers.Sequence(steps)
 
@@ -190,4 +191,6 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 def _symbols(proto: Any) -> list[str]:
-    return [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
+    """What the user asked for; in a vocabulary of words each stands a second time, after ▁."""
+    pieces = (piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
+    return [piece for piece in pieces if not piece.startswith(SPACE)]

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from seq2seq_cli.decoding.stream import Job, automatic_workers
+from seq2seq_cli.errors import UserError
+
 TRANSLATE = [sys.executable, "-m", "seq2seq_cli", "translate"]
 
 
@@ -92,3 +95,21 @@ def test_a_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
     options = ("--input-format", "jsonl", "--format", "jsonl")
     found = seq2seq("translate", trained, *options, stdin=stdin).stdout.splitlines()
     assert [json.loads(line)["translation"] for line in found] == ["one", "", "", "two", ""]
+
+
+def test_as_many_processes_start_as_memory_has_room_for(trained):
+    """In a small container on a large machine, one for each core would be killed."""
+    one = Job((trained,)).memory()
+    weights = (trained / "model.safetensors").stat().st_size
+    assert one > 3 * weights + (300 << 20)  # what PyTorch alone takes
+    assert Job((trained, trained)).memory() == one + 3 * weights
+    job = Job((trained,))
+    assert [automatic_workers(job, 64, memory) for memory in (0, one, 3 * one - 1, 3 * one)] == [
+        1,
+        1,
+        2,
+        3,
+    ]
+    assert automatic_workers(job, 2, 64 * one) == 2
+    with pytest.raises(UserError, match="nowhere"):
+        Job((Path("nowhere"),)).memory()
