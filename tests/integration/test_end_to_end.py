@@ -206,6 +206,7 @@ def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
         "checkpoints",
         "metrics.jsonl",
         "manifest.json",
+        "statistics.json",
         "train.log",
     }
     saved = yaml.safe_load((trained / "config.yaml").read_text())
