@@ -21,6 +21,7 @@ from seq2seq_cli.decoding.fast_layers import (
     KeysAndValues,
     Shape,
 )
+from seq2seq_cli.decoding.known_models import unknown_part
 from seq2seq_cli.decoding.linear import Number, make_linear
 from seq2seq_cli.model.attention import keep_tokens
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
@@ -36,7 +37,13 @@ class FastDecoder:
 
     device = torch.device("cpu")
 
+    @staticmethod
+    def why_unsupported(model: Transformer) -> str | None:
+        """Why this decoder cannot compute that model; None if it can."""
+        return unknown_part(model)
+
     def __init__(self, model: Transformer, number: Number) -> None:
+        """`why_unsupported` has nothing against the model."""
         encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
         decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.pad_id = model.pad_id
@@ -194,5 +201,5 @@ def _rounded_up(projection: nn.Linear) -> nn.Linear:
         rounded.weight.zero_()
         rounded.weight[: projection.out_features] = projection.weight
         rounded.bias.fill_(-torch.inf)
-        rounded.bias[: projection.out_features] = 0
+        rounded.bias[: projection.out_features] = 0 if projection.bias is None else projection.bias
     return rounded

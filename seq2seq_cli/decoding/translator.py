@@ -13,9 +13,9 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import plan_in_order
 from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.cuda_graphs import RecordedDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Found, Wanted, joined
 from seq2seq_cli.decoding.linear import Number, has_int8
 from seq2seq_cli.decoding.pieces import Piece, pieces_of
@@ -235,11 +235,13 @@ class Translator:
 
 
 def make_decoder(model: Transformer, number: Number, *, cuda_graphs: bool = False) -> Decoder:
-    """On a CPU a fast twin of the model; on a GPU the model, or its recorded steps."""
+    """On a CPU a fast twin of the model if there is one; on a GPU the model, or its recorded steps."""
     if model.device.type == "cpu":
-        if number == "int8" and native.available():
-            return Int8Decoder(model)
-        return FastDecoder(model, number)
+        if CpuDecoder.why_unsupported(model, number) is None:
+            return CpuDecoder(model, number)
+        if FastDecoder.why_unsupported(model) is None:
+            return FastDecoder(model, number)
+        return PlainDecoder(model, use_bf16=number == "bf16")
     if number == "int8":
         raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
     on_gpu = RecordedDecoder if cuda_graphs else PlainDecoder
@@ -266,7 +268,7 @@ def _number(config: Config, model: Transformer, exact: bool) -> Number:
     if exact:
         return "fp32"
     if model.device.type == "cpu":
-        return "int8" if native.available() or has_int8() else "fp32"
+        return "int8" if "int8" in native.precisions() or has_int8() else "fp32"
     return "bf16" if has_fast_bf16(model.device) else "fp32"
 
 
