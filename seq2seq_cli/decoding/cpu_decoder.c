@@ -26,7 +26,17 @@ enum {
     MANY = 12,            /* rows from which on AMX is faster in int8 */
     AHEAD = 2048,         /* bytes of weights that are fetched before they are needed */
     SLOTS = 32,           /* in a piece of the past */
-    WORTH_A_THREAD = 1 << 18, /* products from which on a second thread pays */
+};
+
+/* Work, in words of weights times rows: some 10 ps each. A weight that is read costs as much as
+   13 rows that it is multiplied with, whatever the precision. */
+enum {
+    READING = 13,
+    OF_A_NUMBER = 8,  /* that attention looks at */
+    OF_A_RESULT = 32, /* of a norm, an exponential, a search for the greatest */
+    FOR_A_THREAD = 1 << 19,   /* in a loop from which on its share pays for a second thread */
+    FOR_A_TEAM = 40 << 20,    /* in all loops of a pass: while a pass waits for a thread that another
+                                 program keeps from running, one thread would have made many */
 };
 
 enum { FP32, BF16, INT8 };
@@ -478,12 +488,17 @@ static void multiply_all(Product *p)
         give_back_tiles(&former);
 }
 
+static long work_of(const Linear *layer, long rows)
+{
+    return words_of(layer->precision, layer->inputs) * layer->outputs * (rows + READING);
+}
+
 /* `y` may be the residual that is added; `q` has room for BLOCK rows of inputs as words. */
 void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
             float *y, void *q, int threads)
 {
     Product product = {layer, activation, rows, x, residual, y, q, {0}};
-    if (threads > 1 && rows * layer->inputs * layer->outputs >= WORTH_A_THREAD) {
+    if (threads > 1 && work_of(layer, rows) >= FOR_A_THREAD) {
 #pragma omp parallel num_threads(threads)
         multiply_all(&product);
     } else {
@@ -510,31 +525,26 @@ static void softmax(float *scores, long count)
         _mm512_storeu_ps(scores + i, _mm512_mul_ps(_mm512_loadu_ps(scores + i), share));
 }
 
-/* `y` may be `x`; without a norm nothing is done, and then it is. */
-static void layer_norm(const Norm *norm, long rows, long size, const float *x, float *y)
+static void normalize(const Norm *norm, long size, const float *x, float *y)
 {
-    if (!norm->weight)
-        return;
-    for (long r = 0; r < rows; r++, x += size, y += size) {
-        __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
-        for (long i = 0; i < size; i += LANES)
-            sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(first(size - i), x + i));
-        __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / size);
-        for (long i = 0; i < size; i += LANES) {
-            __mmask16 mask = first(size - i);
-            __m512 off = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, x + i), mean);
-            squares = _mm512_fmadd_ps(off, off, squares);
-        }
-        float variance = _mm512_reduce_add_ps(squares) / size;
-        __m512 scale = _mm512_set1_ps(1 / sqrtf(variance + norm->epsilon));
-        for (long i = 0; i < size; i += LANES) {
-            __mmask16 mask = first(size - i);
-            __m512 off = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), mean);
-            __m512 made = _mm512_fmadd_ps(_mm512_mul_ps(off, scale),
-                                          _mm512_maskz_loadu_ps(mask, norm->weight + i),
-                                          _mm512_maskz_loadu_ps(mask, norm->bias + i));
-            _mm512_mask_storeu_ps(y + i, mask, made);
-        }
+    __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
+    for (long i = 0; i < size; i += LANES)
+        sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(first(size - i), x + i));
+    __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / size);
+    for (long i = 0; i < size; i += LANES) {
+        __mmask16 mask = first(size - i);
+        __m512 off = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, x + i), mean);
+        squares = _mm512_fmadd_ps(off, off, squares);
+    }
+    float variance = _mm512_reduce_add_ps(squares) / size;
+    __m512 scale = _mm512_set1_ps(1 / sqrtf(variance + norm->epsilon));
+    for (long i = 0; i < size; i += LANES) {
+        __mmask16 mask = first(size - i);
+        __m512 off = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), mean);
+        __m512 made = _mm512_fmadd_ps(_mm512_mul_ps(off, scale),
+                                      _mm512_maskz_loadu_ps(mask, norm->weight + i),
+                                      _mm512_maskz_loadu_ps(mask, norm->bias + i));
+        _mm512_mask_storeu_ps(y + i, mask, made);
     }
 }
 
@@ -564,7 +574,7 @@ static void attend_head(long size, long count, const float *const *keys, long to
 typedef struct {
     const Stack *stack;
     long rows, longest; /* as many positions are looked at, at most */
-    int threads;
+    int threads, in_attention; /* of the team, and those of it that attention is worth */
     void *q; /* inputs of linear layers as words */
     float *states, *normed, *heads, *wide; /* rows of d_model, but `wide` of 3 d_model or d_ff */
     const float **keys; /* of the positions that a row looks at; room for each thread, as scores */
@@ -593,6 +603,22 @@ long room_for(const Stack *stack, long rows, long longest, int threads)
     return numbers * sizeof(float) + threads * longest * sizeof(float *);
 }
 
+static long work_of_attention(const Stack *stack, long rows, long longest)
+{
+    return rows * longest * 2 * stack->d_model * OF_A_NUMBER;
+}
+
+static long work_of_pass(const Stack *stack, long rows, long longest)
+{
+    const Layer *one = stack->layers;
+    const Linear *linears[] = {&one->split, &one->join, &one->query, &one->gathered, &one->expand,
+                               &one->contract};
+    long work = work_of_attention(stack, rows, longest);
+    for (int n = 0; n < 6; n++)
+        work += work_of(linears[n], rows);
+    return stack->num_layers * work + work_of(&stack->output, rows);
+}
+
 static Pass begin(const Stack *stack, long rows, long longest, void *room, int threads)
 {
     long d = stack->d_model;
@@ -601,8 +627,11 @@ static Pass begin(const Stack *stack, long rows, long longest, void *room, int t
     float *normed = states + rows * d, *heads = normed + rows * d, *wide = heads + rows * d;
     float *scores = wide + rows * most(3 * d, stack->d_ff);
     int32_t *sentences = (int32_t *)(scores + threads * (longest + LANES));
-    return (Pass){stack, rows, longest, threads, words, states, normed, heads, wide, keys, scores,
-                  sentences};
+    if (work_of_pass(stack, rows, longest) < FOR_A_TEAM)
+        threads = 1;
+    int in_attention = work_of_attention(stack, rows, longest) < FOR_A_THREAD ? 1 : threads;
+    return (Pass){stack, rows, longest, threads, in_attention, words, states, normed, heads, wide,
+                  keys, scores, sentences};
 }
 
 /* Of what is no token, which only a search among numbers that are none asks for, the first. */
@@ -640,12 +669,23 @@ static void apply(Pass *p, const Linear *layer, int activation, const float *x, 
     linear(layer, activation, p->rows, x, NULL, y, p->q, p->threads);
 }
 
+/* LayerNorm of the states, into `y`, which may be they; where there is no norm nothing is done. */
+static void layer_norm(Pass *p, const Norm *norm, float *y)
+{
+    long d = p->stack->d_model;
+    if (norm->weight) {
+#pragma omp parallel for num_threads(p->threads) if (p->rows * d * OF_A_RESULT >= FOR_A_THREAD)
+        for (long r = 0; r < p->rows; r++)
+            normalize(norm, d, p->states + r * d, y + r * d);
+    }
+}
+
 /* What a sub-layer reads. */
 static const float *input(Pass *p, const Norm *norm)
 {
     if (!p->stack->norm_first)
         return p->states;
-    layer_norm(norm, p->rows, p->stack->d_model, p->states, p->normed);
+    layer_norm(p, norm, p->normed);
     return p->normed;
 }
 
@@ -654,7 +694,7 @@ static void add_to_states(Pass *p, const Linear *last, const float *x, const Nor
 {
     linear(last, NONE, p->rows, x, p->states, p->states, p->q, p->threads);
     if (!p->stack->norm_first)
-        layer_norm(norm, p->rows, p->stack->d_model, p->states, p->states);
+        layer_norm(p, norm, p->states);
 }
 
 static void feed_forward(Pass *p, const Layer *layer)
@@ -665,7 +705,7 @@ static void feed_forward(Pass *p, const Layer *layer)
 
 static void end(Pass *p, float *y)
 {
-    layer_norm(&p->stack->norm, p->rows, p->stack->d_model, p->states, p->states);
+    layer_norm(p, &p->stack->norm, p->states);
     apply(p, &p->stack->output, NONE, p->states, y);
 }
 
@@ -673,7 +713,7 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
 {
     long d = p->stack->d_model;
     apply(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
-#pragma omp parallel for num_threads(p->threads) if (p->threads > 1)
+#pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++) {
         long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
         const float **keys = own_keys(p);
@@ -737,12 +777,12 @@ static void decoder_layer(Pass *p, long number, const Batch *b)
 {
     const Layer *layer = p->stack->layers + number;
     apply(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
-#pragma omp parallel for num_threads(p->threads) if (p->threads > 1 && p->rows > 1)
+#pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++)
         attend_to_past(p, number, b, r);
     add_to_states(p, &layer->join, p->heads, &layer->attended);
     apply(p, &layer->query, NONE, input(p, &layer->gathered_norm), p->wide);
-#pragma omp parallel for num_threads(p->threads) if (p->threads > 1 && p->rows > 1)
+#pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++)
         attend_to_source(p, number, b, r);
     add_to_states(p, &layer->gathered, p->heads, &layer->gathered_norm);
@@ -764,7 +804,7 @@ static float greatest(long size, const float *x)
 void find_greatest(long rows, long size, float *x, long count, const int64_t *forbidden,
                    int64_t otherwise, int64_t *y, int threads)
 {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > WORTH_A_THREAD)
+#pragma omp parallel for num_threads(threads) if (rows * size * OF_A_RESULT >= FOR_A_TEAM)
     for (long r = 0; r < rows; r++) {
         float *row = x + r * size;
         for (long n = 0; n < count; n++)
@@ -801,7 +841,7 @@ void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const floa
 /* The logarithm of the sum of e^x, of every row. */
 void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
 {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size > WORTH_A_THREAD)
+#pragma omp parallel for num_threads(threads) if (rows * size * OF_A_RESULT >= FOR_A_TEAM)
     for (long r = 0; r < rows; r++) {
         const float *row = x + r * size;
         __m512 total = _mm512_setzero_ps();
