@@ -255,7 +255,8 @@ class _Weights:
 
         With `round_up` there are outputs of -inf up to a whole group.
         """
-        weight = torch.cat([layer.weight.detach() for layer in layers])
+        weights = [layer.weight.detach() for layer in layers]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         outputs, inputs = weight.shape
         rows = native.rounded_up(outputs, native.GROUP)
         bias = torch.full((rows,), -torch.inf if round_up else 0.0, dtype=torch.float32)
@@ -303,7 +304,8 @@ def _packed(weight_OI: Tensor) -> Tensor:
     words_OW = weight_OI.view(torch.int32)
     num_words = words_OW.size(1)
     whole, rest = divmod(outputs, native.GROUP)
-    packed = torch.zeros(whole + (rest > 0), num_words, native.GROUP, dtype=torch.int32)
+    packed = torch.empty(whole + (rest > 0), num_words, native.GROUP, dtype=torch.int32)
     packed[:whole] = words_OW[: whole * native.GROUP].view(whole, native.GROUP, num_words).mT
     packed[whole:, :, :rest] = words_OW[whole * native.GROUP :].mT
+    packed[whole:, :, rest:] = 0
     return packed

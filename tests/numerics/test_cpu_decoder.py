@@ -1,13 +1,16 @@
 """The decoder in C beside a plain one in PyTorch whose products are rounded in the same way."""
 
-import copy
 import itertools
-import math
+import os
+import subprocess
+import sys
 from ctypes import addressof
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from rounded_models import LINEAR, rounded
 from small_models import (
     MODES,
     build,
@@ -24,7 +27,6 @@ from seq2seq_cli.decoding.linear import Number
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Ensemble, PlainDecoder
 from seq2seq_cli.decoding.translator import make_decoder
-from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
@@ -33,63 +35,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 PRECISIONS = sorted(native.precisions())
-
-
-class Int8Linear(nn.Module):
-    """A linear layer of whole numbers: a scale for each output, and one for each row of inputs."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.scale = layer.weight.abs().amax(dim=1).clamp(min=1e-12) / 127
-        self.weight = (layer.weight / self.scale[:, None]).round()
-        self.bias = layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        top = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)
-        rounded = (x * (127 / top)).round()
-        made = (rounded.double() @ self.weight.T.double()).float() * (self.scale * top / 127)
-        return made if self.bias is None else made + self.bias
-
-
-class Bf16Linear(nn.Module):
-    """Inputs and weights of 8 significant bits, exact products and sums."""
-
-    def __init__(self, layer: nn.Linear, divisor: float = 1.0) -> None:
-        """`divisor`: of the weights before they are rounded."""
-        super().__init__()
-        self.weight = divisor * (layer.weight / divisor).bfloat16().double()
-        self.bias = layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = (x.bfloat16().double() @ self.weight.T).float()
-        return made if self.bias is None else made + self.bias
-
-
-class Fp32Linear(nn.Module):
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight.double(), layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = (x.double() @ self.weight.T).float()
-        return made if self.bias is None else made + self.bias
-
-
-LINEAR = {"int8": Int8Linear, "bf16": Bf16Linear, "fp32": Fp32Linear}
-
-
-def rounded(model: Transformer, precision: Number) -> Transformer:
-    make = LINEAR[precision]
-    model = copy.deepcopy(model)
-    for module in list(model.modules()):
-        if isinstance(module, MultiHeadAttention) and precision == "bf16":
-            size = module.query.out_features // module.heads
-            module.query = Bf16Linear(module.query, math.sqrt(size))
-        for name, layer in list(module.named_children()):
-            if isinstance(layer, nn.Linear) and layer is not model.projection:
-                setattr(module, name, make(layer))
-    model.projection.forward = make(model.projection).forward  # its weight is used elsewhere
-    return model
 
 
 ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
@@ -234,9 +179,67 @@ def test_sentences_that_have_left_get_no_room():
     assert [piece.size(2) for piece in states._past] == [8, 1]
 
 
+LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}
+COUNT_THREADS = """
+import os, torch
+from small_models import build
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
+
+def threads_after(decoder, sentences, width):
+    src, last = torch.full((sentences, 20), 5), torch.full((sentences, width), 2)
+    for threads in (1, 2):  # first PyTorch makes its tables
+        torch.set_num_threads(threads)
+        states = decoder.start(src)
+        states.logits(last[:, :1])
+        states.reorder(torch.zeros(sentences, width, dtype=torch.int64))
+        states.logits(last)
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(1)
+small, large = (CpuDecoder(build(0, **options), "fp32") for options in (
+    {"d_model": 128, "d_ff": 256, "vocabulary": 2000}, %r))
+print(*(threads_after(*given) for given in ((small, 1, 1), (small, 1, 4), (large, 99, 4))))
+"""
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_threads_change_no_bits(precision):
+    decoder = CpuDecoder(build(0, **LARGE), precision)
+    src = torch.randint(4, 12, (300, 9))
+    last, origin = torch.full((300, 1), BOS_ID), torch.zeros(300, 2, dtype=torch.int64)
+
+    def logits(threads: int) -> list[Tensor]:
+        torch.set_num_threads(threads)
+        states = decoder.start(src)
+        first = states.logits(last)
+        states.reorder(origin)
+        return [first, states.logits(last.expand(-1, 2))]
+
+    try:
+        alone, *others = map(logits, (1, 2, 3))
+    finally:
+        torch.set_num_threads(1)
+    for other in others:
+        assert all(map(torch.equal, other, alone))
+
+
+def test_a_second_thread_is_for_much_work_alone():
+    """It costs more than it saves where another program keeps it from running."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("no /proc")
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_THREADS % LARGE],
+        capture_output=True, text=True, check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    alone, with_a_beam, many = map(int, done.stdout.split())
+    assert with_a_beam == alone
+    assert many == alone + 1
+
+
 def test_more_threads_in_the_middle_of_a_translation():
-    decoder, last = CpuDecoder(build(0), "fp32"), torch.full((3, 1), BOS_ID)
-    alone, other = (decoder.start(torch.full((3, 4), 5)) for _ in range(2))
+    decoder, last = CpuDecoder(build(0, **LARGE), "fp32"), torch.full((99, 1), BOS_ID)
+    alone, other = (decoder.start(torch.full((99, 4), 5)) for _ in range(2))
     expected = [alone.logits(last) for _ in range(2)]
     found = [other.logits(last)]
     torch.set_num_threads(7)
