@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test faults check format
+.PHONY: install demo test faults sanitize check format
 
 install: .venv/installed
 
@@ -30,6 +30,10 @@ faults: install
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
+
+# Some 15 minutes: the compiled decoder on random models, where a read beyond an array is an error.
+sanitize: install
+	cd tests && ../$(BIN)/python -m faults.sanitize
 
 check: install
 	$(BIN)/ruff check .
