@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from seq2seq_cli.cli import ENVIRONMENT
+from seq2seq_cli.machine import torch_environment
 
 LENGTH = 20
 FORCED = [
@@ -243,16 +243,18 @@ def compare(title: str, given: argparse.Namespace, runs: dict[str, str]) -> None
     for _ in range(given.rounds):
         for name, settings in systems.items():
             command = [sys.executable, __file__, runs[settings[0]], str(given.source)]
-            own = ENVIRONMENT if settings[0] == "ours" else {}  # others have their own settings
+            is_ours = settings[0] == "ours"  # others have their own settings
+            environment = torch_environment() if is_ours else dict(os.environ)
             output = subprocess.run(
                 [*command, "--lines", str(given.lines), "--measure", json.dumps(settings)],
-                stdout=subprocess.PIPE, text=True, check=True, env=own | os.environ,
+                stdout=subprocess.PIPE, text=True, check=True, env=environment,
             ).stdout  # fmt: skip
             found[name].append(json.loads(output.splitlines()[-1])[0])
             print(f"{title}: {name}: {found[name][-1]:,.0f}", file=sys.stderr, flush=True)
-    ours = found[next(iter(found))]
     first = next(iter(found))
-    print(f"\n| {title} | tokens/s, median (min to max) | {first}, in the same round |\n|---|---|---|")
+    ours = found[first]
+    heads = (title, "tokens/s, median (min to max)", f"{first}, in the same round")
+    print(f"\n| {' | '.join(heads)} |\n|---|---|---|")
     for name, rates in found.items():
         ratios = [mine / rate for mine, rate in zip(ours, rates, strict=True)]
         print(

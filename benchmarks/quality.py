@@ -8,7 +8,6 @@ Prints the scores of the last validation of every run, and their means. Plain is
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from pathlib import Path
 
 from ablation import everything_plain
 
-from seq2seq_cli.cli import ENVIRONMENT
 from seq2seq_cli.config_file import load_config
+from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.training.loop import train
 
 METRICS = ("valid/loss", "valid/bleu", "valid/exact_match")
@@ -39,7 +38,7 @@ def scores_of(way: str, config: str, overrides: list[str]) -> dict[str, float]:
         else:
             command = [sys.executable, "-m", "seq2seq_cli", "train", config, "--run-dir", run_dir]
         settings = [f"--set={override}" for override in overrides]
-        environment = {**ENVIRONMENT, **os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**torch_environment(), "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, *settings], check=True, capture_output=True, env=environment)
         points = map(json.loads, Path(run_dir, "metrics.jsonl").read_text().splitlines())
         return [point for point in points if "valid/loss" in point][-1]

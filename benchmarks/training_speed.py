@@ -133,7 +133,7 @@ def main() -> None:
     lay_out_tokens(shape, work)
     systems: dict[str, Callable[[], tuple[float, float, dict]]] = {
         "ours": lambda: ours(shape),
-        "ours, two workers": lambda: ours(shape, "training.workers=2"),
+        "ours, one process": lambda: ours(shape, "training.workers=1"),
         "ours, fp32": lambda: ours(shape, "training.precision=fp32"),
     }
     if given.hf:

@@ -6,6 +6,11 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """`from seq2seq_cli import Translator`, which imports torch only then."""
     if name == "Translator":
+        import os
+
+        from seq2seq_cli.machine import torch_environment
+
+        os.environ.update(torch_environment())
         from seq2seq_cli.decoding.translator import Translator
 
         return Translator

@@ -5,21 +5,18 @@ A field's default stands here and nowhere else; its description is its documenta
 mistakes is the business of `config_file.py`.
 """
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import (
-    DECODED_METRICS,
+    METRICS,
     Activation,
     AutoOrPositiveInt,
     AutoOrThousand,
@@ -29,9 +26,7 @@ from seq2seq_cli.option_types import (
     ModelPart,
     NonNegativeFloat,
     NonNegativeInt,
-    Normalization,
     NormPlace,
-    OnBadLine,
     OnNonfinite,
     OptimizerName,
     PositiveFloat,
@@ -41,91 +36,13 @@ from seq2seq_cli.option_types import (
     Section,
     Seed,
     Share,
-    TokenizerKind,
     UpToThousand,
 )
+from seq2seq_cli.text_config import DataConfig, TokenizerConfig
 
 MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
 FEWEST_BATCHES = 50  # of an epoch that it leaves
 MOST_SKIPPED = 10  # updates in a row with `on_nonfinite: skip`
-
-
-def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
-    """Only where the loader asks for it: a run folder outlives the text it was trained on."""
-    if info.context and info.context.get("files_must_exist") and not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    return path
-
-
-TextFile = Annotated[Path, Field(strict=False), AfterValidator(_must_be_a_file)]
-
-
-class Corpus(Section):
-    """Parallel text: two files whose lines belong together, or one file of pairs."""
-
-    src: TextFile | None = Field(None, description="source sentences, one a line; .gz is unpacked")
-    tgt: TextFile | None = Field(None, description="target sentences; line n translates line n")
-    pairs: TextFile | None = Field(
-        None,
-        description="instead of src and tgt: a .tsv file (source, tab, target) or a .jsonl file "
-        '({"src": ..., "tgt": ...} a line); .gz is unpacked',
-    )
-
-    @field_validator("pairs")
-    @classmethod
-    def _known_format(cls, pairs: Path | None) -> Path | None:
-        if pairs and not pairs.name.removesuffix(".gz").endswith((".tsv", ".jsonl")):
-            raise ValueError(f"{pairs} must be a .tsv or .jsonl file (or .gz of one)")
-        return pairs
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
-        if given not in ({"src", "tgt"}, {"pairs"}):
-            raise ValueError("needs src and tgt, or pairs alone")
-        return self
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
-
-
-class DataConfig(Section):
-    train: Corpus = Field(description="parallel text to learn from")
-    valid: Corpus | None = Field(
-        None, description="held-out parallel text, written like train; null: none"
-    )
-    max_length: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
-        256,
-        description="tokens; training pairs with a longer side are dropped and counted, longer "
-        "lines to translate are translated in pieces",
-    )
-    on_bad_line: OnBadLine = Field(
-        "error",
-        description="a line that is not valid UTF-8, TSV or JSON: stop there, or drop and count it",
-    )
-
-
-class TokenizerConfig(Section):
-    kind: TokenizerKind = Field("bpe", description="what a token is")
-    vocab_size: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
-        8_000, description="entries at most, for each tokenizer; fewer when the text has no more"
-    )
-    shared: bool = Field(True, description="one vocabulary for both sides")
-    normalization: Normalization = Field(
-        "identity",
-        description="Unicode normalization of both sides; identity: none, so that translations are "
-        "spelt as the training text is; nfkc_cf lower-cases too",
-    )
-    reuse: Path | None = Field(
-        None,
-        strict=False,
-        description="a run folder, or one that `seq2seq vocab` made: its vocabulary is taken "
-        "instead of learning one, whatever kind and normalization say",
-    )
-    max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = Field(
-        1_000_000, description="lines to learn from; of more training text, a random sample"
-    )
 
 
 def _one_depth_for_both(value: Any) -> Any:
@@ -229,8 +146,8 @@ class TrainingConfig(Section):
     )
     workers: AutoOrThousand = Field(
         "auto",
-        description="processes that share each batch; auto: one for two CPU cores where model and "
-        "batch suit that, else one; under torchrun as many as it starts",
+        description="processes that share each batch; auto: one for each CPU core where model, "
+        "batch and text are large enough for it, one on a GPU; under torchrun as many as it starts",
     )
     on_nonfinite: OnNonfinite = Field(
         "stop",
@@ -272,6 +189,14 @@ class ValidationConfig(Section):
     every: PositiveInt = Field(1, description="epochs or steps between two validations")
     unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
     decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
+    ter: bool = Field(
+        False,
+        description="translation edit rate of the translations too, the lower the better; slow for "
+        "long sentences (seconds for 200 words)",
+    )
+    lowercase: bool = Field(
+        False, description="BLEU, chrF, TER and exact match without regard to capitals"
+    )
     bleu_tokenize: BleuTokenize = Field(
         "13a", description="sacrebleu's tokenization for BLEU; zh for Chinese, char for Japanese"
     )
@@ -291,8 +216,10 @@ class ValidationConfig(Section):
     @field_validator("metric")
     @classmethod
     def _metric_is_measured(cls, metric: Metric, info: ValidationInfo) -> Metric:
-        if metric in DECODED_METRICS and info.data.get("decode") is False:
+        if METRICS[metric].is_of_text and info.data.get("decode") is False:
             raise ValueError(f"{metric} needs validation.decode: true")
+        if metric == "ter" and info.data.get("ter") is False:
+            raise ValueError("ter needs validation.ter: true")
         return metric
 
 

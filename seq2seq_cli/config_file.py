@@ -16,16 +16,28 @@ from seq2seq_cli.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 
 _MOST_MISTAKES = 20  # that are named
 
+# What an override takes the place of: the other way of naming a text.
+_INSTEAD = {
+    ("data", corpus, name): others
+    for corpus in ("train", "valid")
+    for name, others in (("pairs", ("src", "tgt")), ("src", ("pairs",)), ("tgt", ("pairs",)))
+}
+
 Location = tuple[str | int, ...]
 
+# Sections for which one value may stand, as that of all their options.
+_SHORT: dict[Location, tuple[str, ...]] = {
+    ("model", "layers"): ("encoder", "decoder"),
+    ("tokenizer", "normalization"): ("src", "tgt"),
+}
 
-def load_config(
-    path: Path, overrides: Sequence[str] = (), *, files_must_exist: bool = False
-) -> Config:
+
+def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool = False) -> Config:
     """Read a YAML file, apply `section.key=value` overrides and check the result.
 
     Raises UserError naming, for every mistake at once, the line, the option, and the nearest valid
-    name or the valid choices. With `files_must_exist` the text files are looked for too.
+    name or the valid choices. With `is_given_now` it is a user's and not a run folder's: its paths
+    may have `~` and `$HOME`, and its text files must be there.
     """
     tree, node = _read_yaml(path)
     places: dict[Location, str] = {}
@@ -33,7 +45,7 @@ def load_config(
         location = _apply_override(tree, override)
         places[location] = f"--set {override}"
     try:
-        return Config.model_validate(tree, context={"files_must_exist": files_must_exist})
+        return Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
         mistakes: dict[Location, list[str]] = {}
         for found in error.errors():
@@ -111,17 +123,20 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
-        if parts[:depth] == ("model", "layers") and isinstance(inner, int):
-            inner = {"encoder": inner, "decoder": inner}
+        if parts[:depth] in _SHORT and isinstance(inner, int | str):
+            inner = dict.fromkeys(_SHORT[parts[:depth]], inner)
         elif inner is None:
             inner = {}
         elif not isinstance(inner, dict):
             raise UserError(
                 f"--set {short(override)}: {'.'.join(parts[:depth])} has no options of its own"
             )
-        section[part] = inner
-        section = inner
+        section[part] = dict(inner)  # one that an alias stands for stays as it is elsewhere
+        section = section[part]
     section[parts[-1]] = value
+    if value is not None and parts in _INSTEAD:
+        for other in _INSTEAD[parts]:
+            section.pop(other, None)
     return parts
 
 

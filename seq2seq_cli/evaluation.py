@@ -4,22 +4,23 @@ B sentences, T target positions, R rows of them, V target vocabulary.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config import Corpus
 from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.layout import Packed
-from seq2seq_cli.option_types import OnBadLine
-from seq2seq_cli.text.metrics import TextScores, score_text
+from seq2seq_cli.option_types import METRICS, Metric, OnBadLine
+from seq2seq_cli.text.metrics import TextScore, score_text
 from seq2seq_cli.text.parallel import Pair, readable_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
+from seq2seq_cli.text_config import Corpus
 
 _ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
 
@@ -46,50 +47,45 @@ class Scores:
     accuracy: float  # percent of target tokens that are the likeliest after their prefix
     num_tokens: int
     num_lines: int
-    text: TextScores | None = None
+    text: Mapping[Metric, TextScore] = field(default_factory=dict)
     hypotheses: tuple[str, ...] = ()
+    num_normalized: int = 0  # references that the target's normalization changed
 
     @property
     def perplexity(self) -> float:
         return math.exp(min(self.loss, 700.0))
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[Metric, float]:
         """Every number by its name in `validation.metric` and in the logs."""
-        found = {"loss": self.loss, "perplexity": self.perplexity, "accuracy": self.accuracy}
-        if self.text is not None:
-            found |= {
-                "bleu": self.text.bleu,
-                "chrf": self.text.chrf,
-                "exact_match": self.text.exact_match,
-            }
-        return found
+        found: dict[Metric, float] = {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "accuracy": self.accuracy,
+        }
+        return found | {name: score.value for name, score in self.text.items()}
 
     def table(self) -> str:
         """What `eval` prints."""
-        units = {
-            "loss": "nats per target token",
-            "perplexity": "exp(loss)",
-            "accuracy": "% of target tokens",
-            "exact_match": "% of lines",
-        }
-        if self.text is not None:
-            units |= {"bleu": self.text.bleu_signature, "chrf": self.text.chrf_signature}
-        return "\n".join(
-            f"{name:<12} {value:>9.4f}  {units[name]}" for name, value in self.metrics().items()
-        )
+        signatures = self._signatures()
+        lines = [
+            f"{name:<12} {value:>9.4f}  {signatures.get(name, METRICS[name].unit)}"
+            for name, value in self.metrics().items()
+        ]
+        if self.num_normalized:
+            changed = f"{self.num_normalized:,} of {self.num_lines:,}"
+            lines.append(f"references   {changed} compared as tokenizer.normalization has them")
+        return "\n".join(lines)
 
     def report(self) -> dict[str, Any]:
         """What `eval --json` prints."""
-        signatures = (
-            {
-                "bleu_signature": self.text.bleu_signature,
-                "chrf_signature": self.text.chrf_signature,
-            }
-            if self.text is not None
-            else {}
-        )
-        counts = {"num_lines": self.num_lines, "num_tokens": self.num_tokens}
-        return {**self.metrics(), **counts, **signatures}
+        found: dict[str, Any] = {str(name): value for name, value in self.metrics().items()}
+        found |= {"num_lines": self.num_lines, "num_tokens": self.num_tokens}
+        if self.text:
+            found["num_normalized_references"] = self.num_normalized
+        return found | {f"{name}_signature": one for name, one in self._signatures().items()}
+
+    def _signatures(self) -> dict[Metric, str]:
+        return {name: score.signature for name, score in self.text.items() if score.signature}
 
 
 def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bool) -> Scores:
@@ -110,7 +106,11 @@ def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bo
 
 
 def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scores:
-    """Score the references under the model and, with `decode`, its translations against them."""
+    """Score the references under the model and, with `decode`, its translations against them.
+
+    Translations are what the target's tokenizer can write, so references are compared as it would
+    write them.
+    """
     model = translator.model
     was_training = model.training
     model.eval()
@@ -119,15 +119,18 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
         hypotheses = translator.translate([p.src for p in held_out.pairs]) if decode else []
     finally:
         model.train(was_training)
-    references = [pair.tgt for pair in held_out.pairs]
-    bleu_tokenize = translator.config.validation.bleu_tokenize
+    raw = [pair.tgt for pair in held_out.pairs] if decode else []
+    references = [translator.tokenizers.tgt.normalize(reference) for reference in raw]
     return Scores(
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
         num_tokens=num_tokens,
         num_lines=len(held_out.pairs),
-        text=score_text(hypotheses, references, bleu_tokenize) if decode else None,
+        text=score_text(hypotheses, references, translator.config.validation),
         hypotheses=tuple(hypotheses),
+        num_normalized=sum(
+            one.split() != other.split() for one, other in zip(raw, references, strict=True)
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Kinds of values that options of a config have, and what every section is."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -54,13 +54,28 @@ OptimizerName = Literal["adam", "adamw"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
-Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"]
+Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
 LengthPenalty = Literal["power", "gnmt"]
 
-DECODED_METRICS = ("bleu", "chrf", "exact_match")
+
+class MetricFacts(NamedTuple):
+    unit: str
+    higher_is_better: bool = True
+    is_of_text: bool = False  # of translations, which must be made first
+
+
+METRICS: dict[Metric, MetricFacts] = {
+    "loss": MetricFacts("nats per target token", higher_is_better=False),
+    "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
+    "accuracy": MetricFacts("% of target tokens"),
+    "bleu": MetricFacts("0 to 100", is_of_text=True),
+    "chrf": MetricFacts("0 to 100", is_of_text=True),
+    "ter": MetricFacts("% of reference words", higher_is_better=False, is_of_text=True),
+    "exact_match": MetricFacts("% of lines", is_of_text=True),
+}
 
 
 class Section(BaseModel):

@@ -55,11 +55,20 @@ class RunFolder:
         """By step, the last one first; none but where `validation.keep_best` is more than one."""
         return _by_step(self.best, ".safetensors")
 
-    def tokenizer_paths(self, shared: bool) -> tuple[Path, Path]:
-        """Where the source's and the target's tokenizer are: one file when they are one."""
-        if shared:
+    def new_tokenizer_paths(self, *, is_one: bool) -> tuple[Path, Path]:
+        """Where the source's and the target's tokenizer belong: one file when they are one."""
+        if is_one:
             return self.path / "tokenizer.model", self.path / "tokenizer.model"
         return self.path / "src.model", self.path / "tgt.model"
+
+    def tokenizer_paths(self, shared: bool) -> tuple[Path, Path]:
+        """Where they are, or else should be.
+
+        A shared vocabulary has two files where its sides normalize text differently.
+        """
+        two = self.new_tokenizer_paths(is_one=False)
+        is_one = shared and not any(path.exists() for path in two)
+        return self.new_tokenizer_paths(is_one=is_one)
 
     def must_hold_a_run(self) -> None:
         """Raises UserError if there is none, or one whose files lie elsewhere."""

@@ -37,8 +37,25 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
+# Numbers, booleans and null as YAML 1.2's core schema has them, and digits in groups (1_000). What
+# YAML 1.1 makes of other words (010 is 8, 1:30 is 90, no is false) stays text.
+_SCALARS = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+"
+        r"|[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
+        r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}
+_TAG = "tag:yaml.org,2002:"
+_PATTERNS = {_TAG + kind: re.compile(f"(?:{pattern})$") for kind, (pattern, _) in _SCALARS.items()}
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML with `3e-4` as a number (YAML 1.2), and no key given twice."""
+    """Safe YAML that reads scalars as YAML 1.2 does, and no key given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -60,6 +77,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
+            if isinstance(node, yaml.ScalarNode):
+                _must_be_of_its_tag(node)
             value = super().construct_object(node, deep)
             if isinstance(value, str):
                 value.encode("utf-8")  # "\ud800" stands for half a character
@@ -72,19 +91,28 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+_MERGE = _TAG + "merge"  # <<, which YAML 1.2 has dropped, but people use
+_Loader.yaml_implicit_resolvers = {"<": [(_MERGE, re.compile("<<$"))]}
+for _kind, (_, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_TAG + _kind, _PATTERNS[_TAG + _kind], _first)
+
+
+def _must_be_of_its_tag(node: yaml.ScalarNode) -> None:
+    """Raises ValueError for `!!int 010` and the like, which PyYAML would read as YAML 1.1."""
+    wanted = _PATTERNS.get(node.tag)
+    is_whole = node.tag == _TAG + "float" and _PATTERNS[_TAG + "int"].match(node.value)
+    if wanted is not None and not is_whole and not wanted.match(node.value):
+        raise ValueError(node.value)
 
 
 class Dumper(yaml.SafeDumper):
-    """Puts quotes around text that `_Loader` would take for a number."""
+    """Puts quotes around text that `_Loader`, or a reader of YAML 1.1, would not take for text."""
 
 
-Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+Dumper.yaml_implicit_resolvers = {
+    first: [
+        *_Loader.yaml_implicit_resolvers.get(first, []),
+        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+    ]
+    for first in {*_Loader.yaml_implicit_resolvers, *yaml.SafeDumper.yaml_implicit_resolvers}
+}

@@ -12,6 +12,7 @@ from seq2seq_cli.cli.program import (
     Overrides,
     RunDir,
     app,
+    in_full,
     load_config_file,
 )
 
@@ -60,7 +61,13 @@ def bench_translate(
     ] = None,
     input_file: Annotated[
         Path | None,
-        typer.Option("--input", "-i", help="Lines to translate.", show_default="validation text"),
+        typer.Option(
+            "--input",
+            "-i",
+            help="Lines to translate.",
+            show_default="validation text",
+            callback=in_full,
+        ),
     ] = None,
     num_lines: Annotated[int, typer.Option("--lines", min=1, help="As many at most.")] = 1_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.program import RunDir, app
+from seq2seq_cli.cli.program import RunDir, app, in_full
 
 
 @app.command(
@@ -16,7 +16,9 @@ from seq2seq_cli.cli.program import RunDir, app
 )
 def diff(
     run_dir: RunDir,
-    other_dir: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of another run.")],
+    other_dir: Annotated[
+        Path, typer.Argument(metavar="OTHER", help="Folder of another run.", callback=in_full)
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say where two runs differ: options, text, vocabulary, versions, machine, weights, metrics.

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.program import RunDir, WhichModel, app
+from seq2seq_cli.cli.program import RunDir, WhichModel, app, in_full
 
 
 @app.command(
@@ -15,7 +15,9 @@ from seq2seq_cli.cli.program import RunDir, WhichModel, app
 )
 def export(
     run_dir: RunDir,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write.", callback=in_full)
+    ],
     file_format: Annotated[
         Literal["ctranslate2", "huggingface"],
         typer.Option("--format", help="Whose format."),

@@ -1,8 +1,11 @@
 """The program around the verbs: failures, exit statuses, logging, options that verbs share."""
 
+import atexit
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 
@@ -11,14 +14,12 @@ from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import torch_environment
+from seq2seq_cli.paths import expanded
 
 if TYPE_CHECKING:
-    from seq2seq_cli.config import Config, Corpus
-
-# Read when torch is imported: threads that wait for work spin for some 10 µs (with milliseconds,
-# another program on one core slows training sevenfold); large tensors lie on large pages.
-ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
-
+    from seq2seq_cli.config import Config
+    from seq2seq_cli.text_config import Corpus
 
 _ORDER = [
     *("check", "vocab", "train", "verify-resume"),
@@ -66,9 +67,24 @@ app = typer.Typer(
 )
 
 
-def main() -> None:
-    """The `seq2seq` command."""
-    app()
+def main() -> NoReturn:
+    """The `seq2seq` command.
+
+    The process ends without Python's own finalization: taking PyTorch apart, object by object, is a
+    fifth of the time of translating one sentence.
+    """
+    try:
+        app()
+    except SystemExit as end:
+        status = end.code or 0
+        assert isinstance(status, int), "commands raise typer.Exit"
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError):  # then Python tries again below, and says what is lost
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        raise
+    raise AssertionError("Typer always ends by SystemExit")
 
 
 @app.callback(invoke_without_command=True)
@@ -84,13 +100,35 @@ def _global_options(
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
     _log_to_stderr()
-    os.environ.update(ENVIRONMENT | os.environ)
+    os.environ.update(torch_environment())
+
+
+def in_full(given: Path | list[Path] | None) -> Path | list[Path] | None:
+    """The callback of every path: `--src=~/x` and `'$HOME/x'` reach us as they are written."""
+    if given is None:
+        return None
+    return [expanded(path) for path in given] if isinstance(given, list) else expanded(given)
 
 
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file; configs/reference.yaml explains it.")
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="YAML file; configs/reference.yaml explains it.",
+        callback=in_full,
+    ),
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained run.")]
+RunDir = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", callback=in_full)
+]
+Sources = Annotated[Path | None, typer.Option("--src", help="Source sentences.", callback=in_full)]
+References = Annotated[
+    Path | None, typer.Option("--ref", help="Their translations.", callback=in_full)
+]
+Pairs = Annotated[
+    Path | None,
+    typer.Option("--pairs", help="Instead: a .tsv or .jsonl file.", callback=in_full),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to compute.")]
 Overrides = Annotated[
     list[str] | None,
@@ -107,25 +145,31 @@ def load_config_file(
     from seq2seq_cli.config_file import load_config
 
     given = [*(overrides or []), *([f"training.device={device}"] if device else [])]
-    return load_config(path, given, files_must_exist=True)
+    return load_config(path, given, is_given_now=True)
 
 
-def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> "Corpus | None":
-    """Text given on the command line; None if none is. UserError if it is not there."""
+@contextlib.contextmanager
+def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> Iterator["Corpus | None"]:
+    """Text given on the command line, streams too, while the block runs; None if none is given.
+
+    UserError if it is not there.
+    """
     from pydantic import ValidationError
 
-    from seq2seq_cli.config import Corpus
+    from seq2seq_cli.text.streams import as_files
+    from seq2seq_cli.text_config import Corpus
 
     if not (src or ref or pairs):
-        return None
+        yield None
+        return
     if (src is None) != (ref is None) or (pairs and src):
         raise UserError("give --src and --ref, or --pairs alone")
-    try:
-        return Corpus.model_validate(
-            {"src": src, "tgt": ref, "pairs": pairs}, context={"files_must_exist": True}
-        )
-    except ValidationError as error:
-        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
+    with as_files([src, ref], pairs) as ([src, ref], pairs):
+        try:
+            corpus = Corpus.model_validate({"src": src, "tgt": ref, "pairs": pairs})
+        except ValidationError as error:
+            raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
+        yield corpus
 
 
 def is_terminal(stream: TextIO) -> bool:

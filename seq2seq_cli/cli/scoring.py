@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.program import Device, Overrides, RunDir, WhichModel, app, corpus_of
+from seq2seq_cli.cli.program import (
+    Device,
+    Overrides,
+    Pairs,
+    References,
+    RunDir,
+    Sources,
+    WhichModel,
+    app,
+    corpus_of,
+    in_full,
+)
 from seq2seq_cli.errors import UserError
 
 
@@ -18,9 +29,9 @@ from seq2seq_cli.errors import UserError
 )
 def evaluate(
     run_dir: RunDir,
-    src: Annotated[Path | None, typer.Option(help="Source sentences.")] = None,
-    ref: Annotated[Path | None, typer.Option(help="Their reference translations.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Instead: a .tsv or .jsonl file.")] = None,
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
     loss_only: Annotated[
         bool, typer.Option("--loss-only", help="Do not translate: no BLEU, chrF, exact match.")
     ] = False,
@@ -30,14 +41,14 @@ def evaluate(
     model: WhichModel = "best",
 ) -> None:
     """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match."""
-    corpus = corpus_of(src, ref, pairs)
-    from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.evaluation import evaluate_corpus
+    with corpus_of(src, ref, pairs) as corpus:
+        from seq2seq_cli.decoding.translator import Translator
+        from seq2seq_cli.evaluation import evaluate_corpus
 
-    translator = Translator.load(
-        run_dir, device or "auto", overrides or (), which=model, exact=True
-    )
-    scores = evaluate_corpus(translator, corpus, decode=not loss_only)
+        translator = Translator.load(
+            run_dir, device or "auto", overrides or (), which=model, exact=True
+        )
+        scores = evaluate_corpus(translator, corpus, decode=not loss_only)
     typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
 
 
@@ -48,11 +59,14 @@ def evaluate(
 )
 def score(
     run_dir: RunDir,
-    src: Annotated[Path | None, typer.Option(help="Source sentences.")] = None,
-    ref: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Instead: a .tsv or .jsonl file.")] = None,
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
     nbest: Annotated[
-        Path | None, typer.Option(help="Instead of --ref: a list of the form n ||| text ||| ...")
+        Path | None,
+        typer.Option(
+            help="Instead of --ref: a list of the form n ||| text ||| ...", callback=in_full
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines, with every token.")
@@ -70,19 +84,20 @@ def score(
         raise UserError("--nbest needs --src, and neither --ref nor --pairs")
     if nbest is not None and as_json:
         raise UserError("--nbest prints a list of its own form, not JSON")
-    corpus = corpus_of(src, src if nbest else ref, pairs)
-    if corpus is None:
+    if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    from seq2seq_cli.decoding.rescoring import rescored, scored
-    from seq2seq_cli.decoding.translator import Translator
+    with corpus_of(src, nbest or ref, pairs) as corpus:
+        from seq2seq_cli.decoding.rescoring import rescored, scored
+        from seq2seq_cli.decoding.translator import Translator
 
-    translator = Translator.load(
-        run_dir, device or "auto", overrides or (), which=model, exact=True
-    )
-    lines = (
-        rescored(translator, src, nbest)
-        if nbest is not None and src is not None
-        else scored(translator, corpus, as_json=as_json)
-    )
-    for line in lines:
-        typer.echo(line)
+        translator = Translator.load(
+            run_dir, device or "auto", overrides or (), which=model, exact=True
+        )
+        assert corpus is not None, "some text is given"
+        lines = (
+            rescored(translator, *corpus.files)
+            if nbest is not None
+            else scored(translator, corpus, as_json=as_json)
+        )
+        for line in lines:
+            typer.echo(line)

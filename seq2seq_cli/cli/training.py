@@ -10,8 +10,12 @@ from seq2seq_cli.cli.program import (
     ConfigFile,
     Device,
     Overrides,
+    Pairs,
+    References,
+    Sources,
     app,
     corpus_of,
+    in_full,
     load_config_file,
 )
 
@@ -26,12 +30,17 @@ def train(
     config: ConfigFile,
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Where the run goes.", show_default="runs/<name of the config>"),
+        typer.Option(
+            help="Where the run goes.", show_default="runs/<name of the config>", callback=in_full
+        ),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="RUN", help="Start from this run's best model (fine-tuning)."
+            "--from",
+            metavar="RUN",
+            help="Start from this run's best model (fine-tuning).",
+            callback=in_full,
         ),
     ] = None,
     allow_changed: Annotated[
@@ -87,7 +96,11 @@ def vocab(
     config: ConfigFile,
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder to write to.", show_default="runs/<name of the config>/vocab"),
+        typer.Option(
+            help="Folder to write to.",
+            show_default="runs/<name of the config>/vocab",
+            callback=in_full,
+        ),
     ] = None,
     overrides: Overrides = None,
 ) -> None:
@@ -106,22 +119,24 @@ def vocab(
 )
 def check(
     config: ConfigFile,
-    src: Annotated[Path | None, typer.Option(help="Test sentences, to audit them too.")] = None,
-    ref: Annotated[Path | None, typer.Option(help="Their reference translations.")] = None,
-    pairs: Annotated[Path | None, typer.Option(help="Instead: a .tsv or .jsonl file.")] = None,
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
     """Audit config and text, try the longest batch, estimate the time; nothing is kept.
 
-    Warnings do not change the exit status.
+    --src and --ref, or --pairs, name a test text to audit too. Warnings do not change the exit
+    status.
     """
-    test = corpus_of(src, ref, pairs)
-    loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.training.check import check as check_run
+    with corpus_of(src, ref, pairs) as test:
+        loaded = load_config_file(config, overrides, device)
+        from seq2seq_cli.training.check import check as check_run
 
-    if (report := check_run(loaded, test)) is not None:
+        report = check_run(loaded, test)
+    if report is not None:
         typer.echo(
             json.dumps(report.report(), indent=2, ensure_ascii=False) if as_json else report.page()
         )

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.program import Device, Overrides, RunDir, WhichModel, app, is_terminal
+from seq2seq_cli.cli.program import (
+    Device,
+    Overrides,
+    RunDir,
+    WhichModel,
+    app,
+    in_full,
+    is_terminal,
+)
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,11 +37,23 @@ EXAMPLES = (
 Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
 InputFile = Annotated[
     Path | None,
-    typer.Option("--input", "-i", help="File to translate; - is stdin.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--input",
+        "-i",
+        help="File to translate; - is stdin.",
+        rich_help_panel=OUTPUT,
+        callback=in_full,
+    ),
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="File to write; - is stdout.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write; - is stdout.",
+        rich_help_panel=OUTPUT,
+        callback=in_full,
+    ),
 ]
 InputFormat = Annotated[
     Literal["text", "jsonl"],
@@ -78,7 +98,12 @@ Sample = Annotated[
 ]
 Ensemble = Annotated[
     list[Path] | None,
-    typer.Option(metavar="RUN", help="Another run of the same vocabulary.", rich_help_panel=SEARCH),
+    typer.Option(
+        metavar="RUN",
+        help="Another run of the same vocabulary.",
+        rich_help_panel=SEARCH,
+        callback=in_full,
+    ),
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from seq2seq_cli.data.store import Ids, Sentences, TokenStore
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
@@ -30,33 +29,26 @@ def plan_epoch(
 ) -> Plan:
     """Batches of pairs of like length, in random order: a pure function of its arguments.
 
-    A batch's longer side, padded, has at most `tokens_per_batch` tokens; a pair that is longer
-    alone is a batch of its own. Every pair appears once; or of `pairs` every one.
+    Pairs whose longer sides are equal come in random order, whatever their other sides: so each
+    meets others in every epoch, which is worth more than less padding. A batch's longer side,
+    padded, has at most `tokens_per_batch` tokens; a pair that is longer alone is a batch of its
+    own. Every pair appears once; or of `pairs` every one.
     """
     generator = np.random.default_rng([seed, epoch])
     if pairs is None:
         pairs = np.arange(len(src_lengths), dtype=np.int32)
+    longer_sides = np.maximum(src_lengths, tgt_lengths)
     shuffled = generator.permutation(pairs)
-    order = shuffled[_by_length(src_lengths[shuffled], tgt_lengths[shuffled])]
-    batches = _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
+    order = shuffled[np.argsort(longer_sides[shuffled], kind="stable")]
+    batches = _cut(order, longer_sides[order], tokens_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def plan_in_order(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
     """Batches of pairs of like length without chance, for evaluation: the longest come first."""
-    order = _by_length(src_lengths, tgt_lengths)[::-1].astype(np.int32)
-    return _cut(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
-
-
-def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> npt.NDArray[np.int64]:
-    """Sort by the longer side, and within one length by how much longer it is than the other.
-
-    The second key goes up and down in turn, so that a batch that spans two lengths holds pairs of
-    like proportion. The sort is stable: ties keep the order they came in.
-    """
-    longer_side = np.maximum(src_lengths, tgt_lengths)
-    difference = src_lengths - tgt_lengths
-    return np.lexsort((np.where(longer_side % 2, difference, -difference), longer_side))
+    longer_sides = np.maximum(src_lengths, tgt_lengths)
+    order = np.lexsort((src_lengths, longer_sides))[::-1].astype(np.int32)
+    return _cut(order, longer_sides[order], tokens_per_batch)
 
 
 def _cut(order: Indices, lengths: Ids, tokens_per_batch: int) -> Plan:
@@ -86,18 +78,6 @@ class Batch:
     def num_positions(self) -> int:
         """Of both sides, padding included."""
         return self.src_BS.numel() + self.labels_BT.numel()
-
-    def widen(self, positions: int) -> "Batch":
-        """With padding to at least so many positions on both sides."""
-        src_BS, tgt_in_BT, labels_BT = (
-            F.pad(ids, (0, max(0, positions - ids.size(1))), value=padding)
-            for ids, padding in (
-                (self.src_BS, PAD_ID),
-                (self.tgt_in_BT, PAD_ID),
-                (self.labels_BT, IGNORED),
-            )
-        )
-        return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
 
     def every(self, count: int, first: int) -> "Batch":
         """Every `count`-th pair from `first` on; if there is none, one without a label."""

@@ -20,12 +20,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.config import Corpus
+from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.run_folder import sync
 from seq2seq_cli.text.parallel import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
+from seq2seq_cli.text_config import Corpus
 
 _FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
 _LINES_AT_ONCE = 10_000
@@ -99,6 +100,14 @@ class Sentences:
             if ids.min() < 0 or ids.max() >= vocab_size:
                 raise ValueError("ids are not of this vocabulary")
 
+    def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """How often each id occurs."""
+        counts = np.zeros(vocab_size, np.int64)
+        for start in range(0, len(self._ids), _IDS_AT_ONCE):
+            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+            counts += np.bincount(ids, minlength=vocab_size)
+        return counts
+
     def lengths(self) -> Ids:
         """Tokens of every sentence, EOS included."""
         lengths: Ids = np.diff(self._offsets.read(0, len(self) + 1)).astype(np.int32)
@@ -110,8 +119,10 @@ class TokenStore:
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
         """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
+        weakref.finalize(self, os.close, lock(folder))
         facts = json.loads((folder / "facts.json").read_text())
         self.key = folder.name  # of the text, the tokenizers, and what is left out of them
+        self.num_bytes = size_of(folder)
         self.facts = StoreFacts(
             facts["pairs"],
             facts["too_long"],
@@ -127,13 +138,6 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.src)
-
-
-def cache_folder() -> Path:
-    """`$SEQ2SEQ_CACHE`, else `seq2seq-cli` in the user's cache folder; may be deleted any time."""
-    if given := os.environ.get("SEQ2SEQ_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
 
 
 def open_store(
@@ -170,6 +174,7 @@ def open_store(
             pairs = (pair for pair in pairs if not pair.is_empty)
         _make_store(pairs, tokenizers, folder, max_length)
         store = TokenStore(folder, tokenizers)
+        make_room()
     if len(store) == 0:
         reason = (
             f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
@@ -185,10 +190,11 @@ def _make_store(
 ) -> None:
     """Write a store whole or not at all: into a folder beside it that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=PART, dir=folder.parent))
     part.chmod(0o755)  # others may read it, as they may the text
     try:
         with (
+            in_use(part),
             _SideWriter(part, "src") as src,
             _SideWriter(part, "tgt") as tgt,
         ):

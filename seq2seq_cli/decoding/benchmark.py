@@ -14,8 +14,9 @@ from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.device import choose_device, peak_memory
+from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.lines import lines_to_translate

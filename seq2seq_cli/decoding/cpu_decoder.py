@@ -18,7 +18,6 @@ from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_posi
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import EOS_ID
 
-
 _ACTIVATIONS = {nn.ReLU: 1, nn.GELU: 2}  # as in C
 
 
@@ -123,9 +122,7 @@ class CpuStates:
             self._logits_BWV = native.empty(*last_BW.shape, self._model.rounded_vocab_size)
         tokens_BW = torch.empty_like(last_BW)
         forbidden = (len(forbidden_N), forbidden_N.data_ptr())
-        self._decode(
-            last_BW, self._logits_BWV.data_ptr(), *forbidden, EOS_ID, tokens_BW.data_ptr()
-        )
+        self._decode(last_BW, self._logits_BWV.data_ptr(), *forbidden, EOS_ID, tokens_BW.data_ptr())
         return tokens_BW
 
     def _decode(self, last_BW: Tensor, *outputs: int | None) -> None:

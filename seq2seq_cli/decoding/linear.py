@@ -93,7 +93,7 @@ def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
     scaled = copy.deepcopy(attention.query)
     with torch.no_grad():
         for part in scaled.parameters():
-            part /= math.sqrt(scaled.out_features // attention.heads)
+            part.div_(math.sqrt(scaled.out_features // attention.heads))
     return scaled
 
 

@@ -51,8 +51,7 @@ class Rules:
         self._first_full = min((request.max_length for request in requests), default=0)
         self._first_long = min((request.min_length for request in requests), default=0)
         self._last_short = max((request.min_length for request in requests), default=0)
-        prefixes = [len(request.prefix) for request in requests if request.prefix]
-        self._first_without_prefix = max(prefixes, default=-1) + 1
+        self._first_free = max((len(request.prefix) for request in requests), default=0)
 
     def full(self, length: int) -> list[int]:
         """Whose translations may not be longer."""
@@ -66,7 +65,7 @@ class Rules:
         What is full ends all the same. None where a rule looks at logits, or differs among
         sentences.
         """
-        if self._looks_at_logits or length < self._first_without_prefix:
+        if self._looks_at_logits or length < self._first_free:
             return None
         if length >= self._last_short:
             return self._never
@@ -146,18 +145,6 @@ class BannedWords:
             word: [(token, p) for token, p in enumerate(pieces) if set(p) & set(word)]
             for word in spaceless
         }
-
-    def forbidden(self, length: int) -> Tensor | None:
-        """Tokens that may not come after so many, if that is all there is to say for every sentence.
-
-        None where a rule needs the logits or differs among sentences; for those that are full the
-        end is the only token in any case.
-        """
-        if self._needs_logits or length < self._last_prefixed:
-            return None
-        if length >= self._last_short:
-            return self._never
-        return self._never_nor_end if length < self._first_long else None
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):

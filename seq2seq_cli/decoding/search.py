@@ -63,15 +63,15 @@ def follow(
     """One token after another, each chosen for good; `width` independent translations of each."""
     outputs: list[list[Ids]] = [[[] for _ in range(width)] for _ in requests]
     states = decoder.start(src_BS)
-    chooses_itself = choose is likeliest and isinstance(states, GreedyStates)
+    greedy = states if choose is likeliest and isinstance(states, GreedyStates) else None
     going_on = list(range(len(requests)))
     growing = [set(range(width)) for _ in requests]
     last_BW = src_BS.new_full((len(requests), 1), BOS_ID)
     chosen: list[Tensor] = []  # at every step, BW
     while going_on:
-        forbidden_N = rules.forbidden(len(chosen)) if chooses_itself else None
-        if forbidden_N is not None:
-            last_BW = states.likeliest(last_BW, forbidden_N)
+        forbidden_N = rules.forbidden(len(chosen))
+        if greedy is not None and forbidden_N is not None:
+            last_BW = greedy.likeliest(last_BW, forbidden_N)
             if full := rules.full(len(chosen)):
                 last_BW[full] = EOS_ID
         else:

@@ -20,8 +20,8 @@ from seq2seq_cli.decoding.states import Ensemble
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import num_cores
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.device import num_cores
 from seq2seq_cli.option_types import DeviceName
 
 Line = list[str]  # what is printed for one line of the input

@@ -1,7 +1,9 @@
 """Lines of text to lines of text: one line in is one line out, in order, always."""
 
+import functools
 import itertools
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -27,16 +29,22 @@ from seq2seq_cli.decoding.states import Decoder, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.model.device import choose_device, has_fast_bf16
+from seq2seq_cli.model.device import choose_device, has_fast_bf16, use_threads
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import load_weights, must_fit
+from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_tokenizers
 
 logger = logging.getLogger(__name__)
 
-_FREE_OF_TRAINING = ("decoding.", "validation.bleu_tokenize=")
+# The threads of OpenMP do not survive a fork: the child would wait for them for ever.
+os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+
+_FREE_OF_TRAINING = (
+    "decoding.",
+    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "ter")),
+)
 
 
 class Translator:
@@ -83,17 +91,17 @@ class Translator:
             if not override.startswith(_FREE_OF_TRAINING):
                 raise UserError(
                     f"--set {short(override)}: a trained run takes only decoding.* options and "
-                    "validation.bleu_tokenize"
+                    "validation.bleu_tokenize, lowercase and ter"
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)
-        with torch.device("meta"):  # whether it fits is known before memory is spent
-            must_fit(weights, new_model(config, tokenizers))
-        model = new_model(config, tokenizers)
-        load_weights(model, weights)
-        model = model.to(choose_device(device)).eval()
-        number = _number(config, model, exact)
-        decoder = make_decoder(model, number, cuda_graphs=config.decoding.cuda_graphs)
+        with torch.device("meta"):  # whether the weights fit is known before memory is spent
+            model = new_model(config, tokenizers)
+        with use_threads(1):  # it is all memory's work, and others may be busy
+            load_weights(model, weights)
+            model = model.to(choose_device(device)).eval()
+            number = _number(config, model, exact)
+            decoder = make_decoder(model, number, cuda_graphs=config.decoding.cuda_graphs)
         return cls(model, tokenizers, config, decoder)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
@@ -235,7 +243,7 @@ class Translator:
 
 
 def make_decoder(model: Transformer, number: Number, *, cuda_graphs: bool = False) -> Decoder:
-    """On a CPU a fast twin of the model if there is one; on a GPU the model, or its recorded steps."""
+    """On a CPU a fast twin of the model if there is one; on a GPU the model or recorded steps."""
     if model.device.type == "cpu":
         if CpuDecoder.why_unsupported(model, number) is None:
             return CpuDecoder(model, number)

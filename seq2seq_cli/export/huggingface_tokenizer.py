@@ -1,13 +1,12 @@
 """A SentencePiece model as a tokenizer of Hugging Face's `tokenizers`."""
 
+import re
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
-
-_SPACE = "▁"
+from seq2seq_cli.text.tokenizer import EOS_ID, SPACE, STAND_IN, UNK_ID, Tokenizer
 
 
 def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
@@ -24,9 +23,18 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     proto.ParseFromString(tokenizer.model)
     fast = Fast(_model(proto))
     fast.normalizer = _normalizer(proto)
+    for symbol in _symbols(proto):
+        if fast.normalizer.normalize_str(symbol) != symbol:
+            raise UserError(
+                f"--format huggingface: tokenizer.normalization would change the symbol {symbol!r}"
+            )
     fast.pre_tokenizer = _pre_tokenizer(proto)
     fast.decoder = decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Metaspace(_SPACE, "always")]
+        [
+            decoders.ByteFallback(),
+            decoders.Metaspace(SPACE, "always"),
+            decoders.Replace(STAND_IN, SPACE),
+        ]
     )
     pieces = tokenizer.pieces()
     fast.post_processor = processors.TemplateProcessing(
@@ -63,6 +71,7 @@ def _model(proto: Any) -> Any:
             unk_token=pieces[UNK_ID][0],
             fuse_unk=True,
             byte_fallback=trainer.byte_fallback,
+            ignore_merges=bool(_symbols(proto)),  # a symbol is made of nothing
         )
     return models.Unigram(pieces, UNK_ID, trainer.byte_fallback)
 
@@ -84,7 +93,10 @@ def _normalizer(proto: Any) -> Any:
     """Unicode as SentencePiece's own table has it, then single spaces and none at the ends."""
     from tokenizers import Regex, normalizers
 
-    steps: list[Any] = [normalizers.Replace(Regex(r"\s+"), " ")]
+    steps: list[Any] = [
+        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Replace(SPACE, STAND_IN),
+    ]
     if proto.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
@@ -92,6 +104,16 @@ def _normalizer(proto: Any) -> Any:
 
 
 def _pre_tokenizer(proto: Any) -> Any:
-    from tokenizers import pre_tokenizers
+    """At spaces, and around the user's symbols, which are tokens wherever they stand."""
+    from tokenizers import Regex, pre_tokenizers
 
-    return pre_tokenizers.Metaspace(_SPACE, "always", split=True)
+    at_spaces = pre_tokenizers.Metaspace(SPACE, "always", split=True)
+    symbols = sorted(map(re.escape, _symbols(proto)), key=len, reverse=True)
+    if not symbols or proto.trainer_spec.model_type == proto.trainer_spec.WORD:
+        return at_spaces
+    around = pre_tokenizers.Split(Regex("|".join(symbols)), "isolated")
+    return pre_tokenizers.Sequence([at_spaces, around])
+
+
+def _symbols(proto: Any) -> list[str]:
+    return [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]

@@ -1,10 +1,10 @@
 """Where a model computes, and how precisely: chosen once, by whoever makes or loads it."""
 
 import os
-import resource
 import shutil
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -38,6 +38,17 @@ def has_fast_bf16(device: torch.device) -> bool:
     return any(getattr(torch.cpu, ask)() for ask in asks if hasattr(torch.cpu, ask))
 
 
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """PyTorch's operations on a CPU use so many threads while the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def activation_dtype(x: Tensor) -> torch.dtype:
     """What the layers hand on: fp32, or under autocast its type."""
     name = x.device.type
@@ -52,21 +63,3 @@ def check_compiler() -> None:
             f"training.compile needs the C++ compiler {compiler}, which is not installed (or not "
             "on PATH); leave the option out, or set CXX to another"
         )
-
-
-def num_cores() -> int:
-    """That this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
-
-
-def peak_memory() -> int:
-    """Bytes that this process has had at most."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage's peak begins with that of the process that started this one
-        (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(peak.split()[1]) << 10
-    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_rss if sys.platform == "darwin" else peak_rss << 10

@@ -65,11 +65,11 @@ class Transformer(nn.Module):
         d_model = config.d_model
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
-        self.tgt_embedding = nn.Embedding(tgt_vocab, d_model, padding_idx=pad_id)
+        self.tgt_embedding = _embedding(tgt_vocab, d_model, pad_id)
         self.src_embedding = (
             self.tgt_embedding
             if shared and config.tie_embeddings
-            else nn.Embedding(src_vocab, d_model, padding_idx=pad_id)
+            else _embedding(src_vocab, d_model, pad_id)
         )
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
@@ -80,7 +80,10 @@ class Transformer(nn.Module):
         self.projection = nn.Linear(d_model, tgt_vocab, bias=False)
         if config.tie_embeddings:
             self.projection.weight = self.tgt_embedding.weight
-        self._initialize(d_model**-0.5 if config.embedding_scale or config.tie_embeddings else 1.0)
+        if self.device.type != "meta":
+            self._initialize(
+                d_model**-0.5 if config.embedding_scale or config.tie_embeddings else 1.0
+            )
 
     def _initialize(self, embedding_std: float) -> None:
         """Glorot for matrices; embeddings such that inputs and first logits have unit variance."""
@@ -166,3 +169,9 @@ class Transformer(nn.Module):
         vectors_BTD = embedding(layout.place(ids_BT, self.pad_id)) * self.scale
         embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.place_signals(signals_TD))
         return embedded_BTD.to(activation_dtype(embedded_BTD))
+
+
+def _embedding(vocab_size: int, d_model: int, pad_id: int) -> nn.Embedding:
+    """Not yet initialized: on the meta device, PyTorch's way of it would import its compiler."""
+    weight_VD = torch.empty(vocab_size, d_model)
+    return nn.Embedding(vocab_size, d_model, padding_idx=pad_id, _weight=weight_VD)

@@ -57,7 +57,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Raises UserError when the file is damaged or belongs to a model of another shape."""
+    """Copy the file's weights into the model; one on the meta device gets memory for them only now.
+
+    Raises UserError when the file is damaged or belongs to a model of another shape.
+    """
     must_fit(path, model)
     tensors = read_tensors(path)
     for name, tensor in tensors.items():
@@ -65,11 +68,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
             raise UserError(f"{path} is damaged: {name} holds what is not a finite number")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[name])
+            if parameter.is_meta:  # swapped in place, so that tied weights stay tied
+                own = nn.Parameter(tensors[name].clone(), parameter.requires_grad)
+                torch.utils.swap_tensors(parameter, own)  # type: ignore[no-untyped-call]
+            else:
+                parameter.copy_(tensors[name])
 
 
 def must_fit(path: Path, model: nn.Module) -> None:
-    """Compare names and shapes with the file's header alone; the model may be on the meta device.
+    """Compare names and shapes with the file's header alone.
 
     Raises UserError naming the first parameter that is missing or of another shape.
     """

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.config import Corpus, DataConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.characters import (
     CONTROL,
@@ -28,6 +27,7 @@ from seq2seq_cli.text.fingerprints import Fingerprints, Overlap
 from seq2seq_cli.text.lines import bounded_lines, open_bytes
 from seq2seq_cli.text.parallel import Pair, read_pairs
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
+from seq2seq_cli.text_config import Corpus, DataConfig
 
 OUTLIER_FACTOR = 3  # between a pair's ratio of lengths and the median
 OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences say little

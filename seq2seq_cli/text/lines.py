@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 22  # of a line
 
-_STANDARD_STREAM = Path("-")
+STANDARD_STREAM = Path("-")
 _MOST_UNPACKED = 100  # times the size of a .gz file, and
 _FREE_TO_UNPACK = 1 << 28  # bytes; text shrinks to a third, seldom to a tenth
 
@@ -52,8 +52,8 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     Nothing is refused but what is too long for a line: what is not UTF-8 becomes U+FFFD and is
     reported at the end.
     """
-    is_stdin = path in (None, _STANDARD_STREAM)
-    source = _without_ends(_standard_input()) if is_stdin else raw_lines(cast(Path, path))
+    is_stdin = path in (None, STANDARD_STREAM)
+    source = _without_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
     for number, raw in enumerate(source, 1):
         if len(raw) > MOST_BYTES:
@@ -74,7 +74,7 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
     """
     iterator = iter(lines)
     first = next(iterator, None)
-    if path in (None, _STANDARD_STREAM):
+    if path in (None, STANDARD_STREAM):
         target: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
     else:
         target = path.open("wb")
@@ -84,7 +84,7 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
             file.flush()
 
 
-def _standard_input() -> BinaryIO:
+def standard_input() -> BinaryIO:
     """A reader of its own: Python cannot exit while a thread waits in `sys.stdin`."""
     try:
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config import Corpus
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import OnBadLine
 from seq2seq_cli.text.lines import MOST_BYTES, raw_lines
+from seq2seq_cli.text_config import Corpus
 
 logger = logging.getLogger(__name__)
 

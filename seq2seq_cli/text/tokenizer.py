@@ -1,77 +1,88 @@
 """Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
 
 import io
-import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import sentencepiece
 
-from seq2seq_cli.config import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.option_types import OnBadLine
+from seq2seq_cli.option_types import Normalization, OnBadLine
 from seq2seq_cli.run_folder import MEGABYTE, RunFolder, read_bytes, write_bytes
 from seq2seq_cli.text.parallel import read_pairs
+from seq2seq_cli.text.sample import MAX_LINE_BYTES, sample, without_rare_characters
+from seq2seq_cli.text_config import SUBWORDS, Corpus, TokenizerConfig
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
-# Subwords fall back to bytes, so that no character of any script is lost. Words and characters
-# are closed vocabularies: what training did not see becomes <unk>.
-_BYTE_FALLBACK = {"bpe": True, "unigram": True, "char": False, "word": False}
-
-_MAX_LINE_BYTES = 65_536  # longer lines teach the tokenizer nothing; they are still tokenized
-_MOST_CHARACTERS = 1 << 31  # to learn from, all lines together; SentencePiece holds them in memory
+# SentencePiece writes ▁ for a space. A ▁ of the text's own is a noncharacter to it, which no text
+# should hold; one that does is quoted.
+SPACE, STAND_IN, _QUOTE = "▁", "\ufdd0", "\ufdd1"
+_QUOTED = str.maketrans({SPACE: STAND_IN, STAND_IN: _QUOTE + STAND_IN, _QUOTE: _QUOTE * 2})
+_UNQUOTED = re.compile(f"{_QUOTE}([{STAND_IN}{_QUOTE}])|{STAND_IN}")
 
 
 class Tokenizer:
     """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens."""
 
-    def __init__(self, model: bytes) -> None:
-        """`model` is a serialized SentencePiece model; UserError if it is not."""
+    def __init__(self, model: bytes, like: "Tokenizer | None" = None) -> None:
+        """`model` is a serialized SentencePiece model; UserError if it is not.
+
+        With `like` this one shares that one's vocabulary; UserError if it has another.
+        """
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
-            self.pieces()  # a damaged one may not be text
+            self._pieces = tuple(self.pieces_of(range(len(self))))  # damaged ones may not be text
         except (RuntimeError, UnicodeDecodeError):
             raise UserError("this is not a SentencePiece model") from None
         found = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {found}")
+        if like is not None:
+            if self._pieces != like._pieces:
+                raise UserError("the vocabulary is not the other side's, which it should share")
+            self._pieces = like._pieces
 
     @classmethod
     def fit(cls, lines: Iterable[str], config: TokenizerConfig) -> Self:
-        """Learn a vocabulary from lines of text; the same lines give the same bytes."""
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(_sample(_learnable(lines), config.max_sentences)),
-                model_writer=model,
-                model_type=config.kind,
-                vocab_size=config.vocab_size,
-                hard_vocab_limit=False,
-                byte_fallback=_BYTE_FALLBACK[config.kind],
-                character_coverage=1.0,
-                normalization_rule_name=config.normalization,
-                max_sentence_length=_MAX_LINE_BYTES,
-                pad_id=PAD_ID,
-                unk_id=UNK_ID,
-                bos_id=BOS_ID,
-                eos_id=EOS_ID,
-                num_threads=2,  # fixed: the sums of unigram training depend on it
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise UserError(_fit_message(error, config)) from None
-        return cls(model.getvalue())
+        """Learn a vocabulary from lines of text as they are; the same lines give the same bytes."""
+        symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
+        pattern = f"(?:{'|'.join(map(re.escape, symbols))})"
+        has_symbol = re.compile(rf"\S*{pattern}\S*" if config.kind == "word" else pattern)
+
+        def learnable() -> Iterator[str]:
+            for line in lines:
+                # Symbols are entries already: there is nothing to learn of them.
+                yield _one_spaced(has_symbol.sub(" ", line) if symbols else line)
+
+        least = config.min_character_frequency
+        if least == "auto" and config.kind not in SUBWORDS:
+            least = 1
+        chosen = sample(map(_quoted, learnable()), config.max_sentences)
+        return cls(_trained(without_rare_characters(chosen, least), config))
+
+    def normalizing(self, normalization: Normalization, config: TokenizerConfig) -> "Tokenizer":
+        """The same vocabulary for text that is normalized first, but for symbols of the user's."""
+        if normalization == "identity":
+            return self
+        from sentencepiece import sentencepiece_model_pb2
+
+        model, rule = (
+            sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
+            for serialized in (self.model, _rule(normalization, config))
+        )
+        model.normalizer_spec.CopyFrom(rule.normalizer_spec)
+        return Tokenizer(model.SerializeToString(), like=self)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path, like: "Tokenizer | None" = None) -> Self:
         """Raises UserError when the file is missing or something else."""
         try:
-            return cls(read_bytes(path, 64 * MEGABYTE))
+            return cls(read_bytes(path, 64 * MEGABYTE), like)
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None
         except UserError as error:
@@ -82,8 +93,8 @@ class Tokenizer:
 
     def normalize(self, text: str) -> str:
         """The text that `to_ids` sees: Unicode-normalized, single spaces, none at the ends."""
-        normalized: str = self._processor.normalize(_one_spaced(text))
-        return normalized.replace("▁", " ").strip()
+        normalized: str = self._processor.normalize(_prepared(text))
+        return _unquoted(normalized.replace(SPACE, " ").strip())
 
     def to_ids(self, text: str) -> list[int]:
         """Ids without BOS or EOS; an unseen character is bytes or one <unk>, never an error."""
@@ -91,39 +102,47 @@ class Tokenizer:
 
     def to_ids_of_all(self, lines: Sequence[str]) -> list[list[int]]:
         """`to_ids` of many lines at once, on all processors."""
-        ids: list[list[int]] = self._processor.encode([_one_spaced(line) for line in lines])
+        ids: list[list[int]] = self._processor.encode([_prepared(line) for line in lines])
         return ids
 
     def to_pieces(self, text: str) -> list[str]:
         """The tokens as SentencePiece writes them: ▁ stands for the space before a word."""
-        pieces: list[str] = self._processor.encode(_one_spaced(text), out_type=str)
+        pieces: list[str] = self._processor.encode(_prepared(text), out_type=str)
         return pieces
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Ids as SentencePiece writes them."""
         return [str(self._processor.id_to_piece(i)) for i in ids]
 
-    def pieces(self) -> list[str]:
+    def pieces(self) -> Sequence[str]:
         """The whole vocabulary, by id."""
-        return self.pieces_of(range(len(self)))
+        return self._pieces
 
     def to_text(self, ids: Sequence[int]) -> str:
         """One line of text; special ids other than <unk> leave no trace."""
-        return _one_spaced(self._processor.decode(list(ids)))
+        return _unquoted(_one_spaced(self._processor.decode(list(ids))))
+
+    def shares_with(self, other: "Tokenizer") -> bool:
+        """Whether both were made to have one vocabulary; they may normalize text differently."""
+        return self._pieces is other._pieces
 
 
 _SPECIAL = ("pad", "unk", "bos", "eos")
 
 
 class Tokenizers(NamedTuple):
-    """The two sides' tokenizers, one and the same object when the vocabulary is shared."""
+    """The two sides' tokenizers.
+
+    With a shared vocabulary they are one and the same object, or two of the same pieces that
+    normalize text differently.
+    """
 
     src: Tokenizer
     tgt: Tokenizer
 
     @property
     def is_shared(self) -> bool:
-        return self.src is self.tgt
+        return self.src.shares_with(self.tgt)
 
 
 def fit_tokenizers(
@@ -131,26 +150,46 @@ def fit_tokenizers(
 ) -> Tokenizers:
     """Learn the vocabularies from training text alone, or take those of `tokenizer.reuse`."""
     if config.reuse is not None:
-        reused = RunFolder(config.reuse)
-        reused.must_be_closed()
-        return load_tokenizers(reused, config)
+        return _reused(config, config.reuse)
+    rules = {"src": config.normalization.src, "tgt": config.normalization.tgt}
+    normalized = {side: _normalizer(rule, config) for side, rule in rules.items()}
 
-    def lines(*sides: str) -> Iterable[str]:
-        for pair in read_pairs(corpus, on_bad_line):
-            if pair is not None and not pair.is_empty:
-                yield from (getattr(pair, side) for side in sides)
+    def fit(*sides: str) -> Tokenizer:
+        def lines() -> Iterator[str]:
+            for pair in read_pairs(corpus, on_bad_line):
+                if pair is not None and not pair.is_empty:
+                    yield from (normalized[side](getattr(pair, side)) for side in sides)
 
-    if config.shared:
-        tokenizer = Tokenizer.fit(lines("src", "tgt"), config)
-        return Tokenizers(tokenizer, tokenizer)
-    return Tokenizers(Tokenizer.fit(lines("src"), config), Tokenizer.fit(lines("tgt"), config))
+        return Tokenizer.fit(lines(), config)
+
+    if not config.shared:
+        src, tgt = (fit(side).normalizing(rule, config) for side, rule in rules.items())
+        return Tokenizers(src, tgt)
+    both = fit("src", "tgt")
+    src = both.normalizing(rules["src"], config)
+    is_one = rules["src"] == rules["tgt"]
+    return Tokenizers(src, src if is_one else both.normalizing(rules["tgt"], config))
+
+
+def _reused(config: TokenizerConfig, folder: Path) -> Tokenizers:
+    run = RunFolder(folder)
+    run.must_be_closed()
+    tokenizers = load_tokenizers(run, config)
+    for symbol in config.user_defined_symbols:
+        if not all(symbol in tokenizer.to_pieces(symbol) for tokenizer in tokenizers):
+            raise UserError(
+                f"tokenizer.reuse: the vocabulary of {folder} has no {symbol!r}, as "
+                "tokenizer.user_defined_symbols wants it; leave one of the two options out"
+            )
+    return tokenizers
 
 
 def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
-    """Those of a run; UserError if a file is damaged or larger than the config has it."""
+    """Those of a run; UserError if a file is damaged or not what the config has."""
     src_path, tgt_path = run.tokenizer_paths(config.shared)
     src = Tokenizer.load(src_path)
-    tokenizers = Tokenizers(src, src if config.shared else Tokenizer.load(tgt_path))
+    like = src if config.shared else None
+    tokenizers = Tokenizers(src, src if src_path == tgt_path else Tokenizer.load(tgt_path, like))
     for path, tokenizer in zip((src_path, tgt_path), tokenizers, strict=True):
         if len(tokenizer) > config.vocab_size:
             raise UserError(
@@ -161,41 +200,61 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
 
 
 def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:
-    """Write one file, or two when the vocabularies are separate; returns what went where."""
-    paths = run.tokenizer_paths(tokenizers.is_shared)
+    """Write one file, or two where the sides differ; returns what went where."""
+    paths = run.new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
     written = dict(zip(paths, tokenizers, strict=True))
     for path, tokenizer in written.items():
         write_bytes(path, tokenizer.model)
     return written
 
 
-def _learnable(lines: Iterable[str]) -> Iterator[str]:
-    return (line for line in map(_one_spaced, lines) if len(line) <= _MAX_LINE_BYTES)
+def _trained(
+    lines: Iterator[str], config: TokenizerConfig, normalization: Normalization = "identity"
+) -> bytes:
+    """A SentencePiece model; UserError if the text is too little or has too many characters."""
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=config.vocab_size,
+            hard_vocab_limit=False,
+            byte_fallback=config.kind in SUBWORDS,
+            character_coverage=1.0,
+            split_digits=config.split_digits,
+            user_defined_symbols=list(config.user_defined_symbols),
+            normalization_rule_name=normalization,
+            max_sentence_length=MAX_LINE_BYTES,
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            num_threads=2,  # fixed: the sums of unigram training depend on it
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(_fit_message(error, config)) from None
+    return model.getvalue()
 
 
-def _sample(lines: Iterator[str], size: int) -> list[str]:
-    """So many of the lines at random, the same in every process; all if there are fewer.
+def _rule(normalization: Normalization, config: TokenizerConfig) -> bytes:
+    """A SentencePiece model that normalizes so and leaves the user's symbols as they are."""
+    symbols = config.user_defined_symbols
+    small = TokenizerConfig(kind="char", vocab_size=8 + len(symbols), user_defined_symbols=symbols)
+    return _trained(iter(["a"]), small, normalization)
 
-    Vitter 1985, algorithm R. SentencePiece can sample too, but each time differently.
-    """
-    generator = random.Random(0)
-    sample: list[str] = []
-    num_characters = 0
-    for seen, line in enumerate(lines, start=1):
-        if seen <= size:
-            sample.append(line)
-        elif (place := generator.randrange(seen)) < size:
-            num_characters -= len(sample[place])
-            sample[place] = line
-        else:
-            continue
-        num_characters += len(line)
-        if num_characters > _MOST_CHARACTERS:
-            raise UserError(
-                f"tokenizer.max_sentences {size:,}: so many of these lines are more than "
-                f"{_MOST_CHARACTERS:,} characters to learn from; take fewer"
-            )
-    return sample
+
+def _normalizer(normalization: Normalization, config: TokenizerConfig) -> Callable[[str], str]:
+    """What text of a side is before a vocabulary is learnt from it."""
+    if normalization == "identity":
+        return str
+    return Tokenizer(_rule(normalization, config)).normalize
+
+
+def _prepared(text: str) -> str:
+    """What SentencePiece gets to see."""
+    return _quoted(_one_spaced(text))
 
 
 def _one_spaced(text: str) -> str:
@@ -204,6 +263,18 @@ def _one_spaced(text: str) -> str:
     A lone surrogate, which is how Python keeps a byte that is not UTF-8, becomes a question mark.
     """
     return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
+
+
+def _quoted(text: str) -> str:
+    if SPACE in text or STAND_IN in text or _QUOTE in text:
+        return text.translate(_QUOTED)
+    return text
+
+
+def _unquoted(text: str) -> str:
+    if STAND_IN in text or _QUOTE in text:
+        return _UNQUOTED.sub(lambda found: found[1] or SPACE, text)
+    return text
 
 
 def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:

@@ -1,14 +1,48 @@
 """`seq2seq vocab`: the tokenizers of a config alone, and a look at them."""
 
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.parallel import audit_training_text, read_pairs
-from seq2seq_cli.text.tokenizer import fit_tokenizers, save_tokenizers
+from seq2seq_cli.text.sample import LEAST_FREQUENCY
+from seq2seq_cli.text.tokenizer import SPACE, Tokenizer, fit_tokenizers, save_tokenizers
 
 _EXAMPLES = 3
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+_NUM_SPECIAL = 4
+
+
+@dataclass(frozen=True)
+class VocabularyAudit:
+    """What a vocabulary spends its entries on."""
+
+    entries: int
+    rare_characters: int  # entries of one character that occurs fewer than LEAST_FREQUENCY times
+    examples: list[str]
+
+
+def audit_vocabulary(
+    tokenizer: Tokenizer, counts: Sequence[int], symbols: Collection[str]
+) -> VocabularyAudit:
+    """`counts`: how often each token occurs in the text that the vocabulary was learnt from."""
+    characters: Counter[str] = Counter()
+    single: list[str] = []
+    for piece, count in list(zip(tokenizer.pieces(), counts, strict=True))[_NUM_SPECIAL:]:
+        text = piece.replace(SPACE, "")
+        if piece in symbols or _BYTE.fullmatch(piece):
+            continue
+        single += [text] if len(text) == 1 else []
+        for character in text:
+            characters[character] += int(count)
+    rare = [character for character in single if characters[character] < LEAST_FREQUENCY]
+    examples = list(dict.fromkeys(rare))[:_EXAMPLES]
+    return VocabularyAudit(len(tokenizer), len(rare), examples)
 
 
 def build_vocabulary(config: Config, folder: Path) -> list[str]:

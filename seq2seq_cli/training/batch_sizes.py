@@ -12,7 +12,7 @@ Size = list[int]  # of a batch: sentences, positions of the longer side (a list,
 
 
 class BatchSizes:
-    """Which sizes of batches did not fit into memory, and which did.
+    """Which sizes of batches did not fit into memory.
 
     A batch that has at least as many sentences as one that did not fit, and is at least as long, is
     split in halves before it is tried.
@@ -21,7 +21,6 @@ class BatchSizes:
     def __init__(self, too_large: list[Size] | None = None) -> None:
         """`too_large`: what earlier updates learnt; it grows here."""
         self.too_large = [] if too_large is None else too_large
-        self._fitted: list[Size] = []
 
     def cut(self, batches: Iterable[Batch]) -> list[Batch]:
         """The same pairs, in batches that are not known to be too large."""
@@ -32,15 +31,6 @@ class BatchSizes:
             else:
                 parts.append(batch)
         return parts
-
-    def have_fitted(self, batches: Iterable[Batch]) -> bool:
-        """Whether batches at least as large have gone through, of every one."""
-        return all(any(_covers(fit, _size(batch)) for fit in self._fitted) for batch in batches)
-
-    def note_fit(self, batches: Iterable[Batch]) -> None:
-        for size in map(_size, batches):
-            if not any(_covers(fit, size) for fit in self._fitted):
-                self._fitted = [fit for fit in self._fitted if not _covers(size, fit)] + [size]
 
     def note_failure(self, batch: Batch, step: int, num_workers: int) -> None:
         """Reported once a run. Raises UserError if the batch has no two pairs for any worker."""

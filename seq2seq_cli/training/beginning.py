@@ -52,6 +52,7 @@ FREE_TO_CHANGE = {
     "validation.patience",
     "validation.keep_best",
     "validation.samples",
+    "validation.ter",
 }
 
 
@@ -254,7 +255,7 @@ def _scored_by(config: Config, hashes: dict[str, str]) -> str:
     parts = [
         hashes.get("valid"),
         config.data.on_bad_line,
-        *(validation.metric, validation.decode, validation.bleu_tokenize),
+        *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         config.decoding.model_dump(mode="json"),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

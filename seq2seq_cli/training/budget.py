@@ -19,14 +19,15 @@ from seq2seq_cli.config import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.store import TokenStore
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import available_memory, peak_memory
 from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.model.device import choose_bf16, peak_memory
+from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import available_memory, free_memory
+from seq2seq_cli.training.memory import free_memory
 from seq2seq_cli.training.optimizer import build_optimizer
-from seq2seq_cli.training.update import NONE, try_batches
+from seq2seq_cli.training.update import try_batches
 from seq2seq_cli.training.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Trial:
         batch = Batch(ids_BT, torch.full_like(ids_BT, BOS_ID), ids_BT, num_tokens, num_tokens)
         self._optimizer.zero_grad(set_to_none=True)
         _, failed = try_batches(self._loss, [batch], num_tokens, Workers())
-        if failed == NONE:
+        if failed is None:
             self._optimizer.step()
             return True
         self._optimizer.zero_grad(set_to_none=True)

@@ -6,11 +6,14 @@ import statistics
 
 import torch
 
-from seq2seq_cli.config import Config, Corpus
+from seq2seq_cli.config import Config
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.text.audit import audit_text
 from seq2seq_cli.text.fingerprints import Overlap
+from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
+from seq2seq_cli.text_config import SUBWORDS, Corpus, TokenizerConfig
 from seq2seq_cli.training.check_report import LongestBatches, Pace, Report, Shape
+from seq2seq_cli.training.preparation import Prepared
 from seq2seq_cli.training.rehearsal import Rehearsal, peak_memory_mb, rehearse
 from seq2seq_cli.training.summary import numbers, summarize
 
@@ -50,12 +53,30 @@ def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
     return Report(
         summary=summarize(config, prepared, workers.count),
         numbers=numbers(config, prepared, workers.count),
+        vocabularies=_audit_vocabularies(config.tokenizer, prepared),
         max_length=data.max_length,
         texts=texts,
         overlaps=overlaps,
         longest_batches=longest_batches,
         pace=pace,
     )
+
+
+def _audit_vocabularies(config: TokenizerConfig, prepared: Prepared) -> dict[str, VocabularyAudit]:
+    """Of subwords alone, which could do without rare characters, and none of another run's."""
+    if config.kind not in SUBWORDS or config.reuse is not None:
+        return {}
+    tokenizers, store = prepared.tokenizers, prepared.train
+    src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
+    if tokenizers.is_shared:
+        sides = {"vocabulary": (tokenizers.src, src + tgt)}
+    else:
+        sides = {"source vocabulary": (tokenizers.src, src)}
+        sides["target vocabulary"] = (tokenizers.tgt, tgt)
+    return {
+        name: audit_vocabulary(tokenizer, counts.tolist(), config.user_defined_symbols)
+        for name, (tokenizer, counts) in sides.items()
+    }
 
 
 def _run_longest_batches(rehearsal: Rehearsal) -> LongestBatches:

@@ -12,10 +12,14 @@ from seq2seq_cli.text.audit import (
     SideAudit,
     TextAudit,
 )
+from seq2seq_cli.text.characters import shown
 from seq2seq_cli.text.fingerprints import Overlap, Repeats
+from seq2seq_cli.text.sample import LEAST_FREQUENCY
+from seq2seq_cli.text.vocabulary import VocabularyAudit
 
 _MANY_REPEATED = 0.1  # of a text's pairs
 _MANY_UNKNOWN = 0.01  # of a side's tokens
+_MANY_RARE = 0.1  # of a vocabulary's entries
 _SCRIPTS_SHOWN = 3
 
 _OF_PAIRS = {
@@ -72,6 +76,7 @@ class Report:
     summary: str  # what `train` prints
     numbers: dict[str, Any]  # of the summary
     max_length: int
+    vocabularies: dict[str, VocabularyAudit]  # of subwords that were learnt from this text
     texts: dict[str, TextAudit]  # train, valid, test
     overlaps: dict[str, Overlap]  # by "valid in train" and the like
     longest_batches: LongestBatches
@@ -81,6 +86,7 @@ class Report:
         """What `check --json` prints."""
         return {
             "run": self.numbers,
+            "vocabularies": {name: asdict(one) for name, one in self.vocabularies.items()},
             "texts": {name: asdict(text) for name, text in self.texts.items()},
             "overlap": {name: asdict(overlap) for name, overlap in self.overlaps.items()},
             "longest_batches": asdict(self.longest_batches),
@@ -141,7 +147,12 @@ class Report:
             for name, overlap in self.overlaps.items()
             if overlap.sources.count
         ]
-        return of_texts + of_overlaps
+        of_vocabularies = [
+            Warned(f"{name}: {_rare(vocabulary)}", [])
+            for name, vocabulary in self.vocabularies.items()
+            if vocabulary.rare_characters > _MANY_RARE * vocabulary.entries
+        ]
+        return of_texts + of_overlaps + of_vocabularies
 
     def _of_text(self, name: str, text: TextAudit) -> Iterator[Warned]:
         def of_lines(where: str, finding: Finding, what: str) -> Iterator[Warned]:
@@ -191,6 +202,16 @@ def _repeated(text: TextAudit) -> str:
     return (
         f"{_counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
         f"{_counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
+    )
+
+
+def _rare(vocabulary: VocabularyAudit) -> str:
+    rare, entries = vocabulary.rare_characters, vocabulary.entries
+    characters = ", ".join(shown(character, 10) for character in vocabulary.examples)
+    return (
+        f"{rare:,} of {entries:,} entries ({rare / entries:.1%}) are single characters that occur "
+        f"fewer than {LEAST_FREQUENCY} times ({characters}, ...); raise "
+        "tokenizer.min_character_frequency"
     )
 
 

@@ -30,7 +30,7 @@ from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.saving import Saver, note_score
 from seq2seq_cli.training.summary import summarize
 from seq2seq_cli.training.update import Update, train_step
-from seq2seq_cli.training.workers import Workers, settle
+from seq2seq_cli.training.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +85,9 @@ def train_to_the_end(
     if is_finished(config, state, total_steps):
         logger.info("%s", finished_line(run, config, state))
         return
-    batch_loss = workers.parallel(
-        BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16, training.compile)
+    batch_loss = BatchLoss(
+        prepared.model, training.label_smoothing, prepared.use_bf16, training.compile
     )
-    if workers.count > 1:
-        settle(batch_loss, *epochs.batches(state.epoch, state.position, 1, state.earlier_parts))
     sizes = BatchSizes(state.too_large)
     shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:

@@ -15,7 +15,6 @@ from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.layout import Layout, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 
-_VECTOR = 16  # numbers: the CPU's softmax over fewer takes them one by one, ten times slower
 _CHUNK_ELEMENTS = 8 << 20  # logits held at once
 _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, see Packed
 
@@ -38,7 +37,7 @@ class BatchLoss(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Nats, summed over the batch's target tokens."""
         device = self.model.device
-        batch = batch.widen(_VECTOR) if device.type == "cpu" else batch.to(device)
+        batch = batch.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.use_bf16):
             states_BTD, layout = self._states(batch.src_BS, batch.tgt_in_BT, self.layout)
             return sequence_loss(

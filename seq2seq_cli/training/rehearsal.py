@@ -14,7 +14,7 @@ from torch import nn
 from seq2seq_cli.config import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.device import peak_memory
+from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.beginning import Beginning, begin
@@ -34,14 +34,13 @@ class Rehearsal:
         self.config, self.prepared, self._optimizer, _ = beginning
         self.workers = workers
         training = self.config.training
-        batch_loss = BatchLoss(
+        self._batch_loss = BatchLoss(
             self.prepared.model,
             training.label_smoothing,
             self.prepared.use_bf16,
             training.compile,
         )
-        self._watch = _Watch(self.prepared.device, batch_loss, self._optimizer)
-        self._batch_loss = workers.parallel(batch_loss)
+        self._watch = _Watch(self.prepared.device, self._batch_loss, self._optimizer)
         self._sizes = BatchSizes()
 
     @property

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.model.weights import save_tensors, weights_of
-from seq2seq_cli.option_types import Metric
+from seq2seq_cli.option_types import METRICS
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoint import TrainingState, make_room, save_checkpoint
 
 logger = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-LOWER_IS_BETTER: tuple[Metric, ...] = ("loss", "perplexity")
 
 
 class Saver:
@@ -110,7 +109,7 @@ class Saver:
 def note_score(state: TrainingState, score: float, config: Config) -> bool:
     """Count a validation; whether its model is one of those to keep."""
     if math.isfinite(score):  # a score that is no number is never better
-        sign = 1 if config.validation.metric in LOWER_IS_BETTER else -1
+        sign = -1 if METRICS[config.validation.metric].higher_is_better else 1
         state.best_models.append((state.step, score))
         state.best_models.sort(key=lambda one: (sign * one[1], one[0]))
         del state.best_models[config.validation.keep_best :]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from seq2seq_cli.config import Config
+from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
 from seq2seq_cli.data.store import SideFacts
 from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
@@ -26,6 +27,7 @@ def summarize(config: Config, prepared: Prepared, num_workers: int) -> str:
         ("parameters", _parameters(prepared.model)),
         ("training", _training(config, prepared)),
         ("device", _device(prepared, num_workers)),
+        ("cache", _cache(prepared)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
@@ -131,6 +133,15 @@ def _training(config: Config, prepared: Prepared) -> str:
         f"{prepared.total_steps:,} updates, {passes:.1f} epochs of {len(epochs):,} batches "
         f"({epochs.padding():.1%} padding); {training.optimizer}, lr {training.lr:g}, "
         f"{training.schedule} after {training.warmup_steps:,} updates of warm-up"
+    )
+
+
+def _cache(prepared: Prepared) -> str:
+    stores = [prepared.train, *([prepared.valid.store] if prepared.valid is not None else [])]
+    ours = sum(store.num_bytes for store in stores) / MEGABYTE
+    return (
+        f"{cache_folder()}: {ours:,.1f} MB of token ids of this text, "
+        f"{total_size() / MEGABYTE:,.1f} MB in all, {most_bytes() / MEGABYTE:,.0f} MB at most"
     )
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +10,9 @@ from torch import nn
 
 from seq2seq_cli.config import TrainingConfig
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.training.batch_sizes import BatchSizes, shape_of
+from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.memory import free_memory, is_out_of_memory
-from seq2seq_cli.training.workers import Workers, without_exchange
-
-NONE = -1  # no part of a batch failed
+from seq2seq_cli.training.workers import Workers
 
 
 class Update(NamedTuple):
@@ -41,9 +37,9 @@ def train_step(
 ) -> Update:
     """One update from one or more batches: the summed loss divided once, by all their tokens.
 
-    `batch_loss` is what `workers.parallel` made of a BatchLoss. An update that is not finite is not
-    made; its gradients stay for who wants to know why. Raises UserError if memory does not suffice.
-    `sizes`: what earlier updates learnt of it.
+    `batch_loss` is a BatchLoss, of the same weights in all workers. An update that is not finite is
+    not made; its gradients stay for who wants to know why. Raises UserError if memory does not
+    suffice. `sizes`: what earlier updates learnt of it.
     """
     batch_loss.train()
     sizes = sizes or BatchSizes()
@@ -68,59 +64,64 @@ def compute_gradients(
 ) -> float:
     """The gradients of an update, the same for all workers; returns the loss, summed.
 
-    When a batch does not fit into memory, it is split and everything begins anew, so that nothing
-    counts twice. As soon as workers exchange gradients, none may fail alone: they compute batches
-    of a new size without, and agree before they exchange.
+    When a batch does not fit into the memory of a worker, it is split and everything begins anew,
+    so that nothing counts twice.
     """
     num_tokens = sum(batch.num_tokens for batch in batches)
-    failed = 0
-    while failed != NONE:
+    while True:
         parts = sizes.cut(batches)
-        is_new = workers.count > 1 and not sizes.have_fitted(parts)
         batch_loss.zero_grad(set_to_none=True)
         seed_dropout(seed, step, workers.rank)
-        loss, failed = try_batches(batch_loss, parts, num_tokens, workers, exchanges=not is_new)
-        if is_new:
-            failed = int(workers.greatest(failed))
-        elif failed != NONE and workers.count > 1:
-            raise UserError(
-                f"step {step:,}: out of memory with {shape_of(parts[failed])}, as large as others "
-                "before it; the last checkpoint stands, and the same command continues"
-            )
-        if failed != NONE:
-            batch_loss.zero_grad(set_to_none=True)
-            free_memory()
-            sizes.note_failure(parts[failed], step, workers.count)
-    if is_new:
-        sizes.note_fit(parts)
-        batch_loss(parts[0].every(1, len(parts[0].src_BS))).backward()  # nothing, but exchanged
-    return workers.summed(loss)
+        if workers.count == 1:
+            loss, failed = try_batches(batch_loss, parts, num_tokens, workers)
+        else:
+            loss, failed = try_batches_together(batch_loss, parts, num_tokens, workers)
+        if failed is None:
+            return loss
+        batch_loss.zero_grad(set_to_none=True)
+        free_memory()
+        sizes.note_failure(parts[failed], step, workers.count)
+
+
+def try_batches_together(
+    batch_loss: nn.Module, batches: Sequence[Batch], num_tokens: int, workers: Workers
+) -> tuple[float, int | None]:
+    """`try_batches` in every worker, each with its sentences, and the sums of what they found.
+
+    One all-reduce for everything: the gradients, which lie one after the other, the loss, and for
+    each batch how many workers it was too large for. So none waits for one that has failed.
+    """
+    parameters = [p for p in batch_loss.parameters() if p.requires_grad]
+    sizes = [p.numel() for p in parameters]
+    sums = torch.zeros(sum(sizes) + 1 + len(batches), device=parameters[0].device)
+    *gradients, loss_1, failures_N = torch.split(sums, [*sizes, 1, len(batches)])
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.view_as(parameter)
+    loss, failed = try_batches(batch_loss, batches, num_tokens, workers)
+    if failed is None:
+        loss_1.fill_(loss)
+    else:
+        failures_N[failed] = 1
+    workers.sum_in_place(sums)
+    too_large = failures_N.nonzero()
+    return loss_1.item(), int(too_large[0]) if len(too_large) else None
 
 
 def try_batches(
-    batch_loss: nn.Module,
-    batches: Sequence[Batch],
-    num_tokens: int,
-    workers: Workers,
-    exchanges: bool = True,
-) -> tuple[float, int]:
-    """Add up this worker's gradients of all batches; its loss, and which batch was too large.
-
-    `exchanges`: with the last batch the workers average their gradients.
-    """
+    batch_loss: nn.Module, batches: Sequence[Batch], num_tokens: int, workers: Workers
+) -> tuple[float, int | None]:
+    """Add up this worker's gradients of all batches; its loss, and which batch was too large."""
     total = 0.0
     for number, batch in enumerate(batches):
-        is_last = number == len(batches) - 1
         try:
-            with nullcontext() if exchanges and is_last else without_exchange(batch_loss):
-                loss = batch_loss(workers.share(batch))
-                (loss * (workers.count / num_tokens)).backward()
+            loss = batch_loss(workers.share(batch))
+            (loss / num_tokens).backward()
             total += loss.item()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return math.nan, number
-    return total, NONE
+    return total, None
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

@@ -5,23 +5,22 @@ Every worker makes the same updates of the same model, each from its share of a 
 logs and saves. `processes.py` starts them.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import torch
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor, distributed
 
 from seq2seq_cli.config import MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.device import choose_device, num_cores
+from seq2seq_cli.machine import num_cores
+from seq2seq_cli.model.device import choose_device, use_threads
 
 Value = TypeVar("Value")
 
-_CORES_EACH = 2  # one thread each would be some 7 % faster, in a third more memory
-_TOKENS_EACH = 1_024  # of a batch; with fewer, a worker is busier with overhead than with products
+_TOKENS_EACH = 512  # of a batch; with fewer, a worker is busier with overhead than with products
+_BYTES_OF_A_TOKEN = 4  # nearly
 _EXCHANGEABLE = 20_000_000  # parameters whose gradients are exchanged in a small part of an update
 
 
@@ -43,14 +42,10 @@ class Workers:
         """This worker's sentences of a batch; neighbours are of like length."""
         return batch if self.count == 1 else batch.every(self.count, self.rank)
 
-    def parallel(self, loss: nn.Module) -> nn.Module:
-        """The module, with gradients averaged over the workers, starting from the first's weights.
-
-        An average of sums: multiply the loss by `count` for the gradient of the sum of all.
-        """
-        if self.count == 1:
-            return loss
-        return DistributedDataParallel(loss, gradient_as_bucket_view=True)
+    def sum_in_place(self, numbers: Tensor) -> None:
+        """All-reduce: every worker then has the sum, of the same bits."""
+        if self.count > 1:
+            distributed.all_reduce(numbers)
 
     def summed(self, value: float) -> float:
         """Over all workers."""
@@ -78,15 +73,9 @@ class Workers:
         """Until all workers are here."""
         self.summed(0.0)
 
-    @contextmanager
-    def all_threads(self) -> Iterator[None]:
+    def all_threads(self) -> AbstractContextManager[None]:
         """For work that the first worker does while the others wait."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(max(before, self._threads))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        return use_threads(max(torch.get_num_threads(), self._threads))
 
     def _reduced(self, value: float, operation: "distributed.ReduceOp.RedOpType") -> float:
         if self.count == 1:
@@ -96,26 +85,13 @@ class Workers:
         return float(numbers)
 
 
-def settle(loss: nn.Module, batch: Batch) -> None:
-    """Exchange nothing once, after which DistributedDataParallel orders the gradients anew.
-
-    So all real exchanges add them up in one order, in a run that goes on too.
-    """
-    loss(batch.every(1, len(batch.src_BS))).backward()
-    loss.zero_grad(set_to_none=True)
-
-
-def without_exchange(loss: nn.Module) -> AbstractContextManager[None]:
-    """Gradients stay with their worker while the block runs: more batches follow."""
-    return loss.no_sync() if isinstance(loss, DistributedDataParallel) else nullcontext()
-
-
 def choose_workers(config: Config) -> int:
-    """Processes to start on this machine; `auto`: as many as make training faster.
+    """Processes to start on this machine; `auto`: one for each CPU core where that is no slower.
 
-    On a CPU drawing random numbers and starting small operations take no part in threads, so that
-    beyond two cores another process serves better than more threads; but large models lose more by
-    exchanging gradients. On GPUs only what is asked for is started.
+    Threads meet in every operation, processes once in an update: beside another busy program
+    processes keep two thirds of their speed, threads a third. But each needs tokens enough to
+    work on, and large models lose more by exchanging gradients. On GPUs only what is asked for is
+    started.
     """
     asked = config.training.workers
     is_cpu = choose_device(config.training.device).type == "cpu"
@@ -124,7 +100,8 @@ def choose_workers(config: Config) -> int:
             return 1
         tokens = config.training.tokens_per_batch
         tokens = MOST_TOKENS if tokens == "auto" else tokens
-        return max(1, min(num_cores() // _CORES_EACH, tokens // _TOKENS_EACH))
+        text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
+        return max(1, min(num_cores(), tokens // _TOKENS_EACH, text // _TOKENS_EACH))
     check_gpus(config, asked)
     return asked
 

@@ -181,6 +181,24 @@ def test_a_wrong_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
     assert expected in result.stderr
 
 
+def test_home_and_variables_in_the_paths_of_a_command(trained, numbers, seq2seq, monkeypatch):
+    """`--src=~/x` and what stands in quotes no shell has looked at."""
+    monkeypatch.setenv("HOME", str(numbers))
+    monkeypatch.setenv("RUN", str(trained))
+    files = ("--src=~/test.src", "--ref", "$HOME/test.tgt")
+    expected = seq2seq(
+        "eval", trained, "--src", numbers / "test.src", "--ref", numbers / "test.tgt"
+    )
+    assert seq2seq("eval", "$RUN", *files).stdout == expected.stdout
+    output = numbers / "translated"
+    assert seq2seq("translate", "~/run", "-i", "~/test.src", "-o", "~/translated").exit_code == 0
+    assert len(output.read_text().splitlines()) == 100
+    output.unlink()
+    assert seq2seq("translate", "~/run", "--ensemble", "~/run", "1 2").stdout == "one two\n"
+    refused = seq2seq("check", "~/nowhere.yaml")
+    assert f"there is no config file {numbers}/nowhere.yaml" in refused.stderr
+
+
 def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "in").write_text("1\n")

@@ -1,7 +1,9 @@
 """`seq2seq check`: every defect that stands once in a text is found, and nothing in a clean one."""
 
 import json
+import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -199,6 +201,17 @@ def test_json_has_the_numbers_of_the_page(defective: Path):
     ]
 
 
+def test_the_cache_is_named_with_its_size_and_its_bound(page: list[str]):
+    """Outside of run folders nothing else is written."""
+    [line] = [line for line in page if line.startswith("cache ")]
+    place = os.environ["SEQ2SEQ_CACHE"]
+    assert re.fullmatch(
+        rf"cache +{re.escape(place)}: [\d.,]+ MB of token ids of this text, [\d.,]+ MB in all, "
+        r"10,000 MB at most",
+        line,
+    )
+
+
 def test_estimates_add_up(found: dict):
     time, training = found["time"], found["run"]["training"]
     assert time["seconds_to_the_end"] == pytest.approx(
@@ -220,6 +233,26 @@ def test_unknown_tokens_of_held_out_text_are_counted(clean: Path, seq2seq: Comma
     assert "test text        2 pairs; 20.00% unknown tokens" in page
     assert "test source: 1 line (50.00%) with unknown tokens, 20.00% of all tokens" in page
     assert "line 1: Haus Garten" in page
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_entries_for_rare_characters_are_counted(shared: bool, seq2seq: Command, tmp_path: Path):
+    """A line of 90 characters that stand nowhere else; without an option they get no entries."""
+    rare = "".join(chr(0x4E00 + n) for n in range(90))
+    config = write_run(tmp_path, [*clean_pairs(900, seed=1), (rare, rare)], clean_pairs(20, seed=2))
+    options = ("--set", "data.max_length=300", "--set", "tokenizer.kind=bpe")
+    options += ("--set", "tokenizer.vocab_size=400", "--set", f"tokenizer.shared={shared}".lower())
+    names = ["vocabulary"] if shared else ["source vocabulary", "target vocabulary"]
+    found = json.loads(seq2seq("check", config, *options, "--json").stdout)
+    assert [one["rare_characters"] for one in found["vocabularies"].values()] == [0] * len(names)
+    options += ("--set", "tokenizer.min_character_frequency=1")
+    found = json.loads(seq2seq("check", config, *options, "--json").stdout)
+    assert list(found["vocabularies"]) == names
+    for name, one in found["vocabularies"].items():
+        entries, count = one["entries"], one["rare_characters"]
+        assert 90 <= count <= 91  # the first character of the line may have one with its space too
+        warning = f"{name}: {count} of {entries} entries ({count / entries:.1%}) are single char"
+        assert [text for text in found["warnings"] if text.startswith(warning)], found["warnings"]
 
 
 @pytest.mark.slow

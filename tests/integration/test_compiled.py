@@ -69,8 +69,11 @@ def test_translation_goes_on_beside_a_library_of_another_version(trained, seq2se
     command = ["translate", str(trained), "--precision", "fp32", "1 2 3", "4 5"]
     done = subprocess.run(
         [sys.executable, "-m", "seq2seq_cli", *command],
-        capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
     assert WARNING in done.stderr
     assert done.returncode == 0
     assert done.stdout == seq2seq(*command).stdout

@@ -16,6 +16,16 @@ VARIANTS = {
         "model": {"norm": "post", "attention_bias": False, "activation": "gelu"},
         "tokenizer": {"kind": "bpe", "vocab_size": 300, "normalization": "nfkc", "shared": True},
     },
+    "symbols, digits, a lower-cased source": {
+        "tokenizer": {
+            "kind": "bpe",
+            "vocab_size": 300,
+            "shared": True,
+            "normalization": {"src": "nfkc_cf", "tgt": "identity"},
+            "user_defined_symbols": ["7", "thr"],
+            "split_digits": True,
+        },
+    },
     "words": {
         "tokenizer": {"kind": "word", "shared": True},
         "model": {"layers": {"encoder": 2, "decoder": 1}},

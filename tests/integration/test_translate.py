@@ -29,6 +29,44 @@ def test_the_python_api_is_the_command(trained, seq2seq):
     assert seq2seq("translate", trained, "1 2", "", "3").stdout == "one two\n\nthree\n"
 
 
+ONE_SENTENCE = """
+import sys
+from seq2seq_cli import Translator
+print(*Translator.load(sys.argv[1]).translate(["1 2"]), "torch._dynamo" in sys.modules)
+"""
+
+
+def test_one_sentence_does_not_wait_for_pytorchs_compiler(trained):
+    command = [sys.executable, "-c", ONE_SENTENCE, trained]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    assert printed.stdout == "one two False\n"
+
+
+FORKED = """
+import os, sys
+from seq2seq_cli import Translator
+import torch
+translator = Translator.load(sys.argv[1])
+torch.ones(1 << 22).sum()  # has started threads
+child = os.fork()
+if child == 0:
+    torch.ones(1 << 22).sum()
+    print(*translator.translate(["1 2"]), torch.get_num_threads(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(*translator.translate(["3"]), torch.get_num_threads())
+"""
+
+
+def test_a_translator_works_in_a_forked_child(trained):
+    command = [sys.executable, "-c", FORKED, trained]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    printed = subprocess.run(
+        command, stdout=subprocess.PIPE, check=True, text=True, env=environment, timeout=120
+    )
+    assert printed.stdout == "one two 1\nthree 2\n"
+
+
 def test_nbest_lists_and_scores(trained, seq2seq):
     options = ("--beam-size", 4, "--n-best", 3)
     nbest = seq2seq("translate", trained, *options, "--format", "nbest", "1 2", "3").stdout

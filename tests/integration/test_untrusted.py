@@ -18,7 +18,7 @@ from number_task import numbers_config
 from safetensors.torch import load_file, save_file
 
 from seq2seq_cli.text import lines as text_lines
-from seq2seq_cli.text import tokenizer as tokenizers
+from seq2seq_cli.text import sample
 
 Attack = Callable[[Path], object]
 
@@ -321,7 +321,7 @@ def test_deep_json_to_translate_or_train_on_is_a_bad_line(trained, config, seq2s
 def test_a_vocabulary_is_not_learnt_from_more_than_memory_holds(
     config, seq2seq, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(tokenizers, "_MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr(sample, "_MOST_CHARACTERS", 10_000)
     result = checked(seq2seq, tmp_path, config)
     assert result.exit_code == 2
     assert "tokenizer.max_sentences 1,000,000: so many of these lines are" in result.stderr

@@ -15,7 +15,6 @@ from small_models import (
     requests_of,
 )
 
-from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
@@ -31,6 +30,7 @@ from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer
+from seq2seq_cli.text_config import TokenizerConfig
 
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:

@@ -21,7 +21,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.batch_sizes import BatchSizes
 from seq2seq_cli.training.budget import Shape, greatest, in_own_process, sentences_on_gpu
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import available_memory, is_out_of_memory
+from seq2seq_cli.training.memory import is_out_of_memory
 from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.update import Update, train_step
 from seq2seq_cli.training.workers import Workers
@@ -182,9 +182,8 @@ def failing_in_worker(config: Config, workers: Workers) -> tuple[Update, list]:
         loss.fails = lambda batch: "backward" if len(batch.src_BS) >= 5 - workers.count else None
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
     sizes = BatchSizes()
-    parallel = workers.parallel(loss)
     for step in (1, 2):
-        update = train_step(parallel, optimizer, BATCHES, config.training, step, workers, sizes)
+        update = train_step(loss, optimizer, BATCHES, config.training, step, workers, sizes)
     assert sizes.too_large
     return update, [p.detach() for p in loss.parameters()]
 
@@ -203,24 +202,25 @@ def test_workers_split_together_what_is_too_large_for_one(config):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def failing_late(config: Config, workers: Workers) -> None:
-    """One worker fails with a batch of a size that has fitted, while gradients are exchanged."""
+def failing_late(config: Config, workers: Workers) -> tuple[list[Update], list]:
+    """In the second update one worker fails with a batch of a size that fitted in the first."""
     loss = FailingLoss(never)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
     sizes = BatchSizes()
-    parallel = workers.parallel(loss)
-    train_step(parallel, optimizer, BATCHES, config.training, 1, workers, sizes)
+    first = train_step(loss, optimizer, BATCHES, config.training, 1, workers, sizes)
     if workers.rank == 1:
-        loss.fails = lambda batch: "backward"
-    train_step(parallel, optimizer, BATCHES, config.training, 2, workers, sizes)
+        loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
+    second = train_step(loss, optimizer, BATCHES, config.training, 2, workers, sizes)
+    return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
-@pytest.mark.slow
-def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config, capfd):
+def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
+    expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
     loaded = load_config(config, ["training.workers=2"])
-    with pytest.raises(UserError, match="worker 1: step 2: out of memory with a batch of 6"):
-        work_together(partial(failing_late, loaded), loaded)
-    assert "Traceback" not in capfd.readouterr().err
+    found, close = work_together(partial(failing_late, loaded), loaded)
+    assert found == pytest.approx(expected, rel=1e-5)
+    for mine, theirs in zip(close, weights, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 17, 64, 100, 499, 500, 1_000])
@@ -293,26 +293,3 @@ def test_memory_that_really_is_short_is_enough_for_parts():
     assert losses == pytest.approx(expected, rel=1e-5)
     assert tried[0] == 2_000
     assert max(tried[1:]) < 2_000
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_what_containers_may_use_limits_what_the_machine_has(tmp_path):
-    machine = tmp_path / "proc"
-    write(machine / "meminfo", "MemTotal: 4000 kB\nMemAvailable:    3000 kB\nHugePages_Free: 0\n")
-    write(machine / "self/cgroup", "4:memory:/a/b\n3:cpu:/\n0::/c\n")
-    assert available_memory(tmp_path) == 3000 * 1024
-    groups = tmp_path / "sys/fs/cgroup"
-    write(groups / "memory/a/memory.limit_in_bytes", "2000000\n")
-    write(groups / "memory/a/memory.usage_in_bytes", "500000\n")
-    write(groups / "memory/a/memory.stat", "cache 300000\ninactive_file 100000\n")
-    assert available_memory(tmp_path) == 1_600_000
-    write(groups / "c/memory.max", "max\n")
-    write(groups / "c/memory.current", "700000\n")
-    write(groups / "c/memory.stat", "anon 700000\n")
-    assert available_memory(tmp_path) == 1_600_000
-    write(groups / "c/memory.max", "900000\n")
-    assert available_memory(tmp_path) == 200_000

@@ -20,7 +20,7 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.layout import Padded
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import count_parameters
+from seq2seq_cli.model.weights import count_parameters, load_weights, save_tensors, weights_of
 
 PAD = 0
 TINY = {"d_model": 16, "heads": 4, "layers": 2, "d_ff": 24, "dropout": 0.0}
@@ -131,6 +131,17 @@ def test_tied_weights_are_one_tensor(shared, tied):
     assert sum(count_parameters(model).values()) == sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_weights_loaded_into_a_model_without_memory_stay_tied(shared, tmp_path):
+    model = build(src_vocab=13, shared=shared)
+    save_tensors(weights_of(model), tmp_path / "weights")
+    with torch.device("meta"):
+        loaded = build(src_vocab=13, shared=shared)
+    load_weights(loaded, tmp_path / "weights")
+    assert loaded.projection.weight is loaded.tgt_embedding.weight
+    assert torch.equal(loaded.eval()(SRC_BS, TGT_BT), model(SRC_BS, TGT_BT))
+
+
 def test_layers_may_differ_in_number():
     model = build(layers={"encoder": 3, "decoder": 1})
     assert (len(model.encoder), len(model.decoder)) == (3, 1)
@@ -189,6 +200,26 @@ def test_attention_dropout_drops_weights_in_training_only(longest, monkeypatch):
     attention.eval()
     first, second = (attention(x, PADDED, keys_values, None) for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 15, 16, 17, 30])
+def test_short_rows_of_attention_weights_are_the_softmax(length):
+    q_BHQK = torch.randn(3, 2, 4, 8, requires_grad=True)
+    k_BHMK = torch.randn(3, 2, length, 8, requires_grad=True)
+    keep_B1QM = torch.rand(3, 1, 4, length) < 0.7
+    keep_B1QM[..., 0] = True
+    scores_BHQM = (q_BHQK @ k_BHMK.mT / math.sqrt(8)).masked_fill(~keep_B1QM, -torch.inf)
+    expected_BHQM, gradient_BHQM = scores_BHQM.softmax(-1), torch.randn_like(scores_BHQM)
+    actual_BHQM = attention_weights(q_BHQK, k_BHMK, keep_B1QM)
+    torch.testing.assert_close(actual_BHQM, expected_BHQM)
+    for weights_BHQM in (expected_BHQM, actual_BHQM):
+        weights_BHQM.backward(gradient_BHQM, retain_graph=True)
+        if weights_BHQM is expected_BHQM:
+            expected = [x.grad.clone() for x in (q_BHQK, k_BHMK)]
+            q_BHQK.grad = k_BHMK.grad = None
+    torch.testing.assert_close([q_BHQK.grad, k_BHMK.grad], expected, atol=1e-5, rtol=1e-4)
+    enormous_BHQM = attention_weights(1e4 * q_BHQK, k_BHMK, keep_B1QM)
+    assert enormous_BHQM.isfinite().all()
 
 
 def test_masks_keep_what_their_names_say():

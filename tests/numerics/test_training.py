@@ -187,21 +187,6 @@ def test_compiling_without_a_compiler_is_a_mistake_said_before_training(monkeypa
     check_compiler()
 
 
-def test_rows_widened_for_the_processor_change_nothing(monkeypatch):
-    results = []
-    for positions in (1, 9, 40):
-        monkeypatch.setattr(loss_module, "_VECTOR", positions)
-        widened = batch_of(PAIRS).widen(positions)
-        assert widened.src_BS.size(1) == max(6, positions)
-        assert widened.labels_BT.size(1) == max(7, positions)
-        model = build()
-        loss = loss_of(model)(batch_of(PAIRS))
-        loss.backward()
-        results.append(torch.cat([loss[None], *(p.grad.flatten() for p in model.parameters())]))
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], atol=1e-5, rtol=1e-4)
-
-
 def test_the_shares_of_a_batch_are_the_batch():
     batch = batch_of(PAIRS)
     shares = [batch.every(3, first) for first in range(3)]

@@ -45,13 +45,12 @@ def random_batch(sentences: int, seed: int) -> Batch:
 
 def one_update(config: Config, run_dir: Path, workers: Workers) -> tuple[float, float]:
     """Of plain SGD, so that the weights show the gradient; a worker may go without a sentence."""
-    torch.manual_seed(5 + workers.rank)  # the first worker's weights are everyone's
+    torch.manual_seed(5)
     shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
     batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
-    parallel = workers.parallel(batch_loss)
     optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
     batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(parallel, optimizer, batches, config.training, 1, workers)
+    update = train_step(batch_loss, optimizer, batches, config.training, 1, workers)
     path = run_dir / f"{workers.count}-{workers.rank}.safetensors"
     save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
     assert workers.greatest(float(workers.rank)) == workers.count - 1
@@ -184,15 +183,22 @@ def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, monkeypatch):
+def test_auto_starts_more_processes_only_where_there_are_cores_and_work(
+    config, monkeypatch, tmp_path
+):
+    few = tmp_path / "few"
+    few.write_text("one line\n")
+
     def chosen(cores: int, *overrides: str) -> int:
         monkeypatch.setattr(workers_module, "num_cores", lambda: cores)
         return choose_workers(load_config(config, ["training.device=cpu", *overrides]))
 
-    assert chosen(2, "training.tokens_per_batch=4096") == 1
-    assert chosen(8, "training.tokens_per_batch=4096") == 4
-    assert chosen(8, "training.tokens_per_batch=512") == 1
-    assert chosen(8, "training.tokens_per_batch=auto") == 4
+    assert chosen(2, "training.tokens_per_batch=4096") == 2
+    assert chosen(8, "training.tokens_per_batch=4096") == 8
+    assert chosen(8, "training.tokens_per_batch=1024") == 2
+    assert chosen(8, "training.tokens_per_batch=1023") == 1
+    assert chosen(8, "training.tokens_per_batch=auto") == 8
+    assert chosen(2, f"data.train={{src: {few}, tgt: {few}}}") == 1
     assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
     assert chosen(1, "training.workers=3") == 3
 

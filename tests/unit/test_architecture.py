@@ -14,9 +14,9 @@ from commands import ROOT
 
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
-    "errors",
-    "option_types",
-    "decoding_config run_folder safe_yaml",
+    "errors machine",
+    "option_types paths",
+    "text_config decoding_config run_folder safe_yaml",
     "config",
     "config_file text",
     "data model",

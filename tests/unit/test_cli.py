@@ -1,13 +1,12 @@
 """The command line itself."""
 
-import os
 from typing import Any
 
 import pytest
 from commands import Command
 from typer.main import get_command
 
-from seq2seq_cli.cli import ENVIRONMENT, app
+from seq2seq_cli.cli import app
 
 VERBS = {
     "train": {"config", "run_dir", "source", "allow_changed", "overrides", "device"},
@@ -118,16 +117,3 @@ def test_shell_completion_works(seq2seq: Command, monkeypatch: pytest.MonkeyPatc
 
     completed = CliRunner().invoke(app, [], prog_name="seq2seq")
     assert completed.stdout.split() == ["train", "translate"]
-
-
-def test_settings_for_speed_are_made_unless_the_user_made_them(
-    seq2seq: Command, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("GOMP_SPINCOUNT", "5")
-    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "to be restored")
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
-    seq2seq("eval", "nowhere")
-    assert {name: os.environ[name] for name in ENVIRONMENT} == {
-        **ENVIRONMENT,
-        "GOMP_SPINCOUNT": "5",
-    }

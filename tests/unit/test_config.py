@@ -40,11 +40,83 @@ def test_numbers_are_read_as_people_write_them(tmp_path):
     assert config.training.max_grad_norm == 2.0
 
 
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ("training.max_steps=010000", "a whole number"),  # 4,096 to YAML 1.1
+        ("training.max_steps=1:40", "a whole number"),  # 100
+        ("training.max_steps=0o17", "a whole number"),  # 15 to YAML 1.2, text to YAML 1.1
+        ("training.max_steps=0b11", "a whole number"),
+        ("training.lr=1:30.5", "a number"),  # 90.5
+        ("validation.decode=no", "true or false"),
+        ("validation.decode=off", "true or false"),
+    ],
+)
+def test_what_yaml_versions_read_differently_is_text_and_refused(tmp_path, option, wanted):
+    value = option.partition("=")[2]
+    assert f"must be {wanted}, not '{value}'" in mistakes(tmp_path, MINIMAL, option)
+    section, name = option.partition("=")[0].split(".")
+    tagged = "float" if wanted == "a number" else "bool" if "true" in wanted else "int"
+    text = MINIMAL + f"{section}: {{{name}: !!{tagged} {value}}}"
+    assert f"'{value}' cannot be read as {tagged}" in mistakes(tmp_path, text)
+
+
+def test_words_and_dates_stay_text_and_digits_may_be_grouped(tmp_path):
+    words = ["010", "1:30", "no", "on", "y", "2020-01-01", "=", "0o17", "1e3x"]
+    config = load(tmp_path, MINIMAL, f"decoding.banned=[{', '.join(words)}]")
+    assert list(config.decoding.banned) == words
+    written = config_yaml(config)
+    assert load(tmp_path, written) == config
+    assert yaml.safe_load(written)["decoding"]["banned"] == words  # YAML 1.1 reads the same
+    options = ("training.max_steps=10_000", "training.warmup_steps=0x10", "training.lr=1_0.5e-4")
+    training = load(tmp_path, MINIMAL, *options).training
+    assert (training.max_steps, training.warmup_steps, training.lr) == (10_000, 16, 10.5e-4)
+
+
 def test_yaml_anchors_and_merges_are_understood(tmp_path):
     text = "data: {train: &text {src: a, tgt: b}, valid: {<<: *text, tgt: c}}"
     valid = load(tmp_path, text).data.valid
     assert valid is not None
     assert [str(path) for path in valid.files] == ["a", "c"]
+
+
+def test_an_override_of_an_alias_leaves_the_original_as_it_is(tmp_path):
+    text = "data: {train: &text {src: a, tgt: b}, valid: *text}"
+    data = load(tmp_path, text, "data.valid.src=c").data
+    assert (data.train.src, data.valid and data.valid.src) == (Path("a"), Path("c"))
+
+
+def test_an_override_names_a_text_the_other_way(tmp_path):
+    """Two files and one file of pairs take each other's place."""
+    train = load(tmp_path, MINIMAL, "data.train.pairs=x.tsv").data.train
+    assert [str(path) for path in train.files] == ["x.tsv"]
+    text = "data: {train: {pairs: x.tsv}, valid: {pairs: y.tsv}}"
+    data = load(tmp_path, text, "data.train.src=a", "data.train.tgt=b").data
+    assert [str(path) for path in data.train.files] == ["a", "b"]
+    assert data.valid is not None
+    assert [str(path) for path in data.valid.files] == ["y.tsv"]
+    assert load(tmp_path, MINIMAL, "data.train.pairs=null").data.train.tgt == Path("a.en")
+
+
+def test_home_and_variables_in_the_paths_of_a_users_config(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CORPORA", str(tmp_path))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    for name in ("a", "b", "c.tsv"):
+        (tmp_path / name).write_text("")
+    written = "data: {train: {src: ~/a, tgt: $HOME/b}, valid: {pairs: '${CORPORA}/c.tsv'}}"
+    (tmp_path / "x.yaml").write_text(written)
+    overrides = ("tokenizer.reuse=~/runs/x", "decoding.banned=[~/a]")
+    given = load_config(tmp_path / "x.yaml", overrides, is_given_now=True)
+    assert given.data.train.files == (tmp_path / "a", tmp_path / "b")
+    assert given.data.valid is not None
+    assert given.data.valid.files == (tmp_path / "c.tsv",)
+    assert given.tokenizer.reuse == tmp_path / "runs/x"
+    assert given.decoding.banned == ("~/a",)
+    with pytest.raises(UserError, match=r"there is no file \$NOWHERE/a"):
+        load_config(tmp_path / "x.yaml", ["data.train.src=$NOWHERE/a"], is_given_now=True)
+    of_a_run = load_config(tmp_path / "x.yaml")  # perhaps somebody else's, who knows no variables
+    assert [str(path) for path in of_a_run.data.train.files] == ["~/a", "$HOME/b"]
 
 
 def test_one_depth_is_short_for_both(tmp_path):
@@ -54,6 +126,19 @@ def test_one_depth_is_short_for_both(tmp_path):
     assert (layers.encoder, layers.decoder) == (3, 1)
     layers = load(tmp_path, MINIMAL, "model.layers={encoder: 10, decoder: 2}").model.layers
     assert (layers.encoder, layers.decoder) == (10, 2)
+
+
+def test_one_normalization_is_short_for_both_sides(tmp_path):
+    def sides(*overrides: str, text: str = MINIMAL) -> tuple[str, str]:
+        found = load(tmp_path, text, *overrides).tokenizer.normalization
+        return found.src, found.tgt
+
+    assert sides() == ("identity", "identity")
+    assert sides("tokenizer.normalization=nfkc") == ("nfkc", "nfkc")
+    assert sides("tokenizer.normalization={src: nfkc_cf}") == ("nfkc_cf", "identity")
+    plain = MINIMAL + "tokenizer: {normalization: nfkc}"
+    assert sides("tokenizer.normalization.src=nfkc_cf", text=plain) == ("nfkc_cf", "nfkc")
+    assert sides("tokenizer.normalization.src=nfkc_cf") == ("nfkc_cf", "identity")
 
 
 def test_a_config_cannot_be_changed(tmp_path):
@@ -127,11 +212,30 @@ training:
         (MINIMAL, ("tokenizer.max_sentences=50",), "max_sentences: must be greater than 100"),
         (
             MINIMAL,
-            ("data.train.pairs=a.tsv",),
-            "--set data.train.pairs=a.tsv: data.train: needs src and tgt, or pairs alone",
+            ("data.train.pairs=a.tsv", "data.train.src=b"),
+            "--set data.train.src=b: data.train: needs src and tgt, or pairs alone",
         ),
         ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv or .jsonl file"),
         ("data: {train: {src: a}}", (), "line 1: data.train: needs src and tgt, or pairs alone"),
+        (
+            MINIMAL,
+            ("tokenizer={kind: word, min_character_frequency: 5}",),
+            "min_character_frequency: kind word has no entries for characters",
+        ),
+        (MINIMAL, ("tokenizer.min_character_frequency=0",), "must be auto or a whole number"),
+        (
+            MINIMAL,
+            ("tokenizer={kind: char, split_digits: true}",),
+            "kind char does not cut numbers",
+        ),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[x, y, x]",), "'x' is there twice"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[<s>]",), "'<s>' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[a b]",), "'a b' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=['']",), "'' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[▁]",), "'▁' cannot be one: it is empty"),
+        (MINIMAL, ("tokenizer.user_defined_symbols=[<0x0A>]",), "'<0x0A>' cannot be one"),
+        (MINIMAL, ("tokenizer.normalization=nfd",), "must be one of nfkc, nfkc_cf, identity"),
+        (MINIMAL, ("tokenizer.normalization={src: nfd}",), "normalization.src: must be one of"),
         # What the fuzzer found
         (MINIMAL, ("training.workers=0",), "must be auto or a whole number from 1 to 1,000, not 0"),
         (
@@ -180,7 +284,7 @@ def test_defaults_that_depend_on_other_options_fit_them(tmp_path):
 def test_missing_text_files_are_mistakes_of_the_config(tmp_path):
     (tmp_path / "x.yaml").write_text(MINIMAL)
     with pytest.raises(UserError) as caught:
-        load_config(tmp_path / "x.yaml", files_must_exist=True)
+        load_config(tmp_path / "x.yaml", is_given_now=True)
     assert "line 1: data.train.src: there is no file a.de" in str(caught.value)
     assert "line 1: data.train.tgt: there is no file a.en" in str(caught.value)
 
@@ -231,7 +335,7 @@ def test_every_option_is_read_somewhere():
     source = "".join(
         path.read_text(encoding="utf-8")
         for path in (ROOT / "seq2seq_cli").rglob("*.py")
-        if path.name != "config.py"
+        if path.name not in ("config.py", "text_config.py")
     )
     reference = Config.model_validate({"data": {"train": {"src": "a", "tgt": "b"}}})
     for name in flatten(reference):

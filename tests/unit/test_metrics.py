@@ -1,34 +1,85 @@
-import pytest
+from typing import get_args
 
-from seq2seq_cli.text.metrics import score_text
+import pytest
+from sacrebleu.metrics.ter import TER
+
+from seq2seq_cli.config import ValidationConfig
+from seq2seq_cli.option_types import METRICS, Metric
+from seq2seq_cli.text.metrics import TEXT_METRICS, score_text
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
+ALL = ValidationConfig(ter=True)
+PERFECT = {"bleu": 100, "chrf": 100, "ter": 0, "exact_match": 100}
+
+
+def values(hypotheses: list[str], references: list[str], options: ValidationConfig = ALL) -> dict:
+    found = score_text(hypotheses, references, options)
+    return {name: score.value for name, score in found.items()}
 
 
 def test_a_text_scores_full_marks_against_itself():
-    scores = score_text(REFERENCES, REFERENCES)
-    assert scores.bleu == pytest.approx(100)
-    assert scores.chrf == pytest.approx(100)
-    assert scores.exact_match == 100
+    assert values(REFERENCES, REFERENCES) == pytest.approx(PERFECT)
 
 
 def test_empty_translations_score_nothing():
-    scores = score_text([""] * 3, REFERENCES)
-    assert (scores.bleu, scores.chrf, scores.exact_match) == (0, 0, 0)
+    worst = {"bleu": 0, "chrf": 0, "ter": 100, "exact_match": 0}
+    assert values([""] * 3, REFERENCES) == pytest.approx(worst)
+
+
+def test_every_metric_is_in_the_tables():
+    assert list(METRICS) == list(get_args(Metric))
+    assert list(TEXT_METRICS) == [name for name, facts in METRICS.items() if facts.is_of_text]
+    assert [n for n in METRICS if not METRICS[n].higher_is_better] == ["loss", "perplexity", "ter"]
 
 
 def test_bleu_is_the_papers_on_a_case_worked_by_hand():
     """4-gram precisions 5/6, 3/5, 2/4, 1/3 and no brevity penalty."""
-    scores = score_text(["the cat sat on a mat"], ["the cat sat on the mat"])
-    assert scores.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    bleu = values(["the cat sat on a mat"], ["the cat sat on the mat"])["bleu"]
+    assert bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+
+
+def test_ter_is_the_papers_on_cases_worked_by_hand():
+    """A substitution, an insertion and a shift of two words are one edit each."""
+    reference = "the cat sat on the mat"
+    assert values(["the dog sat on the mat"], [reference])["ter"] == pytest.approx(100 / 6)
+    assert values(["the cat sat on the old mat"], [reference])["ter"] == pytest.approx(100 / 6)
+    assert values(["sat on the cat the mat"], [reference])["ter"] == pytest.approx(100 / 6)
+    assert values(["a b c d e f g h"], ["x y"])["ter"] == pytest.approx(400)
+    assert values(["今天天气好"], ["今天天气"], ValidationConfig(ter=True, bleu_tokenize="zh"))[
+        "ter"
+    ] == pytest.approx(25)
+
+
+def test_ter_is_slow_and_left_out_unless_asked_for():
+    assert list(score_text(REFERENCES, REFERENCES, ValidationConfig())) == [
+        "bleu",
+        "chrf",
+        "exact_match",
+    ]
 
 
 def test_exact_match_counts_lines():
-    assert score_text(["a", "b ", "c"], ["a", "b", "d"]).exact_match == pytest.approx(200 / 3)
+    assert values(["a", "b ", "c"], ["a", "b", "d"])["exact_match"] == pytest.approx(200 / 3)
+
+
+def test_capitals_matter_unless_told_otherwise():
+    shouted = [line.upper() for line in REFERENCES]
+    cased = values(shouted, REFERENCES)
+    assert cased["bleu"] < 20
+    assert cased["ter"] > 50
+    assert cased["exact_match"] == pytest.approx(100 / 3)
+    aside = ValidationConfig(ter=True, lowercase=True)
+    assert values(shouted, REFERENCES, aside) == pytest.approx(PERFECT)
+    signatures = [one.signature for one in score_text(shouted, REFERENCES, aside).values()]
+    assert all("case:lc" in one for one in signatures if one)
+    ter = TER().corpus_score(["A b"], [["a C"]]).score  # sacrebleu's own default is without case
+    assert values(["A b"], ["a C"], aside)["ter"] == ter
 
 
 def test_the_signatures_say_what_was_measured():
-    scores = score_text(REFERENCES, REFERENCES, "zh")
-    assert "tok:zh" in scores.bleu_signature
-    assert "case:mixed" in scores.bleu_signature
-    assert scores.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
+    scores = score_text(REFERENCES, REFERENCES, ValidationConfig(ter=True, bleu_tokenize="zh"))
+    signatures = {name: score.signature or "" for name, score in scores.items()}
+    assert "tok:zh" in signatures["bleu"]
+    assert "case:mixed" in signatures["bleu"]
+    assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
+    assert "case:mixed|tok:tercom|norm:yes|punct:yes|asian:yes" in signatures["ter"]

@@ -1,11 +1,24 @@
+import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import (
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    Tokenizers,
+    fit_tokenizers,
+    load_tokenizers,
+    save_tokenizers,
+)
+from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 SCRIPTS = [
     "Ich möchte ein Bier, bitte!",
@@ -52,6 +65,18 @@ def test_words_and_characters_never_seen_are_unknown_not_an_error():
         assert UNK_ID in tokenizer.to_ids("a ж b")
 
 
+@pytest.mark.parametrize("text", ["a▁b", "▁", "▁▁ ▁x▁", "\ufdd0 \ufdd1▁\ufdd1\ufdd0\ufdd1\ufdd1"])
+def test_the_sign_for_a_space_is_no_space_in_a_text(text):
+    """▁ (U+2581) is SentencePiece's; noncharacters stand in for it, and come back themselves."""
+    for kind in KINDS:
+        tokenizer = Tokenizer.fit([text, "a b x"] * 9, TokenizerConfig(kind=kind, vocab_size=300))
+        assert UNK_ID not in tokenizer.to_ids(text)
+        assert tokenizer.to_text(tokenizer.to_ids(text)) == tokenizer.normalize(text) == text
+        if kind in ("bpe", "unigram"):
+            unseen = Tokenizer.fit(["a b x"] * 9, TokenizerConfig(kind=kind, vocab_size=300))
+            assert unseen.to_text(unseen.to_ids(text)) == text
+
+
 def test_ids_hold_no_special_tokens(tokenizer):
     ids = {id_ for line in SCRIPTS for id_ in tokenizer.to_ids(line)}
     assert not ids & {PAD_ID, 2, EOS_ID}
@@ -75,8 +100,8 @@ def test_the_same_text_gives_the_same_bytes():
 
 LEARN_A_SAMPLE = """
 import hashlib
-from seq2seq_cli.config import TokenizerConfig
 from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.text_config import TokenizerConfig
 lines = ["early"] * 101 + [f"late{i % 40}" for i in range(2_000)]
 config = TokenizerConfig(kind="word", vocab_size=60, max_sentences=101)
 tokenizer = Tokenizer.fit(lines, config)
@@ -110,13 +135,135 @@ def test_a_vocabulary_is_no_larger_than_asked_for(tokenizer):
     assert len(tokenizer) <= 900
 
 
-def test_lower_casing_and_no_normalization_are_options():
-    lower = Tokenizer.fit(LINES, TokenizerConfig(normalization="nfkc_cf", vocab_size=600))
+def fitted(folder: Path, src: list[str], tgt: list[str], **options) -> Tokenizers:
+    """Learnt from a text of these two sides, written to disk and loaded again."""
+    for side, lines in (("src", src), ("tgt", tgt)):
+        (folder / side).write_text("".join(f"{line}\n" for line in lines))
+    corpus = Corpus(src=folder / "src", tgt=folder / "tgt")
+    config = TokenizerConfig(**{"vocab_size": 600} | options)
+    made, run = fit_tokenizers(corpus, config), RunFolder(folder)
+    save_tokenizers(run, made)
+    loaded = load_tokenizers(run, config)
+    assert [one.model for one in loaded] == [one.model for one in made]
+    assert loaded.is_shared == made.is_shared == config.shared
+    return loaded
+
+
+def test_lower_casing_and_no_normalization_are_options(tmp_path):
+    lower = fitted(tmp_path, LINES, LINES, normalization="nfkc_cf").src
     assert lower.normalize("Ich MÖCHTE") == "ich möchte"
-    nfkc = Tokenizer.fit(LINES, TokenizerConfig(normalization="nfkc", vocab_size=600))
+    nfkc = fitted(tmp_path, LINES, LINES, normalization="nfkc").tgt
     assert nfkc.to_text(nfkc.to_ids("ﬁ e\u0301 ，")) == "fi é ,"
-    exact = Tokenizer.fit(LINES, TokenizerConfig(vocab_size=600))
+    exact = fitted(tmp_path, LINES, LINES).tgt
     assert exact.to_text(exact.to_ids("½ ﬁ e\u0301")) == "½ ﬁ e\u0301"
+
+
+SHOUTED = [f"ICH SEHE {i} HÄUSER" for i in range(50)]
+TITLES = [f"I See {i} Houses" for i in range(50)]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_side_can_have_its_own_normalization(tmp_path, kind, shared):
+    sides = {"src": "nfkc_cf", "tgt": "identity"}
+    src, tgt = fitted(tmp_path, SHOUTED, TITLES, kind=kind, shared=shared, normalization=sides)
+    assert (src.pieces() == tgt.pieces()) == shared
+    assert src.to_ids(SHOUTED[3]) == src.to_ids(SHOUTED[3].lower())
+    assert src.to_text(src.to_ids(SHOUTED[3])) == SHOUTED[3].lower()
+    assert tgt.to_text(tgt.to_ids(TITLES[3])) == TITLES[3]
+    assert not [piece for piece in src.pieces() if "HÄ" in piece]  # learnt as it is used
+    assert {path.name for path in tmp_path.glob("*.model")} == {"src.model", "tgt.model"}
+
+
+def test_two_files_of_a_shared_vocabulary_must_hold_the_same(tmp_path):
+    sides = {"src": "nfkc_cf", "tgt": "identity"}
+    fitted(tmp_path, SHOUTED, TITLES, normalization=sides)
+    other = Tokenizer.fit(TITLES, TokenizerConfig(vocab_size=500))
+    (tmp_path / "tgt.model").write_bytes(other.model)
+    with pytest.raises(UserError, match=r"tgt\.model: the vocabulary is not the other side's"):
+        load_tokenizers(RunFolder(tmp_path), TokenizerConfig(vocab_size=600, normalization=sides))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("count", [300, 3_000])
+def test_noise_takes_nothing_from_the_vocabulary(kind, count):
+    """One line of characters that stand nowhere else, with and without."""
+    generator = random.Random(1)
+    words = ["".join(generator.choices("abcdefgh", k=5)) for _ in range(300)]
+    lines = [" ".join(generator.choices(words, k=40)) for _ in range(1_000)]
+    noise = "".join(chr(0x4E00 + n) for n in range(count))
+    config = TokenizerConfig(kind=kind, vocab_size=600)
+    clean, noisy = Tokenizer.fit(lines, config), Tokenizer.fit([*lines, noise], config)
+    assert noisy.pieces() == clean.pieces()
+    assert noisy.to_text(noisy.to_ids(noise)) == noise
+    if count == 300:
+        wanted = TokenizerConfig(kind=kind, vocab_size=600, min_character_frequency=1)
+        assert set(noise) <= {
+            p.lstrip("▁") for p in Tokenizer.fit([*lines, noise], wanted).pieces()
+        }
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_of_a_small_text_every_character_has_an_entry(kind):
+    lines = ["Ein Satz, der einmal da ist.", "你好，世界"]
+    pieces = Tokenizer.fit(lines, TokenizerConfig(kind=kind, vocab_size=400)).pieces()
+    assert {c for line in lines for c in line if c != " "} <= {p.lstrip("▁") for p in pieces}
+
+
+def test_the_least_frequency_of_a_character_can_be_chosen():
+    lines = ["aaaa bbb", "cc d"]
+    for least, known in ((1, "abcd"), (2, "abc"), (3, "ab"), (4, "a")):
+        config = TokenizerConfig(kind="char", vocab_size=50, min_character_frequency=least)
+        pieces = Tokenizer.fit(lines, config).pieces()
+        assert set(pieces[4:]) - {"▁"} == set(known)
+
+
+SYMBOLS = ("<2de>", "<ENT1>", "<ENT12>", "#", "中文")
+
+
+@pytest.mark.parametrize("normalization", ["identity", "nfkc_cf"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_a_symbol_is_one_token_wherever_it_stands(tmp_path, kind, normalization):
+    text = [f"<2de> das<ENT12>ist <ENT1> Nr. {i} <2de><2de>" for i in range(40)]
+    tokenizer = fitted(
+        tmp_path, text, text, kind=kind, normalization=normalization, user_defined_symbols=SYMBOLS
+    ).src
+    for symbol in SYMBOLS:
+        line = f"{symbol} das {symbol} ist{symbol}das {symbol}"
+        assert tokenizer.to_pieces(line).count(symbol) == 4
+        assert tokenizer.to_text(tokenizer.to_ids(line)) == line
+    others = [p for p in tokenizer.pieces() if p not in SYMBOLS and not p.startswith("<0x")]
+    assert not [p for p in others[4:] if set(p) & set("<>#E")]  # nothing is learnt of them
+
+
+def test_a_symbol_is_a_word_of_its_own_for_a_vocabulary_of_words(tmp_path):
+    text = ["das ist ein Haus", "vor<2de>nach"] * 5
+    words = fitted(tmp_path, text, text, kind="word", user_defined_symbols=("<2de>",)).src
+    assert set(words.pieces()[4:]) == {"<2de>", *(f"▁{w}" for w in ["<2de>", *text[0].split()])}
+    assert words.to_pieces("<2de> das") == ["▁<2de>", "▁das"]
+    assert words.to_text(words.to_ids("<2de> das")) == "<2de> das"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_digits_are_tokens_of_their_own_when_asked_for(tmp_path, kind):
+    text = ["im Jahr 2024 und 2024", "2024 war 2024"] * 30
+    whole = fitted(tmp_path, text, text, kind=kind).src
+    assert "2024" in [piece.lstrip("▁") for piece in whole.to_pieces("2024")]
+    split = fitted(tmp_path, text, text, kind=kind, split_digits=True).src
+    assert not [p for p in split.pieces() if not p.startswith("<0x") and re.search(r"\d.|.\d", p)]
+    assert split.to_text(split.to_ids("im Jahr 2024")) == "im Jahr 2024"
+
+
+def test_a_reused_vocabulary_must_have_the_symbols(tmp_path):
+    text = ["das ist ein Haus"] * 5
+    with_symbol = fitted(tmp_path, text, text, user_defined_symbols=("<2de>",))
+    corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
+    options = {"reuse": tmp_path, "vocab_size": 600}
+    for symbols in ((), ("<2de>",)):
+        config = TokenizerConfig(**options, user_defined_symbols=symbols)
+        assert fit_tokenizers(corpus, config).src.model == with_symbol.src.model
+    with pytest.raises(UserError, match=r"has no '<2en>', as tokenizer\.user_defined_symbols"):
+        fit_tokenizers(corpus, TokenizerConfig(**options, user_defined_symbols=("<2en>",)))
 
 
 def test_a_vocabulary_too_small_for_the_text_names_the_option():

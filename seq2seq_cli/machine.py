@@ -1,0 +1,98 @@
+"""What this process may use of the machine, within the limits of containers; without torch."""
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# PyTorch reads these when it is imported. Threads that wait for work spin for some 10 µs: with the
+# milliseconds of GNU's OpenMP another program on one core slows the whole process sevenfold. Large
+# tensors lie on large pages.
+_TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
+_ROOT = Path("/")
+
+
+def torch_environment() -> dict[str, str]:
+    """The environment, with defaults for what PyTorch reads when it is imported."""
+    defaults = dict(_TORCH_DEFAULTS)
+    if num_cores() < _num_processors():  # OpenMP knows nothing of quotas
+        defaults["OMP_NUM_THREADS"] = str(num_cores())
+    return defaults | os.environ
+
+
+def num_cores(root: Path = _ROOT) -> int:
+    """Processors that this process may use, within a container's quota of processor time."""
+    quotas = [max(1, int(quota)) for quota in _cpu_quotas(root)]
+    return min(_num_processors(), *quotas, sys.maxsize)
+
+
+def available_memory(root: Path = _ROOT) -> int:
+    """Bytes that processes may still take here: the machine's, within the limits of containers."""
+    meminfo = root / "proc/meminfo"
+    if not meminfo.exists():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return min(_numbers(meminfo)["MemAvailable:"] << 10, *_left_in_cgroups(root), sys.maxsize)
+
+
+def peak_memory() -> int:
+    """Bytes that this process has had at most."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage's peak begins with that of the process that started this one
+        (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) << 10
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_rss if sys.platform == "darwin" else peak_rss << 10
+
+
+def _num_processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Processors' worth of time that each cgroup leaves to this process."""
+    for folder, is_first_version in _cgroups(root, "cpu"):
+        try:
+            if is_first_version:
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                quota, period = ((folder / name).read_text().strip() for name in names)
+            else:
+                quota, period = (folder / "cpu.max").read_text().split()
+        except OSError:
+            continue
+        if quota not in ("max", "-1"):
+            yield int(quota) / int(period)
+
+
+def _left_in_cgroups(root: Path) -> Iterator[int]:
+    """Bytes that each cgroup leaves to this process."""
+    for folder, is_first_version in _cgroups(root, "memory"):
+        names = ("limit_in_bytes", "usage_in_bytes") if is_first_version else ("max", "current")
+        try:
+            limit, used = ((folder / f"memory.{name}").read_text().strip() for name in names)
+            cache = _numbers(folder / "memory.stat").get("inactive_file", 0)
+        except OSError:
+            continue
+        if limit != "max":
+            yield int(limit) - (int(used) - cache)
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of this process's groups and those above them, and whether of cgroups' version 1."""
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / (controller if controllers else "")
+        group = top / path.lstrip("/")
+        for folder in (group, *(above for above in group.parents if above.is_relative_to(top))):
+            yield folder, bool(controllers)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Of a file whose lines are a name and a number."""
+    return {name: int(number) for name, number, *_ in map(str.split, path.read_text().splitlines())}

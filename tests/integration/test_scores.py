@@ -1,0 +1,85 @@
+"""What `eval` and validation compare, and how."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+from number_task import numbers_config, write_config
+
+PAIRS = {
+    "src": ["Ein Bier, bitte, für MICH allein!", "Zwei Biere für Dich und mich."],
+    "tgt": ["One Beer, please, for ME ﬁrst!", "Ｔｗｏ Beers for You and me."],
+}
+
+
+@pytest.fixture(scope="module")
+def by_heart(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
+    """A run that knows its two pairs, lower-cased, by heart."""
+    folder = tmp_path_factory.mktemp("heart")
+    for side, lines in PAIRS.items():
+        (folder / side).write_text("".join(f"{line}\n" for line in lines))
+    text = {side: str(folder / side) for side in PAIRS}
+    config = {
+        "data": {"train": text, "valid": text},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300, "normalization": "nfkc_cf"},
+        "model": {"d_model": 32, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0},
+        "training": {"max_steps": 80, "lr": 1e-2, "warmup_steps": 5, "label_smoothing": 0.0},
+        "validation": {"every": 80, "unit": "steps", "metric": "exact_match"},
+    }
+    run = folder / "run"
+    result = seq2seq("train", write_config(folder, config), "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    return run
+
+
+def test_references_are_compared_as_the_target_is_normalized(by_heart, seq2seq):
+    """What the model can write is lower-cased: a perfect one has full marks."""
+    found = json.loads(seq2seq("eval", by_heart, "--json").stdout)
+    assert (found["exact_match"], found["bleu"]) == (100, pytest.approx(100))
+    assert found["num_normalized_references"] == 2
+    table = seq2seq("eval", by_heart).stdout.splitlines()
+    assert table[-1] == "references   2 of 2 compared as tokenizer.normalization has them"
+    points = [json.loads(line) for line in (by_heart / "metrics.jsonl").read_text().splitlines()]
+    assert points[-1]["valid/exact_match"] == 100
+
+
+def test_without_normalization_references_are_compared_as_they_are(trained, seq2seq):
+    assert json.loads(seq2seq("eval", trained, "--json").stdout)["num_normalized_references"] == 0
+    assert "references" not in seq2seq("eval", trained).stdout
+
+
+def test_a_trained_run_can_be_scored_without_case_and_with_ter(trained, numbers, seq2seq, tmp_path):
+    (tmp_path / "ref").write_text((numbers / "test.tgt").read_text().title())
+    files = ("--src", numbers / "test.src", "--ref", tmp_path / "ref", "--json")
+    cased = json.loads(seq2seq("eval", trained, *files, "--set", "validation.ter=true").stdout)
+    assert (cased["exact_match"], cased["ter"]) == (0, 100)
+    options = ("--set", "validation.ter=true", "--set", "validation.lowercase=true")
+    aside = json.loads(seq2seq("eval", trained, *files, *options).stdout)
+    assert aside["exact_match"] >= 95
+    assert aside["ter"] <= 5
+    assert "case:lc" in aside["ter_signature"]
+    refused = seq2seq("eval", trained, "--set", "validation.samples=3")
+    assert refused.exit_code == 2
+    assert "takes only decoding.* options and validation.bleu_tokenize, lowercase" in refused.stderr
+
+
+def test_of_ter_the_lowest_is_the_best(seq2seq, tmp_path):
+    config = numbers_config(tmp_path, max_steps=120)
+    config["validation"] = {"every": 40, "unit": "steps", "metric": "ter", "ter": True}
+    run = tmp_path / "run"
+    result = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    scores = {p["step"]: p["valid/ter"] for p in map(json.loads, lines) if "valid/ter" in p}
+    best = min(scores, key=lambda step: scores[step])
+    assert len(set(scores.values())) > 1
+    assert f"is the best, of step {best}, with validation ter {scores[best]:.3f}" in result.stderr
+    found = json.loads(seq2seq("eval", run, "--json").stdout)
+    assert found["ter"] == scores[best]
+    config["validation"]["ter"] = False
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
+    refused = seq2seq("check", tmp_path / "x.yaml")
+    assert refused.exit_code == 2
+    assert "validation.metric: ter needs validation.ter: true" in refused.stderr

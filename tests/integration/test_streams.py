@@ -1,0 +1,157 @@
+"""Text that can be read once: pipes and standard input, wherever a command takes a text file."""
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command
+
+Piped = Callable[[bytes], Path]
+
+
+@pytest.fixture
+def piped(tmp_path: Path) -> Piped:
+    """A named pipe into which somebody writes that content, once."""
+    count = 0
+
+    def pipe(content: bytes) -> Path:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"pipe-{count}"
+        os.mkfifo(path)
+        threading.Thread(target=path.write_bytes, args=(content,), daemon=True).start()
+        return path
+
+    return pipe
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files, empty."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def sides(numbers: Path) -> tuple[bytes, bytes]:
+    return (numbers / "test.src").read_bytes(), (numbers / "test.tgt").read_bytes()
+
+
+def as_pairs(numbers: Path, form: str) -> bytes:
+    lines = list(zip(*(side.decode().splitlines() for side in sides(numbers)), strict=True))
+    if form == "tsv":
+        return "".join(f"{src}\t{tgt}\n" for src, tgt in lines).encode()
+    return "".join(json.dumps({"src": src, "tgt": tgt}) + "\n" for src, tgt in lines).encode()
+
+
+@pytest.fixture(scope="module")
+def expected(trained: Path, numbers: Path, seq2seq: Command) -> str:
+    files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
+    return seq2seq("eval", trained, *files, "--json").stdout
+
+
+def test_eval_reads_pipes_as_it_reads_files(trained, numbers, seq2seq, piped, expected, temporary):
+    src, tgt = sides(numbers)
+    result = seq2seq("eval", trained, "--src", piped(src), "--ref", piped(tgt), "--json")
+    assert result.stdout == expected
+    assert "pipe-1 is a stream: it is read once, into " in result.stderr
+    packed = ("--src", piped(gzip.compress(src)), "--ref", piped(gzip.compress(tgt)))
+    assert seq2seq("eval", trained, *packed, "--json").stdout == expected
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_form_of_piped_pairs_is_seen_in_the_first_line(
+    form, packed, trained, numbers, seq2seq, piped, expected
+):
+    content = as_pairs(numbers, form)
+    pipe = piped(gzip.compress(content) if packed else content)
+    assert seq2seq("eval", trained, "--pairs", pipe, "--json").stdout == expected
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_standard_input_can_be_scored_too(name, trained, numbers, seq2seq, expected):
+    content = as_pairs(numbers, "tsv")
+    assert seq2seq("eval", trained, "--pairs", name, "--json", stdin=content).stdout == expected
+    mixed = ("--src", name, "--ref", numbers / "test.tgt", "--json")
+    assert seq2seq("eval", trained, *mixed, stdin=sides(numbers)[0]).stdout == expected
+
+
+def test_score_and_check_read_pipes(trained, numbers, seq2seq, piped):
+    src, tgt = sides(numbers)
+    files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
+    pipes = ("--src", piped(src), "--ref", piped(tgt))
+    scored = seq2seq("score", trained, *files).stdout
+    assert seq2seq("score", trained, *pipes).stdout == scored
+    nbest = "".join(f"{n} ||| {line}\n" for n, line in enumerate(tgt.decode().splitlines()))
+    listed = seq2seq("score", trained, "--src", piped(src), "--nbest", piped(nbest.encode()))
+    assert len(listed.stdout.splitlines()) == len(scored.splitlines())
+    pipes = ("--src", piped(src), "--ref", piped(tgt))
+    found = (
+        json.loads(seq2seq("check", numbers / "numbers.yaml", *text, "--json").stdout)
+        for text in (files, pipes)
+    )
+    of_files, of_pipes = (one["texts"]["test"] for one in found)
+    for one in (of_files, of_pipes):
+        for file in one["files"]:
+            del file["path"]
+    assert of_pipes == of_files
+
+
+def test_a_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, temporary):
+    result = seq2seq("eval", trained, "--pairs", piped(b"1\tone\nno tab\n"))
+    assert result.exit_code == 2
+    assert "pipe-1.tsv, line 2: needs 2 columns" in result.stderr
+    assert list(temporary.iterdir()) == []
+    result = seq2seq("eval", trained, "--pairs", piped(gzip.compress(b"1\tone\n")[:-9]))
+    assert result.exit_code == 2
+    assert "pipe-2.tsv.gz is not a whole gzip file" in result.stderr
+
+
+def test_what_is_no_text_is_refused(trained, seq2seq, tmp_path):
+    for path, message in (
+        ("/dev/zero", "/dev/zero is a device, not a text file"),
+        (tmp_path, f"{tmp_path} is a folder, not a text file"),
+        (tmp_path / "x", f"there is no file {tmp_path / 'x'}"),
+    ):
+        result = seq2seq("eval", trained, "--pairs", path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"error: {message}\n" in result.stderr
+
+
+def test_a_stream_is_no_training_text(numbers, seq2seq, tmp_path):
+    """Which is read several times, and again when the run goes on."""
+    os.mkfifo(tmp_path / "pipe")
+    config = yaml.safe_load((numbers / "numbers.yaml").read_text())
+    config["data"]["train"]["src"] = str(tmp_path / "pipe")
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
+    for verb in ("train", "check", "vocab"):
+        result = seq2seq(verb, tmp_path / "x.yaml")
+        assert result.exit_code == 2
+        assert "data.train.src: " in result.stderr
+        assert "is a stream, but training reads its text several times" in result.stderr
+    result = seq2seq("check", numbers / "numbers.yaml", "--set", f"data.valid.tgt={tmp_path}")
+    assert f"{tmp_path} is a folder, not a text file" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/stdin"])
+def test_a_foreign_run_does_not_make_anybody_read_streams(name, trained, seq2seq, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    if name == "pipe":
+        os.mkfifo(tmp_path / name)
+        name = str(tmp_path / name)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["valid"] = {"src": name, "tgt": name}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    result = seq2seq("eval", run)
+    assert result.exit_code == 2
+    assert f"validation text {name} is not there" in result.stderr

@@ -1,0 +1,77 @@
+"""Options of the tokenizer through the whole program: train, translate, eval, continue."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import Command
+from number_task import numbers_config, write_config
+
+TAG = "<to-names>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The task of the numbers with a tag before every source, and the source in capitals here."""
+    folder = tmp_path_factory.mktemp("options")
+    config = numbers_config(folder)
+    for name in ("train", "valid"):
+        for side in ("src", "tgt"):
+            path = folder / f"{name}.{side}"
+            before = f"{TAG} N " if side == "src" else "The "
+            lines = path.read_text().splitlines()
+            path.write_text("".join(f"{before}{line}\n" for line in lines))
+    config["tokenizer"] = {
+        "kind": "bpe",
+        "vocab_size": 400,
+        "user_defined_symbols": [TAG],
+        "split_digits": True,
+        "normalization": {"src": "nfkc_cf", "tgt": "identity"},
+    }
+    config["training"]["max_steps"] = 240
+    write_config(folder, config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, seq2seq: Command) -> Path:
+    result = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run")
+    assert result.exit_code == 0, result.stderr
+    assert "bpe, shared by both sides" in result.stderr
+    return folder / "run"
+
+
+def test_a_vocabulary_shared_by_sides_that_are_normalized_otherwise(run, seq2seq):
+    """The source is lower-cased, the target is not."""
+    lines = [f"{TAG} {letter} {rest}" for rest in ("3 1 4", "2") for letter in "Nn"]
+    translations = seq2seq("translate", run, *lines).stdout.splitlines()
+    assert translations == ["The three one four"] * 2 + ["The two"] * 2
+    assert {path.name for path in run.glob("*.model")} == {"src.model", "tgt.model"}
+    report = json.loads(seq2seq("eval", run, "--json").stdout)
+    assert report["exact_match"] >= 95
+
+
+def test_such_a_run_goes_on_and_is_a_start_for_others(run, folder, seq2seq, tmp_path):
+    config = folder / "numbers.yaml"
+    more = ("--set", "training.max_steps=242", "--set", "training.log_every=1")
+    assert seq2seq("train", config, "--run-dir", run, *more).exit_code == 0
+    short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=1")
+    reuse = ("--set", f"tokenizer.reuse={run}", "--from", run)
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *short, *reuse)
+    assert result.exit_code == 0, result.stderr
+    assert "0 are new and begin at random" in result.stderr
+    for name in ("src.model", "tgt.model"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
+    symbol = ("--set", "tokenizer.user_defined_symbols=[<x>]")
+    refused = seq2seq("train", config, "--run-dir", tmp_path / "no", *short, *reuse, *symbol)
+    assert refused.exit_code == 2
+    assert "has no '<x>', as tokenizer.user_defined_symbols wants it" in refused.stderr
+
+
+def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
+    result = seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v")
+    assert result.exit_code == 0
+    written = {path.name for path in (tmp_path / "v").iterdir()}
+    assert written == {"src.model", "src.vocab", "tgt.model", "tgt.vocab"}
+    assert TAG in (tmp_path / "v/tgt.vocab").read_text().splitlines()
+    assert f"  ▁ {TAG} ▁n ▁ " in result.stdout

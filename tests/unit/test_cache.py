@@ -1,0 +1,122 @@
+"""The cache of token ids has a bound, and nobody loses what is in use."""
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seq2seq_cli.data.cache import FILES, cache_folder, make_room, size_of, total_size
+from seq2seq_cli.data.store import TokenStore, open_store
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.tokenizer import Tokenizer, Tokenizers
+from seq2seq_cli.text_config import Corpus, TokenizerConfig
+
+LINES = ["ein Bier", "zwei Biere bitte", "ja"]
+
+
+@pytest.fixture
+def tokenizers() -> Tokenizers:
+    tokenizer = Tokenizer.fit(LINES, TokenizerConfig(kind="char", vocab_size=60))
+    return Tokenizers(tokenizer, tokenizer)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def stored(folder: Path, number: int, tokenizers: Tokenizers, days_ago: int = 0) -> TokenStore:
+    """A store like all others in size, which was used for the last time so long ago."""
+    text = folder / f"text-{number}"
+    text.write_text("".join(f"{line}\n" for line in [*LINES, "a" * 9 + str(number)]))
+    store = open_store(Corpus(src=text, tgt=text), tokenizers, "error")
+    place = cache_folder() / store.key
+    used = place.stat().st_mtime - 86_400 * days_ago
+    os.utime(place, (used, used))
+    return store
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, stores: int, size: int) -> None:
+    """Room for that many stores and a half."""
+    monkeypatch.setenv("SEQ2SEQ_CACHE_GB", str((stores + 0.5) * size / 1e9))
+
+
+def keys(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir()}
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path, cache, tokenizers, monkeypatch):
+    first, second, third = (stored(tmp_path, n, tokenizers, 4 - n).key for n in range(3))
+    size = size_of(cache / first)
+    assert total_size() == 3 * size > 0
+    gc.collect()
+    stored(tmp_path, 0, tokenizers)  # found again, and so used now
+    allow(monkeypatch, 2, size)
+    new = stored(tmp_path, 3, tokenizers).key  # for which the two of long ago make room
+    assert keys(cache) == {first, new}
+    assert {second, third}.isdisjoint(keys(cache))
+
+
+def test_a_store_in_use_stays_here_and_in_other_processes(tmp_path, cache, tokenizers, monkeypatch):
+    held = stored(tmp_path, 1, tokenizers, days_ago=9)
+    theirs = stored(tmp_path, 2, tokenizers, days_ago=8).key
+    free = stored(tmp_path, 3, tokenizers, days_ago=1).key
+    gc.collect()
+    allow(monkeypatch, 0, size_of(cache / free))
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom seq2seq_cli.data.cache import in_use\n"
+        "with in_use(Path(sys.argv[1])):\n    print('held', flush=True)\n    input()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", code, str(cache / theirs)]
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == "held\n"
+        for key in (held.key, theirs):
+            os.utime(cache / key, (0, 0))
+        make_room()
+        assert keys(cache) == {held.key, theirs}
+        process.communicate("\n")
+    os.utime(cache / theirs, (0, 0))
+    make_room()
+    assert keys(cache) == {held.key}
+    assert [len(held.src[i]) for i in range(len(held))] == held.src.lengths().tolist()
+
+
+def test_what_a_killed_process_left_half_made_goes_too(tmp_path, cache, tokenizers, monkeypatch):
+    key = stored(tmp_path, 1, tokenizers, days_ago=1).key
+    part = cache / ".part-x1y2"
+    part.mkdir()
+    (part / "src.ids").write_bytes(b"x" * 10_000)
+    os.utime(part, (0, 0))
+    allow(monkeypatch, 1, size_of(cache / key))
+    make_room()
+    assert keys(cache) == {key}
+
+
+def test_nothing_else_in_the_folder_is_touched(tmp_path, cache, tokenizers, monkeypatch):
+    """Somebody's folder may be named as the cache."""
+    cache.mkdir()
+    (cache / "thesis.tex").write_text("years of work")
+    (cache / ("a" * 32)).mkdir()  # like a store, but holds something else
+    (cache / ("a" * 32) / "notes.txt").write_text("more")
+    (cache / "photos").mkdir()
+    (cache / "photos" / FILES[0]).write_text("x")
+    (cache / ("b" * 32)).symlink_to(cache / "photos")
+    key = stored(tmp_path, 1, tokenizers, days_ago=1).key
+    gc.collect()
+    before = keys(cache)
+    monkeypatch.setenv("SEQ2SEQ_CACHE_GB", "0")
+    make_room()
+    assert keys(cache) == before - {key}
+    assert (cache / "photos" / FILES[0]).read_text() == "x"
+
+
+@pytest.mark.parametrize("wrong", ["many", "-1", "nan"])
+def test_a_bound_that_is_none_is_said(wrong, tmp_path, tokenizers, monkeypatch):
+    monkeypatch.setenv("SEQ2SEQ_CACHE_GB", wrong)
+    with pytest.raises(UserError, match=f"SEQ2SEQ_CACHE_GB: must be a number .* not '{wrong}'"):
+        stored(tmp_path, 1, tokenizers)

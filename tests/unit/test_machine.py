@@ -1,0 +1,80 @@
+"""What containers leave to a process, and what PyTorch is told before it is imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Command
+
+from seq2seq_cli.machine import available_memory, num_cores, torch_environment
+
+HERE = num_cores()
+SETTINGS = ("GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_what_containers_may_use_limits_what_the_machine_has(tmp_path):
+    machine = tmp_path / "proc"
+    write(machine / "meminfo", "MemTotal: 4000 kB\nMemAvailable:    3000 kB\nHugePages_Free: 0\n")
+    write(machine / "self/cgroup", "4:memory:/a/b\n3:cpu:/\n0::/c\n")
+    assert available_memory(tmp_path) == 3000 * 1024
+    groups = tmp_path / "sys/fs/cgroup"
+    write(groups / "memory/a/memory.limit_in_bytes", "2000000\n")
+    write(groups / "memory/a/memory.usage_in_bytes", "500000\n")
+    write(groups / "memory/a/memory.stat", "cache 300000\ninactive_file 100000\n")
+    assert available_memory(tmp_path) == 1_600_000
+    write(groups / "c/memory.max", "max\n")
+    write(groups / "c/memory.current", "700000\n")
+    write(groups / "c/memory.stat", "anon 700000\n")
+    assert available_memory(tmp_path) == 1_600_000
+    write(groups / "c/memory.max", "900000\n")
+    assert available_memory(tmp_path) == 200_000
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max", HERE), ("100000", 1), ("150000", 1)])
+def test_a_quota_of_processor_time_is_a_number_of_cores(tmp_path, quota, cores):
+    write(tmp_path / "proc/self/cgroup", "0::/pod/container\n")
+    write(tmp_path / "sys/fs/cgroup/pod/cpu.max", f"{quota} 100000\n")
+    write(tmp_path / "sys/fs/cgroup/pod/container/cpu.max", "max 100000\n")
+    assert num_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("-1", HERE), ("50000", 1), ("6400000", HERE)])
+def test_so_it_is_in_the_first_version_of_cgroups(tmp_path, quota, cores):
+    write(tmp_path / "proc/self/cgroup", "4:cpu,cpuacct:/a\n3:memory:/b\n")
+    write(tmp_path / "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", f"{quota}\n")
+    write(tmp_path / "sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n")
+    assert num_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_quota_leaves_as_many_cores_as_it_pays_for(tmp_path, count, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "sys/fs/cgroup/cpu.max", f"{count * 100_000} 100000\n")
+    assert num_cores(tmp_path) == count
+
+
+def test_settings_for_speed_are_made_unless_the_user_made_them(
+    seq2seq: Command, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5")
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "to be restored")
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
+    seq2seq("eval", "nowhere")
+    assert [os.environ[name] for name in SETTINGS] == ["5", "1"]
+
+
+def test_the_python_api_makes_the_same_settings(monkeypatch: pytest.MonkeyPatch):
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    expected = torch_environment()
+    code = f"import os; from seq2seq_cli import Translator; print(*map(os.getenv, {SETTINGS}))"
+    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert printed.stdout.decode().split() == [expected[name] for name in SETTINGS]
