@@ -24,12 +24,18 @@ from seq2seq_cli.decoding.fast_layers import (
 from seq2seq_cli.decoding.known_models import unknown_part
 from seq2seq_cli.decoding.linear import Number, make_linear
 from seq2seq_cli.model.attention import keep_tokens
+from seq2seq_cli.model.device import use_threads
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 
 _ROOM = 32  # slots of the buffers at first
 _STEP = 4  # slots by which those looked at grow
 _ROUND = 64  # the vocabulary is rounded up to it, so that a search can look at it in chunks
+
+# Products in a pass from which on threads pay; to read a weight costs as much as 13 of them. With
+# less work they mostly wait for each other, for long where another program keeps one from running.
+_FOR_THREADS = 40 << 20
+_READING = 13
 
 
 class FastDecoder:
@@ -60,6 +66,8 @@ class FastDecoder:
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._signals_TD = sinusoidal_positions(0, _ROOM, self.d_model)
         self.projection = make_linear([_rounded_up(model.projection)], number)
+        self._encoder_size = _num_weights(model.encoder)
+        self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
 
     def signal(self, position: int) -> Tensor:
         """Of one position of the target, D."""
@@ -67,9 +75,16 @@ class FastDecoder:
             self._signals_TD = sinusoidal_positions(0, 2 * position + _ROOM, self.d_model)
         return self._signals_TD[position]
 
-    @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "FastStates":
         """Read the source."""
+        with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
+            return self._start(src_BS)
+
+    def step_threads(self, rows: int) -> int:
+        """What a step of so many rows is worth."""
+        return _threads(self._decoder_size, rows)
+
+    def _start(self, src_BS: Tensor) -> "FastStates":
         keep_B11S = keep_tokens(src_BS, self.pad_id)
         hidden_B11S = None
         if not keep_B11S.all():
@@ -106,8 +121,11 @@ class FastStates:
         self._position = 0
         self._look()
 
-    @torch.inference_mode()
     def logits(self, last_BW: Tensor) -> Tensor:
+        with torch.inference_mode(), use_threads(self._model.step_threads(last_BW.numel())):
+            return self._logits(last_BW)
+
+    def _logits(self, last_BW: Tensor) -> Tensor:
         model = self._model
         shape = last_BW.shape
         new = self._new_slots(shape[1])
@@ -181,6 +199,16 @@ class FastStates:
         missing = self._num_looked_at - self._slots
         hidden_BWM = F.pad(self._hidden_BWC, (0, missing), value=-torch.inf)
         return hidden_BWM.repeat_interleave(self._model.heads, dim=0)
+
+
+def _num_weights(part: nn.Module) -> int:
+    return sum(weight.numel() for weight in part.parameters())
+
+
+def _threads(num_weights: int, rows: int) -> int:
+    """Of a pass of so many rows through so many weights."""
+    is_little = num_weights * (rows + _READING) < _FOR_THREADS
+    return 1 if is_little else torch.get_num_threads()
 
 
 def _for_heads(hidden_B11S: Tensor | None, heads: int) -> Tensor | None:

@@ -326,6 +326,17 @@ def test_lower_precision_is_close(number, monkeypatch):
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
 
 
+def test_pytorchs_operations_get_a_second_thread_for_much_work_alone():
+    decoder = FastDecoder(build(0, 300, d_model=128, d_ff=512), "fp32")
+    torch.set_num_threads(2)
+    try:
+        assert [decoder.step_threads(rows) for rows in (1, 5, 500)] == [1, 1, 2]
+        decoder.start(torch.full((1, 4), 5)).logits(torch.full((1, 1), BOS_ID))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_the_plain_decoder_can_compute_in_bf16_too():
     model = build(0)
     src, last = torch.tensor([[5, 6, EOS_ID]]), torch.tensor([[BOS_ID]])
