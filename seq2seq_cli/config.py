@@ -16,16 +16,13 @@ from pydantic import (
 
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.option_types import (
-    METRICS,
     Activation,
+    AutoOrNonNegativeInt,
     AutoOrPositiveInt,
     AutoOrThousand,
-    BleuTokenize,
     DeviceName,
-    Metric,
     ModelPart,
     NonNegativeFloat,
-    NonNegativeInt,
     NormPlace,
     OnNonfinite,
     OptimizerName,
@@ -39,10 +36,13 @@ from seq2seq_cli.option_types import (
     UpToThousand,
 )
 from seq2seq_cli.text_config import DataConfig, TokenizerConfig
+from seq2seq_cli.validation_config import ValidationConfig
 
 MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
 FEWEST_BATCHES = 50  # of an epoch that it leaves
 MOST_SKIPPED = 10  # updates in a row with `on_nonfinite: skip`
+DEFAULT_WARMUP = 1_000  # updates, or a tenth of a shorter run
+DEFAULT_MAX_STEPS = 10_000
 
 
 def _one_depth_for_both(value: Any) -> Any:
@@ -77,7 +77,11 @@ class ModelConfig(Section):
         "pre", description="LayerNorm before each sub-layer, or after it as in the 2017 paper"
     )
     attention_bias: bool = Field(True, description="biases in the attention projections")
-    embedding_scale: bool = Field(True, description="embeddings times sqrt(d_model)")
+    embedding_scale: bool = Field(
+        True,
+        description="embeddings times sqrt(d_model), and begin smaller by that; false: they learn "
+        "more slowly",
+    )
     tie_embeddings: bool = Field(
         True,
         description="the output projection is the target embedding, and with a shared vocabulary "
@@ -98,9 +102,19 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    max_steps: PositiveInt = Field(10_000, description="optimizer updates at most")
     max_epochs: PositiveInt | None = Field(
         None, description="passes over the training text at most; null: no limit"
+    )
+    max_steps: PositiveInt | None = Field(
+        default_factory=lambda given: None if given.get("max_epochs") else DEFAULT_MAX_STEPS,
+        description=f"optimizer updates at most; left out: {DEFAULT_MAX_STEPS:,}, or no limit if "
+        "max_epochs is given; null: no limit",
+    )
+    max_hours: PositiveFloat | None = Field(
+        None,
+        description="hours of training at most, validations included and added up over restarts, "
+        "after which the run ends early; the learning rate is planned by max_steps and max_epochs "
+        "all the same; null: no limit",
     )
     tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
@@ -113,12 +127,14 @@ class TrainingConfig(Section):
     lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
     schedule: Schedule = Field(
         "inverse_sqrt",
-        description="of the learning rate after warm-up; cosine and linear fall to 0 at the end",
+        description="of the learning rate after warm-up; cosine and linear fall to 0 at the end; "
+        "inverse_sqrt falls as 1 / sqrt(step), and without warm-up as it would after "
+        f"{DEFAULT_WARMUP:,} updates of it",
     )
-    warmup_steps: NonNegativeInt = Field(
-        default_factory=lambda given: min(1_000, given.get("max_steps", 10_000) // 10),
-        description="updates of linear increase to lr; left out: 1,000, or a tenth of a shorter "
-        "max_steps",
+    warmup_steps: AutoOrNonNegativeInt = Field(
+        "auto",
+        description=f"updates of linear increase to lr; auto: {DEFAULT_WARMUP:,}, or a tenth of "
+        "the updates that max_steps or max_epochs leaves, if that is less; a run keeps its number",
     )
     adam_beta1: Share = Field(0.9, description="decay of the running mean of the gradient")
     adam_beta2: Share = Field(0.98, description="decay of the running mean of its square")
@@ -136,8 +152,9 @@ class TrainingConfig(Section):
     device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Precision = Field(
         "auto",
-        description="of the matrix products; auto: bf16 where the processor or GPU has "
-        "fast instructions for it, else fp32",
+        description="of matrix products and of what the layers hand on: the residual stream, and "
+        "the probabilities that gradients are made of; parameters, optimizer and evaluation are "
+        "fp32; auto: bf16 where the processor or GPU has fast instructions for it, else fp32",
     )
     compile: bool = Field(
         False,
@@ -174,53 +191,31 @@ class TrainingConfig(Section):
         assert self.tokens_per_batch != "auto", "found before the first batch is made"
         return self.tokens_per_batch
 
+    @property
+    def warmup_updates(self) -> int:
+        """`warmup_steps` as the number that a run has."""
+        assert self.warmup_steps != "auto", "found before the first update"
+        return self.warmup_steps
+
+    @field_validator("max_steps")
+    @classmethod
+    def _has_an_end(cls, max_steps: int | None, info: ValidationInfo) -> int | None:
+        if max_steps is None and info.data.get("max_epochs", 0) is None:
+            raise ValueError("max_steps and max_epochs cannot both be null: a run needs an end")
+        return max_steps
+
     @field_validator("warmup_steps")
     @classmethod
-    def _warm_up_ends(cls, warmup_steps: int, info: ValidationInfo) -> int:
-        if warmup_steps > info.data.get("max_steps", warmup_steps):
+    def _warm_up_ends(
+        cls, warmup_steps: int | Literal["auto"], info: ValidationInfo
+    ) -> int | Literal["auto"]:
+        max_steps = info.data.get("max_steps")
+        if warmup_steps != "auto" and max_steps is not None and warmup_steps > max_steps:
             raise ValueError(
-                f"{warmup_steps} updates of warm-up are more than max_steps "
-                f"{info.data['max_steps']}: the peak rate would never be reached"
+                f"{warmup_steps} updates of warm-up are more than max_steps {max_steps}: the peak "
+                "rate would never be reached"
             )
         return warmup_steps
-
-
-class ValidationConfig(Section):
-    every: PositiveInt = Field(1, description="epochs or steps between two validations")
-    unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
-    decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
-    ter: bool = Field(
-        False,
-        description="translation edit rate of the translations too, the lower the better; slow for "
-        "long sentences (seconds for 200 words)",
-    )
-    lowercase: bool = Field(
-        False, description="BLEU, chrF, TER and exact match without regard to capitals"
-    )
-    bleu_tokenize: BleuTokenize = Field(
-        "13a", description="sacrebleu's tokenization for BLEU; zh for Chinese, char for Japanese"
-    )
-    metric: Metric = Field(
-        default_factory=lambda given: "bleu" if given.get("decode", True) else "loss",
-        description="what makes a model the best and stops early; left out: bleu, or loss if "
-        "decode is false",
-    )
-    patience: PositiveInt | None = Field(
-        None, description="validations without a better metric before training stops; null: never"
-    )
-    keep_best: PositiveInt = Field(
-        1, description="best models kept; more than one are in best/, for translate --model STEP"
-    )
-    samples: NonNegativeInt = Field(5, description="translations shown beside their references")
-
-    @field_validator("metric")
-    @classmethod
-    def _metric_is_measured(cls, metric: Metric, info: ValidationInfo) -> Metric:
-        if METRICS[metric].is_of_text and info.data.get("decode") is False:
-            raise ValueError(f"{metric} needs validation.decode: true")
-        if metric == "ter" and info.data.get("ter") is False:
-            raise ValueError("ter needs validation.ter: true")
-        return metric
 
 
 class Config(Section):

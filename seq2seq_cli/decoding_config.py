@@ -1,6 +1,6 @@
 """How translations are searched for: the section `decoding` of a config."""
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -73,14 +73,17 @@ class DecodingConfig(Section):
         description="of matrix products when translating; auto: int8 on a processor made for it, "
         "bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
     )
-    cuda_graphs: bool = Field(
-        False,
-        description="on a GPU: record the decoder's step for each shape of batch and replay it, so "
-        "that its kernels start together",
-    )
     tokens_per_batch: Annotated[int, Field(gt=0, le=10_000_000)] = Field(
         4_096, description="source tokens translated at once, padding included"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_is_gone(cls, given: Any) -> Any:
+        """Run folders of earlier versions name every option, also one that was removed since."""
+        if isinstance(given, dict) and given.get("cuda_graphs") is False:
+            return {name: value for name, value in given.items() if name != "cuda_graphs"}
+        return given
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -3,25 +3,30 @@
 B sentences, T target positions, R rows of them, V target vocabulary.
 """
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.data.batches import IGNORED, make_batch, plan_in_order
+from seq2seq_cli.data.batches import IGNORED, Indices, make_batch, plan_in_order
 from seq2seq_cli.data.store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.layout import Packed
-from seq2seq_cli.option_types import METRICS, Metric, OnBadLine
+from seq2seq_cli.option_types import METRICS, Metric
 from seq2seq_cli.text.metrics import TextScore, score_text
 from seq2seq_cli.text.parallel import Pair, readable_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.text_config import Corpus
+from seq2seq_cli.text_config import Corpus, DataConfig
 
+logger = logging.getLogger(__name__)
+
+_LONGEST = 8  # times data.max_length; the memory of a pair grows with the square of its tokens
 _ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
 
 
@@ -31,12 +36,36 @@ class HeldOut:
 
     pairs: list[Pair]
     store: TokenStore
+    scored: Indices  # of the pairs that are not too long to be scored under the model
+
+    @property
+    def num_too_long(self) -> int:
+        return len(self.pairs) - len(self.scored)
 
 
-def read_held_out(corpus: Corpus, tokenizers: Tokenizers, on_bad_line: OnBadLine) -> HeldOut:
-    """Raises UserError when a file cannot be read or holds no line."""
-    pairs = list(readable_pairs(corpus, on_bad_line))
-    return HeldOut(pairs, open_store(corpus, tokenizers, on_bad_line))
+def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
+    """The pairs of a corpus and their ids; a warning counts those too long for the loss.
+
+    Raises UserError when a file cannot be read, holds no line, or none that is short enough.
+    """
+    pairs = list(readable_pairs(corpus, data.on_bad_line))
+    store = open_store(corpus, tokenizers, data.on_bad_line)
+    limit = _LONGEST * data.max_length
+    num_tokens = np.maximum(store.src.lengths(), store.tgt.lengths()) - 1  # without EOS
+    is_scored = num_tokens <= limit
+    names = " and ".join(map(str, corpus.files))
+    if not is_scored.any():
+        raise UserError(
+            f"no pairs to score in {names}: all have more than {limit:,} tokens, {_LONGEST} times "
+            "data.max_length"
+        )
+    if not is_scored.all():
+        logger.warning(
+            f"{names}: {(~is_scored).sum():,} of {len(pairs):,} pairs have more than {limit:,} "
+            f"tokens, {_LONGEST} times data.max_length, and are left out of loss, perplexity and "
+            f"accuracy (the first is pair {is_scored.argmin() + 1:,})"
+        )
+    return HeldOut(pairs, store, is_scored.nonzero()[0].astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -47,6 +76,7 @@ class Scores:
     accuracy: float  # percent of target tokens that are the likeliest after their prefix
     num_tokens: int
     num_lines: int
+    num_too_long: int  # lines that loss, accuracy and num_tokens leave out
     text: Mapping[Metric, TextScore] = field(default_factory=dict)
     hypotheses: tuple[str, ...] = ()
     num_normalized: int = 0  # references that the target's normalization changed
@@ -67,19 +97,23 @@ class Scores:
     def table(self) -> str:
         """What `eval` prints."""
         signatures = self._signatures()
-        lines = [
+        rows = [
             f"{name:<12} {value:>9.4f}  {signatures.get(name, METRICS[name].unit)}"
             for name, value in self.metrics().items()
         ]
+        if self.num_too_long:
+            what = "lines that loss, perplexity and accuracy leave out"
+            rows.append(f"{'too_long':<12} {self.num_too_long:>9,}  {what}")
         if self.num_normalized:
             changed = f"{self.num_normalized:,} of {self.num_lines:,}"
-            lines.append(f"references   {changed} compared as tokenizer.normalization has them")
-        return "\n".join(lines)
+            rows.append(f"references   {changed} compared as tokenizer.normalization has them")
+        return "\n".join(rows)
 
     def report(self) -> dict[str, Any]:
         """What `eval --json` prints."""
         found: dict[str, Any] = {str(name): value for name, value in self.metrics().items()}
         found |= {"num_lines": self.num_lines, "num_tokens": self.num_tokens}
+        found |= {"num_too_long": self.num_too_long}
         if self.text:
             found["num_normalized_references"] = self.num_normalized
         return found | {f"{name}_signature": one for name, one in self._signatures().items()}
@@ -101,7 +135,7 @@ def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bo
             if not path.is_file():  # nor a device, which a foreign config may name
                 raise UserError(f"the run's validation text {path} is not there: give --src, --ref")
         corpus = data.valid
-    held_out = read_held_out(corpus, translator.tokenizers, data.on_bad_line)
+    held_out = read_held_out(corpus, translator.tokenizers, data)
     return evaluate(translator, held_out, decode=decode)
 
 
@@ -115,7 +149,7 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
     was_training = model.training
     model.eval()
     try:
-        loss, correct, num_tokens = _score_references(translator, held_out.store)
+        loss, correct, num_tokens = _score_references(translator, held_out)
         hypotheses = translator.translate([p.src for p in held_out.pairs]) if decode else []
     finally:
         model.train(was_training)
@@ -126,6 +160,7 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
         accuracy=100 * correct / num_tokens,
         num_tokens=num_tokens,
         num_lines=len(held_out.pairs),
+        num_too_long=held_out.num_too_long,
         text=score_text(hypotheses, references, translator.config.validation),
         hypotheses=tuple(hypotheses),
         num_normalized=sum(
@@ -135,16 +170,17 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
 
 
 @torch.inference_mode()
-def _score_references(translator: Translator, store: TokenStore) -> tuple[float, int, int]:
+def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float, int, int]:
     """Summed loss in nats, tokens predicted right, tokens."""
     loss, correct, num_tokens = 0.0, 0, 0
+    store, scored = held_out.store, held_out.scored
     plan = plan_in_order(
-        store.src.lengths(),
-        store.tgt.lengths(),
+        store.src.lengths()[scored],
+        store.tgt.lengths()[scored],
         translator.config.training.batch_budget,
     )
-    for indices in plan:
-        batch = make_batch(store, indices).to(translator.model.device)
+    for places in plan:
+        batch = make_batch(store, scored[places]).to(translator.model.device)
         states_BTD, layout = translator.model.teacher_forced_states(
             batch.src_BS, batch.tgt_in_BT, Packed
         )

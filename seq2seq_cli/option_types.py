@@ -35,6 +35,9 @@ AutoOrPositiveInt = Annotated[
     Literal["auto"] | PositiveInt,
     WrapValidator(_saying("auto or a whole number greater than 0")),
 ]
+AutoOrNonNegativeInt = Annotated[
+    Literal["auto"] | NonNegativeInt, WrapValidator(_saying("auto or a whole number from 0 on"))
+]
 AutoOrThousand = Annotated[
     Literal["auto"] | UpToThousand, WrapValidator(_saying("auto or a whole number from 1 to 1,000"))
 ]
@@ -54,7 +57,7 @@ OptimizerName = Literal["adam", "adamw"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
-Metric = Literal["loss", "perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match"]
+Metric = Literal["auto", "loss", "perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]

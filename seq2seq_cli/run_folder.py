@@ -29,6 +29,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
         self.manifest = path / "manifest.json"
+        self.statistics = path / "statistics.json"
         self.log = path / "train.log"
 
     @property

@@ -87,6 +87,12 @@ class Corpus(Section):
     def files(self) -> tuple[Path, ...]:
         return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
 
+    @property
+    def forms(self) -> list[str]:
+        """How each of the files is read: as .gz, .tsv, .jsonl.gz or plain text."""
+        known = r"(\.tsv|\.jsonl)?(\.gz)?$" if self.pairs else r"(\.gz)?$"
+        return [found[0] for path in self.files if (found := re.search(known, path.name))]
+
 
 class DataConfig(Section):
     train: Corpus = Field(description="parallel text to learn from")

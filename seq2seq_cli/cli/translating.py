@@ -83,7 +83,7 @@ SplitSentences = Annotated[
     bool,
     typer.Option(
         "--split-sentences",
-        help="Lines hold several sentences: translate each by itself.",
+        help="Translate each sentence of a line by itself, whatever training lines were like.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -109,10 +109,18 @@ Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
     typer.Option(help="Of matrix products; int8: on a CPU.", rich_help_panel=SEARCH),
 ]
-Prefix = Annotated[str, typer.Option(help="How every translation begins.", rich_help_panel=CONTROL)]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        help="How every translation begins; with a space at its end, in whole words.",
+        rich_help_panel=CONTROL,
+    ),
+]
 Require = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="Must stand in every translation.", rich_help_panel=CONTROL),
+    typer.Option(
+        metavar="TEXT", help="Words that every translation must hold.", rich_help_panel=CONTROL
+    ),
 ]
 Ban = Annotated[
     list[str] | None,
@@ -124,7 +132,7 @@ ReplaceUnk = Annotated[
     bool,
     typer.Option(
         "--replace-unk",
-        help="An unknown word becomes the source word it looks at.",
+        help="An unknown token becomes the source token it looks at.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -207,12 +215,14 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
 
 
 def _check_files(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
+    from seq2seq_cli.text.lines import is_one_file
+
     if sentences and source:
         raise UserError("give sentences or --input, not both")
     if not sentences and source is None and output and is_terminal(sys.stdin):
         raise UserError("--output needs sentences or --input")
-    if source and output and source.exists() and output.exists() and output.samefile(source):
-        raise UserError(f"--output {output} is the input file")
+    if not sentences and is_one_file(source, output):
+        raise UserError(f"the output, {output or 'standard output'}, is the input file")
 
 
 def _search_options(
@@ -254,7 +264,7 @@ def _converse(job: "Job") -> None:
     """Ask, translate, print, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    translate_line = job.start()
+    translate_lines = job.start()
     prompt = "> "
     for number in itertools.count():
         if not is_terminal(sys.stdout):  # a redirected output gets results only
@@ -264,5 +274,7 @@ def _converse(job: "Job") -> None:
         except EOFError:
             typer.echo(err=True)
             return
-        for output in translate_line(number, [line])[0]:
+        (outputs,), cuts = translate_lines(number, [job.sentence(number, line)])
+        cuts.report()
+        for output in outputs:
             typer.echo(output)

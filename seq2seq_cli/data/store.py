@@ -157,7 +157,7 @@ def open_store(
             [
                 _FORMAT,
                 hash_of_files(corpus.files),
-                [path.suffixes for path in corpus.files],
+                corpus.forms,
                 [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
                 on_bad_line,
                 max_length,

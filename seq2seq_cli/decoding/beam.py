@@ -5,7 +5,7 @@ target positions so far, V target vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seq2seq_cli.decoding.constraints import forbid_end, share_beam
 from seq2seq_cli.decoding.native import log_sum_exp
-from seq2seq_cli.decoding.request import Hypothesis, Request
+from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import Rules
 from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder
 from seq2seq_cli.decoding.top_k import top_k
@@ -56,13 +56,18 @@ class BeamSearch:
         requests: Sequence[Request],
         rules: Rules,
         config: DecodingConfig,
+        text_of: Callable[[Ids], str] | None = None,
     ) -> None:
+        """Translations differ in what `text_of` makes of them; left out, in their tokens."""
+        self._text_of: Callable[[Ids], object] = text_of or tuple
         self._states = decoder.start(src_BS)
         self._requests = requests
         self._rules = rules
         self._config = config
         self._is_constrained = any(request.required for request in requests)
         self._finished: list[list[Hypothesis]] = [[] for _ in requests]
+        self._spare: list[list[Hypothesis]] = [[] for _ in requests]  # one at most, see _note_ends
+        self._texts: list[dict[object, Hypothesis]] = [{} for _ in requests]  # the finished by text
         self._going_on = list(range(len(requests)))
         self._sums_BW = torch.zeros(len(requests), 1, device=src_BS.device)
         self._past_BWT = src_BS.new_zeros(len(requests), 1, 0)
@@ -73,12 +78,32 @@ class BeamSearch:
             logits_BWV = self._states.logits(self._last_BW)
             totals_BW1 = log_sum_exp(logits_BWV)
             self._rules.apply(logits_BWV, self._past_BWT)
+            offsets_BW1 = self._sums_BW[:, :, None] - totals_BW1
             if self._is_constrained:
-                has_finished = [bool(self._finished[sentence]) for sentence in self._going_on]
-                forbid_end(logits_BWV, self._past_BWT, self._running_requests(), has_finished)
-            self._advance(logits_BWV, self._sums_BW[:, :, None] - totals_BW1)
+                has_met = [bool(self._finished[n] or self._spare[n]) for n in self._going_on]
+                forbid_end(logits_BWV, self._past_BWT, self._running_requests(), has_met)
+                self._note_ends(logits_BWV[..., EOS_ID] + offsets_BW1[..., 0])
+            self._advance(logits_BWV, offsets_BW1)
             self._leave()
-        return [found or [Hypothesis([], _IMPOSSIBLE)] for found in self._finished]
+        return [
+            found or spare or [Hypothesis([], _IMPOSSIBLE)]
+            for found, spare in zip(self._finished, self._spare, strict=True)
+        ]
+
+    def _note_ends(self, ends_BW: Tensor) -> None:
+        """The best translation that holds all required phrases, should none of them end by itself.
+
+        `ends` are sums of log-probabilities, -inf where a phrase is missing.
+        """
+        best_B, places_B = ends_BW.max(dim=1)
+        penalty = self._penalty(self._past_BWT.size(2) + 1)
+        for row, sentence in enumerate(self._going_on):
+            if self._requests[sentence].required and best_B[row].isfinite():
+                ids = self._past_BWT[row, places_B[row]].tolist()
+                one = Hypothesis(ids, best_B[row].item() / penalty)
+                spare = self._spare[sentence]
+                if not spare or spare[0].score < one.score:
+                    self._spare[sentence] = [one]
 
     def _running_requests(self) -> list[Request]:
         return [self._requests[sentence] for sentence in self._going_on]
@@ -145,19 +170,25 @@ class BeamSearch:
         """Keep the translations that end here, if they are among the `width` best candidates."""
         ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
         ends_BK[:, width:] = False
-        length = self._past_BWT.size(2) + 1
-        penalty = length_penalty(
-            self._config.length_penalty_formula, self._config.length_penalty, length
-        )
+        penalty = self._penalty(self._past_BWT.size(2) + 1)
         for row, place in ends_BK.nonzero().tolist():
             past_T = self._past_BWT[row, candidates.origins[row, place]]
             score = candidates.sums[row, place].item() / penalty
             kept = self._finished[self._going_on[row]]
             ids = past_T.tolist()
-            if any(ids == one.ids for one in kept):  # of another group
+            if len(kept) == self._config.n_best and score <= kept[-1].score:
                 continue
-            kept.append(Hypothesis(ids, score))
-            kept.sort(key=lambda hypothesis: -hypothesis.score)
+            hypothesis, text = Hypothesis(ids, score), self._text_of(ids)
+            texts = self._texts[self._going_on[row]]
+            if text in texts:  # of another group, or in other tokens
+                if score <= texts[text].score:
+                    continue
+                kept.remove(texts[text])
+            texts[text] = hypothesis
+            kept.append(hypothesis)
+            kept.sort(key=lambda one: -one.score)
+            for dropped in kept[self._config.n_best :]:
+                del texts[self._text_of(dropped.ids)]
             del kept[self._config.n_best :]
 
     def _leave(self) -> None:
@@ -180,11 +211,13 @@ class BeamSearch:
         if not math.isfinite(best):
             return True
         kept = self._finished[sentence]
-        longest = self._requests[sentence].max_length + 1
-        penalty = length_penalty(
-            self._config.length_penalty_formula, self._config.length_penalty, longest
-        )
+        penalty = self._penalty(self._requests[sentence].max_length + 1)
         return len(kept) == self._config.n_best and kept[-1].score >= best / penalty
+
+    def _penalty(self, length: int) -> float:
+        """What the log-probability of so many tokens is divided by."""
+        formula, alpha = self._config.length_penalty_formula, self._config.length_penalty
+        return length_penalty(formula, alpha, length)
 
 
 def best_candidates(logits_BWV: Tensor, offsets_BW1: Tensor, count: int) -> Candidates:

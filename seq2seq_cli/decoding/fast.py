@@ -71,9 +71,11 @@ class FastDecoder:
 
     def signal(self, position: int) -> Tensor:
         """Of one position of the target, D."""
-        if position >= len(self._signals_TD):
-            self._signals_TD = sinusoidal_positions(0, 2 * position + _ROOM, self.d_model)
-        return self._signals_TD[position]
+        signals_TD = self._signals_TD  # another thread may put a shorter one in its place
+        if position >= len(signals_TD):
+            signals_TD = sinusoidal_positions(0, 2 * position + _ROOM, self.d_model)
+            self._signals_TD = signals_TD
+        return signals_TD[position]
 
     def start(self, src_BS: Tensor) -> "FastStates":
         """Read the source."""

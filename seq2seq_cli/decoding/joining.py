@@ -1,12 +1,16 @@
 """Pieces of a line, translated one by one, as translations of the line."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from seq2seq_cli.decoding.alignment import Placed, align
+from seq2seq_cli.decoding.pieces import Piece
 from seq2seq_cli.decoding.request import Ids
-from seq2seq_cli.decoding.scoring import Forced, word_attention
+from seq2seq_cli.decoding.scoring import Forced
 from seq2seq_cli.decoding.translation import Translation
+from seq2seq_cli.text.sentences import join_sentences, separator
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 
 
@@ -20,15 +24,19 @@ class Wanted(NamedTuple):
 class Found(NamedTuple):
     """A translation of a piece of a line."""
 
-    text: str
-    src: Ids
+    piece: Piece
     ids: Ids
     score: float | None  # None where the search ranks nothing
     forced: Forced | None
 
 
 def joined(
-    pieces: Sequence[Sequence[Found]], tokenizers: Tokenizers, wanted: Wanted, *, is_ranked: bool
+    line: str,
+    pieces: Sequence[Sequence[Found]],
+    tokenizers: Tokenizers,
+    wanted: Wanted,
+    *,
+    is_ranked: bool,
 ) -> list[Translation]:
     """The n-th translation of a line is made of the n-th of each piece, or its last."""
     count = max(map(len, pieces), default=0)
@@ -38,23 +46,29 @@ def joined(
             blank = replace(blank, log_probs=())
         return [replace(blank, alignment=(), attention=()) if wanted.alignment else blank]
     return [
-        _translation([found[min(n, len(found) - 1)] for found in pieces], tokenizers, wanted)
+        _translation(line, [found[min(n, len(found) - 1)] for found in pieces], tokenizers, wanted)
         for n in range(count)
     ]
 
 
-def _translation(pieces: Sequence[Found], tokenizers: Tokenizers, wanted: Wanted) -> Translation:
+def _translation(
+    line: str, pieces: Sequence[Found], tokenizers: Tokenizers, wanted: Wanted
+) -> Translation:
     tgt = tokenizers.tgt
     ids = [token for piece in pieces for token in piece.ids]
     log_probs, alignment, attention = None, None, None
     if wanted.log_probs:
         log_probs = tuple(p for piece in pieces if piece.forced for p in piece.forced.log_probs)
-    if wanted.alignment:
-        links, attention = _aligned(pieces, tokenizers)
-        alignment = tuple(links)
+    if wanted.alignment or UNK_ID in ids:
+        text, placed = _written(pieces, tokenizers)
+        if wanted.alignment:
+            alignment, attention = align(line, text, placed, tokenizers.src)
+        text = " ".join(text.split())
+    else:
+        text = join_sentences(tgt.to_text(piece.ids) for piece in pieces)
     scores = [piece.score for piece in pieces if piece.score is not None]
     return Translation(
-        text=_with_source_words(pieces, tokenizers) if UNK_ID in ids else tgt.to_text(ids),
+        text=text,
         tokens=tuple(tgt.pieces_of(ids)),
         score=sum(scores) if scores else None,
         log_probs=log_probs,
@@ -63,48 +77,36 @@ def _translation(pieces: Sequence[Found], tokenizers: Tokenizers, wanted: Wanted
     )
 
 
-def _aligned(
-    pieces: Sequence[Found], tokenizers: Tokenizers
-) -> tuple[list[tuple[int, int]], tuple[tuple[float, ...], ...]]:
-    """Links of words, each target word's to what it looks at most, and the whole matrix."""
-    links: list[tuple[int, int]] = []
-    matrix: list[list[float]] = []
-    of_pieces = []
-    for piece in pieces:
-        assert piece.forced is not None and piece.forced.attention_TS is not None
-        of_pieces.append(
-            word_attention(
-                piece.forced.attention_TS.cpu(),
-                tokenizers.src.pieces_of(piece.src),
-                tokenizers.tgt.pieces_of(piece.ids),
-            )
-        )
-    width, before = sum(words.size(1) for words in of_pieces), 0
-    for words in of_pieces:
-        for row in words:
-            links.append((before + int(row.argmax()), len(matrix)))
-            after = width - before - len(row)
-            matrix.append([0.0] * before + [round(p, 4) for p in row.tolist()] + [0.0] * after)
-        before += words.size(1)
-    return sorted(links), tuple(map(tuple, matrix))
+def _written(pieces: Sequence[Found], tokenizers: Tokenizers) -> tuple[str, list[Placed]]:
+    """The text, and where in it the tokens of each piece stand; its white space is not tidied."""
+    line, placed = "", []
+    for found in pieces:
+        assert found.forced is not None and found.forced.attention_TS is not None
+        attention_TS = found.forced.attention_TS.cpu()
+        copies = {
+            place: int(attention_TS[place].argmax())
+            for place, token in enumerate(found.ids)
+            if token == UNK_ID
+        }
+        surfaces = _surfaces(found, copies, tokenizers)
+        text = "".join(surfaces)
+        if line and text.strip():
+            line += separator(line)
+        start, num_stripped = len(line), len(text) - len(text.lstrip())
+        line += text.strip()
+        ends = itertools.accumulate(map(len, surfaces), initial=start - num_stripped)
+        spans = itertools.pairwise(min(max(end, start), len(line)) for end in ends)
+        placed.append(Placed(found.piece, attention_TS, list(spans), copies))
+    return line, placed
 
 
-def _with_source_words(pieces: Sequence[Found], tokenizers: Tokenizers) -> str:
-    """The text with every unknown token replaced by the source word it looks at most."""
-    texts = []
-    for piece in pieces:
-        assert piece.forced is not None and piece.forced.attention_TS is not None
-        src_pieces = tokenizers.src.pieces_of(piece.src)
-        of_tokens = word_attention(
-            piece.forced.attention_TS.cpu(), src_pieces, ["▁"] * len(piece.ids)
-        )
-        words = piece.text.split()
-        start = 0
-        for place, token in enumerate(piece.ids):
-            if token == UNK_ID:
-                texts.append(tokenizers.tgt.to_text(piece.ids[start:place]))
-                looked_at = int(of_tokens[place].argmax())
-                texts += words[looked_at : looked_at + 1] or words[-1:]  # a piece may be a space
-                start = place + 1
-        texts.append(tokenizers.tgt.to_text(piece.ids[start:]))
-    return " ".join(text for text in texts if text)
+def _surfaces(found: Found, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
+    """What each token adds to the text: an unknown one what the source token that it copies is."""
+    surfaces = tokenizers.tgt.surfaces(found.ids)
+    if copies:
+        source, spans = tokenizers.src.spans(found.piece.sentence)
+        for place, copied in copies.items():
+            start, end = spans[found.piece.first_token + copied]
+            surface = source[start:end]
+            surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
+    return surfaces

@@ -46,7 +46,7 @@ def _mean(translation: Translation) -> float:
 
 def _parsed(line: str, place: str, num_sources: int) -> tuple[int, str]:
     number, *rest = line.split(" ||| ")
-    if not rest or not number.strip().isdigit():
+    if not rest or not (number.strip().isascii() and number.strip().isdigit()):
         raise UserError(f"{place}: not of the form number ||| translation ||| ...")
     if int(number) >= num_sources:
         raise UserError(f"{place}: number {int(number)}, but the source has {num_sources} lines")

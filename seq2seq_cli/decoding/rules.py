@@ -3,19 +3,16 @@
 B sentences still being decoded, W hypotheses of each, T target positions so far, V vocabulary.
 """
 
-import re
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.request import Ids, Request
+from seq2seq_cli.decoding.request import Request, WordEnds
+from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.decoding_config import DecodingConfig
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
-# Thai, kana, Chinese characters.
-_SPACELESS = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)
 
 
@@ -26,7 +23,7 @@ class Rules:
         self,
         requests: Sequence[Request],
         config: DecodingConfig,
-        banned: "BannedWords | None",
+        banned: BannedWords | None,
         device: torch.device,
     ) -> None:
         """`device` is where the logits are."""
@@ -51,7 +48,8 @@ class Rules:
         self._first_full = min((request.max_length for request in requests), default=0)
         self._first_long = min((request.min_length for request in requests), default=0)
         self._last_short = max((request.min_length for request in requests), default=0)
-        self._first_free = max((len(request.prefix) for request in requests), default=0)
+        bound = (len(one.prefix) + (one.after_prefix is not None) for one in requests)
+        self._first_free = max(bound, default=0)
 
     def full(self, length: int) -> list[int]:
         """Whose translations may not be longer."""
@@ -93,6 +91,8 @@ class Rules:
         for b, request in enumerate(self._requests):
             if length < len(request.prefix):
                 _force(logits_BWV[b], request.prefix[length])
+            elif length == len(request.prefix) and request.after_prefix is not None:
+                _end_word(logits_BWV[b], request.after_prefix)
 
 
 def _force(logits_WV: Tensor, token: int) -> None:
@@ -100,6 +100,14 @@ def _force(logits_WV: Tensor, token: int) -> None:
     kept_W = logits_WV[:, token].clone().nan_to_num_(neginf=-1e4)
     logits_WV.fill_(-torch.inf)
     logits_WV[:, token] = kept_W
+
+
+def _end_word(logits_WV: Tensor, word_ends: WordEnds) -> None:
+    """Nothing that would go on with the word before it."""
+    ids_N = word_ends.ids_N.to(logits_WV.device)
+    kept_WN = logits_WV[:, ids_N]
+    logits_WV.fill_(-torch.inf)
+    logits_WV[:, ids_N] = kept_WN
 
 
 def _penalize(logits_BWV: Tensor, past_BWT: Tensor, penalty: float) -> None:
@@ -116,57 +124,3 @@ def _forbid_repeated(logits_BWV: Tensor, past_BWT: Tensor, n: int) -> None:
     repeats = (grams[..., :-1] == begun[:, :, None]).all(dim=-1)
     limits = torch.where(repeats, -torch.inf, torch.inf).to(logits_BWV.dtype)
     logits_BWV.scatter_reduce_(-1, grams[..., -1], limits, "amin")
-
-
-class BannedWords:
-    """Words that no translation may hold, however they are cut into tokens.
-
-    Where tokens have spelt a word, it may not end there: a letter must follow, and it becomes
-    another word. Of Chinese, Japanese and Thai, which put no spaces between words, the token that
-    would complete one is forbidden; anything else, like a phrase, or where a token is a word, is
-    forbidden as its usual tokens.
-    """
-
-    def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        normalized = [tokenizer.normalize(word) for word in words]
-        if "" in normalized:
-            raise UserError("decoding.banned: an empty word cannot be banned")
-        pieces = [piece.replace("▁", " ") for piece in tokenizer.pieces()]
-        continues = [piece[:1].isalnum() for piece in pieces]
-        self._ends_word_V = ~torch.tensor(continues)
-        spaceless = [word for word in normalized if _SPACELESS.search(word)]
-        words = [w for w in normalized if w.isalnum() and w not in spaceless and any(continues)]
-        self._words = frozenset(words)
-        others = [word for word in normalized if word not in (*words, *spaceless)]
-        sequences = (tokenizer.to_ids(word) for word in others)
-        self._sequences = [ids for ids in sequences if UNK_ID not in ids]
-        self._completing = {
-            word: [(token, p) for token, p in enumerate(pieces) if set(p) & set(word)]
-            for word in spaceless
-        }
-
-    def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
-        for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):
-            for logits_V, past in zip(logits_WV, past_WT, strict=True):
-                self._forbid(logits_V, past)
-
-    def _forbid(self, logits_V: Tensor, past: Ids) -> None:
-        for *begun, last in self._sequences:
-            if not begun or past[-len(begun) :] == begun:
-                logits_V[last] = -torch.inf
-        text = self._tokenizer.to_text(past)
-        if _last_word(text) in self._words:
-            logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
-        for word, candidates in self._completing.items():
-            tail = text[-len(word) :]
-            for token, piece in candidates:
-                if word in tail + piece:
-                    logits_V[token] = -torch.inf
-
-
-def _last_word(text: str) -> str:
-    start = len(text)
-    while start and text[start - 1].isalnum():
-        start -= 1
-    return text[start:]

@@ -12,11 +12,14 @@ from torch import Tensor
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import BeamSearch
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
-from seq2seq_cli.decoding.rules import BannedWords, Rules
+from seq2seq_cli.decoding.rules import Rules
 from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder, GreedyStates
 from seq2seq_cli.decoding.top_k import top_k
+from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+_PIECES_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
 
 Choose = Callable[[Tensor, Sequence[int]], Tensor]
 
@@ -27,10 +30,12 @@ def search(
     requests: Sequence[Request],
     config: DecodingConfig,
     banned: BannedWords | None = None,
+    text_of: Callable[[Ids], str] | None = None,
 ) -> list[list[Hypothesis]]:
     """For every sentence up to `n_best` translations, the best first.
 
-    What a sentence gets does not depend on the sentences beside it, but for rounding.
+    What a sentence gets does not depend on the sentences beside it, but for rounding. With
+    `text_of`, those of a beam differ in their texts, not only in their tokens.
     """
     length = max(len(request.src) for request in requests)
     src_BS = torch.tensor(
@@ -49,7 +54,7 @@ def search(
         )
     if config.beam_size == 1:
         return follow(decoder, src_BS, requests, rules, likeliest, 1)
-    return BeamSearch(decoder, src_BS, requests, rules, config).run()
+    return BeamSearch(decoder, src_BS, requests, rules, config, text_of).run()
 
 
 def follow(
@@ -126,7 +131,7 @@ def likeliest(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
 class Sampling:
     """A token by chance: softmax of logits over a temperature, of the k or the p likeliest only.
 
-    Chance depends on the seed, the sentence's number and the position, and on nothing else.
+    Chance depends on the seed, the numbers of line and piece and the position, and nothing else.
     """
 
     def __init__(
@@ -135,7 +140,9 @@ class Sampling:
         self._config = config
         self._vocab_size = vocab_size
         self._generators = [
-            torch.Generator().manual_seed((config.seed * 1_000_003 + request.number) % 2**63)
+            torch.Generator().manual_seed(
+                (config.seed * 1_000_003 + request.number + request.piece * _PIECES_APART) % 2**63
+            )
             for request in requests
         ]
 

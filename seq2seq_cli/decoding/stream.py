@@ -1,10 +1,12 @@
 """Many lines through a translator, in order and in bounded memory; on several processes or one."""
 
+import math
 import multiprocessing
 import os
 import queue
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -16,20 +18,22 @@ from typing import Literal
 import torch
 
 from seq2seq_cli.decoding.joining import Wanted
-from seq2seq_cli.decoding.states import Ensemble
+from seq2seq_cli.decoding.pieces import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import num_cores
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.option_types import DeviceName
+from seq2seq_cli.text.lines import may_wait
 
 Line = list[str]  # what is printed for one line of the input
-TranslateLines = Callable[[int, Sequence[str]], list[Line]]
+Chunks = Iterator[tuple[int, list[Sentence]]]  # with the number of the first line
+TranslateLines = Callable[[int, Sequence[Sentence]], tuple[list[Line], Cuts]]
 
 _CHARACTERS_AT_ONCE = 1 << 22
 _LINES_AT_ONCE = 1_000  # translated together, so that they can be batched by length
-_SECONDS_TO_GATHER = 0.02  # that a line waits for others to come with it
+_SECONDS_TO_GATHER = 0.02  # that a line of a pipe waits for others to come with it
 _LARGE_FILE = 400_000  # bytes from which on starting more processes pays
 _CHUNKS_AHEAD = 2  # for every process
 
@@ -51,30 +55,34 @@ class Job:
     required: tuple[str, ...] = ()
 
     def start(self) -> TranslateLines:
-        """Load the model; returns what translates lines, given the number of the first."""
+        """Load the model; returns what translates sentences, given the number of the first.
+
+        What it has cut is for the caller to report.
+        """
         keep_freed_memory()
         translators = [
             Translator.load(run_dir, self.device, self.overrides, which=self.which)
             for run_dir in self.run_dirs
         ]
-        translator = translators[0] if len(translators) == 1 else _together(translators)
+        translator = translators[0] if len(translators) == 1 else Translator.ensemble(translators)
         wanted = Wanted(self.log_probs, self.align)
         write = WRITERS[self.output_format]
 
-        def translate_lines(first_number: int, lines: Sequence[str]) -> list[Line]:
-            sentences = [self._sentence(first_number + n, line) for n, line in enumerate(lines)]
-            found = translator.search(
-                sentences, wanted, first_number=first_number, split_sentences=self.split_sentences
-            )
+        def translate_lines(
+            first_number: int, sentences: Sequence[Sentence]
+        ) -> tuple[list[Line], Cuts]:
+            pieces, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
+            found = translator.search_pieces(sentences, pieces, wanted, first_number=first_number)
             best = 1 if self.output_format == "text" else None
             return [
                 write(first_number + n, sentence, translations[:best])
                 for n, (sentence, translations) in enumerate(zip(sentences, found, strict=True))
-            ]
+            ], cuts
 
         return translate_lines
 
-    def _sentence(self, number: int, line: str) -> Sentence:
+    def sentence(self, number: int, line: str) -> Sentence:
+        """What is asked for by a line, of which the first has number 0."""
         if self.input_format == "text":
             return Sentence(line, self.prefix, self.required)
         try:
@@ -90,36 +98,62 @@ def translate_stream(
 ) -> Iterator[Line]:
     """What is printed for each line, as soon as the lines that came with it are done.
 
+    `lines` are those of `file`, or of standard input where it is None, unless they are a sequence.
     `workers` None: one process for each core where a large file is translated on a CPU.
+    A line that cannot be read ends it with a UserError, after all lines before it. What was cut is
+    reported once, at the end.
     """
     if workers is None:
         is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
         is_cpu = job.device == "cpu" or not torch.cuda.is_available()
         workers = num_cores() if is_large and is_cpu else 1
-    chunks = _numbered(_as_they_come(lines, _LINES_AT_ONCE, polls=workers > 1))
-    if workers == 1:
-        translate_lines = job.start()
-        for first_number, chunk in chunks:
-            yield from translate_lines(first_number, chunk)
-        return
-    with ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), _start_in_process, (job, workers)
-    ) as pool:
-        ahead: deque[Future[list[Line]]] = deque()
+    sentences = (job.sentence(number, line) for number, line in enumerate(lines))
+    if isinstance(lines, Sequence) or not may_wait(file):
+        chunks = _numbered(_in_full(sentences, _LINES_AT_ONCE))
+    else:
+        chunks = _numbered(_as_they_come(sentences, _LINES_AT_ONCE, polls=workers > 1))
+    translate = _translate_here if workers == 1 else _translate_in_processes
+    cuts = Cuts()
+    try:
+        for translated, of_chunk in translate(job, chunks, workers):
+            cuts += of_chunk
+            yield from translated
+    finally:
+        cuts.report()
+
+
+def _translate_here(job: Job, chunks: Chunks, workers: int) -> Iterator[tuple[list[Line], Cuts]]:
+    translate_lines = job.start()
+    for first_number, chunk in chunks:
+        yield translate_lines(first_number, chunk)
+
+
+def _translate_in_processes(
+    job: Job, chunks: Chunks, workers: int
+) -> Iterator[tuple[list[Line], Cuts]]:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start_in_process, (job, workers)) as pool:
+        ahead: deque[Future[tuple[list[Line], Cuts]]] = deque()
+        unreadable: UserError | None = None
         try:
-            for first_number, chunk in chunks:
-                if chunk:
-                    ahead.append(pool.submit(_translate_in_process, first_number, chunk))
-                while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
-                    yield from ahead.popleft().result()
+            try:
+                for first_number, chunk in chunks:
+                    if chunk:
+                        ahead.append(pool.submit(_translate_in_process, first_number, chunk))
+                    while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
+                        yield ahead.popleft().result()
+            except UserError as error:
+                unreadable = error
             while ahead:
-                yield from ahead.popleft().result()
+                yield ahead.popleft().result()
         except BrokenProcessPool:
             raise UserError(
                 "a worker process ended before its work (out of memory?); try --workers 1"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+    if unreadable is not None:
+        raise unreadable
 
 
 # Of a process that translates for another; or why it cannot.
@@ -145,46 +179,51 @@ def _end_with_the_first() -> None:
     os._exit(1)
 
 
-def _translate_in_process(first_number: int, lines: list[str]) -> list[Line]:
+def _translate_in_process(first_number: int, sentences: list[Sentence]) -> tuple[list[Line], Cuts]:
     assert _translate_lines is not None, "the pool has started this process"
     if isinstance(_translate_lines, UserError):
         raise _translate_lines
-    return _translate_lines(first_number, lines)
+    return _translate_lines(first_number, sentences)
 
 
-def _together(translators: Sequence[Translator]) -> Translator:
-    """One that searches with the mean of all models' probabilities."""
-    first = translators[0]
-    for other in translators[1:]:
-        if other.tokenizers.tgt.model != first.tokenizers.tgt.model or (
-            other.tokenizers.src.model != first.tokenizers.src.model
-        ):
-            raise UserError("the runs of an ensemble must have the same vocabulary")
-    decoder = Ensemble([translator.decoder for translator in translators])
-    return Translator(first.model, first.tokenizers, first.config, decoder)
-
-
-def _numbered(chunks: Iterable[list[str]]) -> Iterator[tuple[int, list[str]]]:
+def _numbered(chunks: Iterable[list[Sentence]]) -> Chunks:
     number = 0
     for chunk in chunks:
         yield number, chunk
         number += len(chunk)
 
 
-def _as_they_come(lines: Iterable[str], most: int, *, polls: bool) -> Iterator[list[str]]:
-    """Lines that are there already together, `most` at most.
+def _in_full(sentences: Iterator[Sentence], most: int) -> Iterator[list[Sentence]]:
+    """So many together, whenever they come: the same chunks each time."""
+    end: Exception | None = None
+    while end is None:
+        chunk: list[Sentence] = []
+        num_characters = 0
+        try:
+            while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
+                chunk.append(next(sentences))
+                num_characters += len(chunk[-1].text)
+        except (StopIteration, UserError) as error:
+            end = error
+        if chunk:
+            yield chunk
+    if isinstance(end, UserError):
+        raise end
+
+
+def _as_they_come(
+    sentences: Iterable[Sentence], most: int, *, polls: bool
+) -> Iterator[list[Sentence]]:
+    """Those that are there already together, `most` at most; none waits long for others.
 
     The first one is waited for; or, with `polls`, an empty list says that there is none yet.
     """
-    if isinstance(lines, Sequence):
-        yield from (list(lines[start : start + most]) for start in range(0, len(lines), most))
-        return
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
+    arrived: queue.Queue[Sentence | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:
         try:
-            for line in lines:
-                arrived.put(line)
+            for sentence in sentences:
+                arrived.put(sentence)
             arrived.put(None)
         except BaseException as error:
             arrived.put(error)
@@ -192,19 +231,23 @@ def _as_they_come(lines: Iterable[str], most: int, *, polls: bool) -> Iterator[l
     threading.Thread(target=read, daemon=True).start()
     is_open = True
     while is_open:
-        chunk: list[str] = []
+        chunk: list[Sentence] = []
         end: BaseException | None = None
         num_characters = 0
+        deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
         while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
+            left = deadline - time.monotonic()
             try:
-                item = arrived.get(timeout=_SECONDS_TO_GATHER if chunk or polls else None)
+                item = arrived.get(timeout=max(left, 0) if left < math.inf else None)
             except queue.Empty:
                 break
-            if not isinstance(item, str):
+            if not isinstance(item, Sentence):
                 is_open, end = False, item
                 break
+            if not chunk:
+                deadline = time.monotonic() + _SECONDS_TO_GATHER
             chunk.append(item)
-            num_characters += len(item)
+            num_characters += len(item.text)
         if chunk or polls:
             yield chunk
         if end is not None:

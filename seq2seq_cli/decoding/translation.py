@@ -20,7 +20,12 @@ class Sentence:
 
     @classmethod
     def from_json(cls, line: str) -> "Sentence":
-        """{"src": ..., "prefix": ..., "required": [...]}, the last two optional."""
+        """{"src": ..., "prefix": ..., "required": [...]}, the last two optional.
+
+        A blank line is an empty sentence, so that its place in the output stays.
+        """
+        if not line.strip():
+            return cls("")
         try:
             given = json.loads(line)
         except (ValueError, RecursionError):

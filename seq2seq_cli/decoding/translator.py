@@ -1,42 +1,33 @@
 """Lines of text to lines of text: one line in is one line out, in order, always."""
 
 import functools
-import itertools
-import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
 import torch
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
-from seq2seq_cli.data.batches import plan_in_order
+from seq2seq_cli.data.statistics import TextStatistics, read_statistics
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.cuda_graphs import RecordedDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.joining import Found, Wanted, joined
+from seq2seq_cli.decoding.joining import Wanted
 from seq2seq_cli.decoding.linear import Number, has_int8
-from seq2seq_cli.decoding.pieces import Piece, pieces_of
-from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
-from seq2seq_cli.decoding.rules import BannedWords
-from seq2seq_cli.decoding.scoring import Forced, force
-from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.states import Decoder, PlainDecoder
+from seq2seq_cli.decoding.piece_search import PieceSearch
+from seq2seq_cli.decoding.pieces import Bounds, Cuts, Piece, cut_lines
+from seq2seq_cli.decoding.scoring import force
+from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
-from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.device import choose_device, has_fast_bf16, use_threads
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizers, load_tokenizers
-
-logger = logging.getLogger(__name__)
+from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, load_tokenizers
 
 # The threads of OpenMP do not survive a fork: the child would wait for them for ever.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
@@ -61,14 +52,24 @@ class Translator:
         tokenizers: Tokenizers,
         config: Config,
         decoder: Decoder | None = None,
+        *,
+        number: Number = "fp32",
+        others: Sequence[Transformer] = (),
+        statistics: TextStatistics | None = None,
     ) -> None:
-        """`decoder`: what searches use; the model itself in fp32 where it is left out."""
+        """`others` are those of an ensemble with `model`; `number` is what searches multiply in.
+
+        `decoder`: one that has been made of all these models; left out, it is made now.
+        `statistics` of the training text, where they are known, say what lines are cut.
+        """
         self.model = model
+        self.models = (model, *others)
         self.tokenizers = tokenizers
         self.config = config
-        self.decoder = decoder or make_decoder(model, "fp32")
-        banned = config.decoding.banned
-        self._banned = BannedWords(banned, tokenizers.tgt) if banned else None
+        self.number = number
+        self.statistics = statistics
+        self.decoder = decoder or _decoder_of(self.models, number)
+        self._search = PieceSearch(self.decoder, self.models, tokenizers, config.decoding)
 
     @classmethod
     def load(
@@ -85,6 +86,8 @@ class Translator:
         `exact`: fp32 where `decoding.precision` is auto. Raises UserError saying which file is
         missing, damaged or does not fit.
         """
+        if isinstance(overrides, str):
+            raise TypeError("overrides is a list of key=value; a single one is [override]")
         run = RunFolder(Path(run_dir))
         weights = run.weights(which)
         for override in overrides:
@@ -101,15 +104,50 @@ class Translator:
             load_weights(model, weights)
             model = model.to(choose_device(device)).eval()
             number = _number(config, model, exact)
-            decoder = make_decoder(model, number, cuda_graphs=config.decoding.cuda_graphs)
-        return cls(model, tokenizers, config, decoder)
+            decoder = make_decoder(model, number)
+        statistics = read_statistics(run)
+        return cls(model, tokenizers, config, decoder, number=number, statistics=statistics)
+
+    @classmethod
+    def ensemble(cls, translators: Sequence[Self]) -> Self:
+        """One that searches with the mean of all models' probabilities, otherwise as the first.
+
+        Raises UserError unless all have the same vocabulary.
+        """
+        first, *others = translators
+        for other in others:
+            if other.tokenizers.tgt.model != first.tokenizers.tgt.model or (
+                other.tokenizers.src.model != first.tokenizers.src.model
+            ):
+                raise UserError("the runs of an ensemble must have the same vocabulary")
+        return cls(
+            first.model,
+            first.tokenizers,
+            first.config,
+            Ensemble([translator.decoder for translator in translators]),
+            number=first.number,
+            others=[other.model for other in others],
+            statistics=first.statistics,
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+        """Copied or sent to another process without its decoder, which is made anew there."""
+        make = functools.partial(
+            type(self),
+            number=self.number,
+            others=self.models[1:],
+            statistics=self.statistics,
+        )
+        return make, (self.model, self.tokenizers, self.config)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translation of every line; of an empty one, an empty one.
 
-        A line longer than the training limit is translated in pieces, which are joined, and
-        reported as a warning.
+        A line of several sentences, where the training text has hardly any, is translated sentence
+        by sentence, and a sentence longer than `data.max_length` in parts; a warning says so.
         """
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of lines; a single line is translate([line])")
         found = self.search([Sentence(line) for line in lines])
         return [translations[0].text for translations in found]
 
@@ -124,45 +162,34 @@ class Translator:
         """For every line up to `decoding.n_best` translations, the best first, at least one.
 
         `first_number` is the number of the first line in the whole input, on which chance depends.
-        A prefix or required words belong to the first piece of a line that is cut.
+        Lines that are cut without `split_sentences` are reported as a warning.
         """
-        limit = self.config.data.max_length
-        src = self.tokenizers.src
-        lines = src.to_ids_of_all([sentence.text for sentence in sentences])
-        pieces = [
-            pieces_of(ids, sentence.text, src, limit, each=split_sentences)
-            for ids, sentence in zip(lines, sentences, strict=True)
-        ]
-        _report_long_lines(lines, pieces, limit)
-        requests = [
-            self._request(piece, sentence if number == 0 else None, first_number + line)
-            for line, (sentence, of_line) in enumerate(zip(sentences, pieces, strict=True))
-            for number, piece in enumerate(of_line)
-        ]
-        found = iter(self._search_pieces(requests, wanted))
-        is_ranked = self.config.decoding.beam_size > 1
-        return [
-            joined([next(found) for _ in of_line], self.tokenizers, wanted, is_ranked=is_ranked)
-            for of_line in pieces
-        ]
+        pieces, cuts = self.cut(sentences, split_sentences=split_sentences)
+        cuts.report()
+        return self.search_pieces(sentences, pieces, wanted, first_number=first_number)
 
-    def search_greedily(self, lines: Sequence[str]) -> list[list[Translation]]:
-        """Whatever the config says: nothing but the likeliest token each time."""
-        bounds = ("max_len_factor", "max_len_extra", "tokens_per_batch")
-        kept = {name: getattr(self.config.decoding, name) for name in bounds}
-        config = self.config.model_copy(update={"decoding": DecodingConfig(**kept)})
-        greedy = Translator(self.model, self.tokenizers, config, self.decoder)
-        return greedy.search([Sentence(line) for line in lines])
+    def cut(
+        self, sentences: Sequence[Sentence], *, split_sentences: bool = False
+    ) -> tuple[list[list[Piece]], Cuts]:
+        """The pieces in which each line is translated, and what there is to report of them."""
+        bounds = Bounds.of(self.config, self.statistics)
+        lines = [sentence.text for sentence in sentences]
+        return cut_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
+
+    def search_pieces(
+        self,
+        sentences: Sequence[Sentence],
+        pieces: Sequence[Sequence[Piece]],
+        wanted: Wanted = Wanted(),  # noqa: B008 (it is immutable)
+        *,
+        first_number: int = 0,
+    ) -> list[list[Translation]]:
+        """`search` of lines that have been cut."""
+        return self._search.translations(sentences, pieces, wanted, first_number)
 
     def longest(self, src_length: int) -> int:
         """Tokens that a translation of so many source tokens may have."""
-        options = self.config.decoding
-        return int(options.max_len_factor * src_length) + options.max_len_extra
-
-    def shortest(self, src_length: int) -> int:
-        """Tokens that it must have."""
-        options = self.config.decoding
-        return int(options.min_len_factor * src_length) + options.min_len_extra
+        return self._search.longest(src_length)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
         """Given translations with the log-probability of every token."""
@@ -174,7 +201,7 @@ class Translator:
                 strict=True,
             )
         )
-        forced = force(self.model, ids, self.config.decoding.tokens_per_batch)
+        forced = force(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(
                 text=pair[1], tokens=tuple(tgt.pieces_of(one)), log_probs=tuple(found.log_probs)
@@ -182,68 +209,14 @@ class Translator:
             for pair, (_, one), found in zip(pairs, ids, forced, strict=True)
         ]
 
-    def _request(self, piece: Piece, sentence: Sentence | None, number: int) -> Request:
-        options = self.config.decoding
-        prefix = self._wished(sentence.prefix) if sentence else ()
-        required = tuple(map(self._wished, sentence.required)) if sentence else ()
-        if required and (options.sample or options.beam_size == 1 or options.diversity_groups > 1):
-            raise UserError("required words need a beam search (--beam-size 5) without groups")
-        longest = self.longest(len(piece.ids))
-        return Request(
-            src=[*piece.ids, EOS_ID],
-            text=piece.text,
-            max_length=max(longest, len(prefix) + sum(map(len, required))),
-            min_length=min(longest, self.shortest(len(piece.ids))),
-            prefix=prefix,
-            required=tuple(ids for ids in required if ids),
-            number=number,
-        )
 
-    def _wished(self, text: str) -> tuple[int, ...]:
-        """Ids of what must stand in a translation."""
-        ids = tuple(self.tokenizers.tgt.to_ids(text))
-        if UNK_ID in ids:
-            raise UserError(f"the vocabulary of this run cannot write {text!r}")
-        return ids
-
-    def _search_pieces(self, requests: Sequence[Request], wanted: Wanted) -> list[list[Found]]:
-        """Search in batches of like length; results in the order of the requests."""
-        options = self.config.decoding
-        outputs: list[list[Hypothesis]] = [[] for _ in requests]
-        lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
-        width = options.n_best if options.sample else options.beam_size
-        for batch in plan_in_order(lengths, lengths, options.tokens_per_batch // width):
-            found = search(self.decoder, [requests[i] for i in batch], options, self._banned)
-            for i, hypotheses in zip(batch, found, strict=True):
-                outputs[i] = hypotheses
-
-        pairs = [
-            (request.src[:-1], one.ids)
-            for request, hypotheses in zip(requests, outputs, strict=True)
-            for one in hypotheses
-        ]
-        forced: Iterator[Forced | None] = itertools.repeat(None)
-        if any(wanted) or options.replace_unk:
-            aligned = wanted.alignment or options.replace_unk
-            limit = options.tokens_per_batch
-            forced = iter(force(self.model, pairs, limit, with_attention=aligned))
-        return [
-            [
-                Found(
-                    text=request.text,
-                    src=request.src[:-1],
-                    ids=one.ids,
-                    score=one.score if options.beam_size > 1 else None,
-                    forced=next(forced),
-                )
-                for one in hypotheses
-            ]
-            for request, hypotheses in zip(requests, outputs, strict=True)
-        ]
+def _decoder_of(models: Sequence[Transformer], number: Number) -> Decoder:
+    decoders = [make_decoder(model, number) for model in models]
+    return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
 
 
-def make_decoder(model: Transformer, number: Number, *, cuda_graphs: bool = False) -> Decoder:
-    """On a CPU a fast twin of the model if there is one; on a GPU the model or recorded steps."""
+def make_decoder(model: Transformer, number: Number) -> Decoder:
+    """On a CPU a fast twin of the model if there is one; on a GPU the model itself."""
     if model.device.type == "cpu":
         if CpuDecoder.why_unsupported(model, number) is None:
             return CpuDecoder(model, number)
@@ -252,8 +225,7 @@ def make_decoder(model: Transformer, number: Number, *, cuda_graphs: bool = Fals
         return PlainDecoder(model, use_bf16=number == "bf16")
     if number == "int8":
         raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
-    on_gpu = RecordedDecoder if cuda_graphs else PlainDecoder
-    return on_gpu(model, use_bf16=number == "bf16")
+    return PlainDecoder(model, use_bf16=number == "bf16")
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
@@ -278,12 +250,3 @@ def _number(config: Config, model: Transformer, exact: bool) -> Number:
     if model.device.type == "cpu":
         return "int8" if "int8" in native.precisions() or has_int8() else "fp32"
     return "bf16" if has_fast_bf16(model.device) else "fp32"
-
-
-def _report_long_lines(lines: Sequence[Ids], pieces: Sequence[Sequence[Piece]], limit: int) -> None:
-    counts = [len(cut) for ids, cut in zip(lines, pieces, strict=True) if len(ids) > limit]
-    if counts:
-        logger.warning(
-            f"{len(counts):,} lines are longer than data.max_length {limit:,} tokens: translated "
-            f"in {sum(counts):,} pieces"
-        )

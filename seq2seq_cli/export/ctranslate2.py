@@ -7,30 +7,77 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.config import Config, ModelConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.export.search_options import left_out, longest, named, shortest
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.run_folder import RunFolder, read_json
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
 
-README = """# A CTranslate2 model
+_README = """# A CTranslate2 model
 
 ```python
 import ctranslate2, sentencepiece
 
-src, tgt = (sentencepiece.SentencePieceProcessor(file) for file in (SRC, TGT))
+src, tgt = (sentencepiece.SentencePieceProcessor(file) for file in ({src}, {tgt}))
 translator = ctranslate2.Translator(".")
-found = translator.translate_batch([src.encode("a sentence", out_type=str)])[0].hypotheses[0]
-print(tgt.decode(found))
-```
-"""
 
+
+def translate(line):
+    line = " ".join(line.split()).replace("▁", "\\ufdd0")
+    pieces = [src.id_to_piece(i) for i in src.encode(line)]
+    if not pieces:
+        return ""
+    found = translator.translate_batch(
+        [pieces],
+        max_input_length=0,
+        max_decoding_length={longest},
+        min_decoding_length={shortest},
+        suppress_sequences={never},
+        {options},
+    )
+    return " ".join(tgt.decode(found[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")
+
+
+print(translate("a sentence"))
+```
+
+Give it one sentence at a time, as the training text did.
+{left_out}"""
+
+_NAMES = {
+    "beam_size": "beam_size",
+    "length_penalty": "length_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "top_k": "sampling_topk",
+    "top_p": "sampling_topp",
+    "temperature": "sampling_temperature",
+}
 _POSITIONS = 4_096  # the format holds a table of positions; longer sentences are refused by it
 
 
+def readme(config: Config, tokenizers: Tokenizers) -> str:
+    """The lines that use the folder, searching as the run does."""
+    paths = RunFolder(Path()).tokenizer_paths(tokenizers.is_shared)
+    options = {"beam_size": 1} | named(config.decoding, _NAMES)
+    if config.decoding.sample:
+        options = {"sampling_topk": 0} | options  # of all tokens
+    return _README.format(
+        src=f'"{paths[0].name}"',
+        tgt=f'"{paths[1].name}"',
+        longest=longest(config.decoding, "len(pieces)"),
+        shortest=shortest(config.decoding, "len(pieces)"),
+        never=_never(tokenizers),
+        options=", ".join(f"{name}={value}" for name, value in options.items()),
+        left_out=left_out(config.decoding, _NAMES),
+    )
+
+
 def write_ctranslate2(
-    model: Transformer, config: ModelConfig, tokenizers: Tokenizers, folder: Path
+    model: Transformer, whole_config: Config, tokenizers: Tokenizers, folder: Path
 ) -> None:
     """Weights in fp32, which CTranslate2 turns into other types on loading, and vocabularies."""
     try:
@@ -39,6 +86,7 @@ def write_ctranslate2(
         raise UserError(
             "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
         ) from None
+    config = whole_config.model
     activations = {
         "relu": specs.common_spec.Activation.RELU,
         "gelu": specs.common_spec.Activation.GELU,
@@ -80,25 +128,46 @@ def write_ctranslate2(
     spec.save(str(folder))
 
 
+def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
+    """What the pieces are to CTranslate2's own vocabulary."""
+    src, _ = _tokenizers(folder)
+    shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
+    vocabulary = read_json(shared if shared.exists() else separate)
+    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    return [[ids[piece] for piece in src.pieces_of(src.to_ids(line))] for line in lines]
+
+
 def translate_lines(
     folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
 ) -> list[list[str]]:
     """Greedy translations by CTranslate2 itself, one by one, in fp32, as pieces."""
     import ctranslate2
 
-    shared, separate = folder / "tokenizer.model", folder / "src.model"
-    src = Tokenizer.load(shared if shared.exists() else separate)
+    tokenizers = _tokenizers(folder)
+    src = tokenizers.src
     translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
-    never = [["<pad>"], ["<unk>"], ["<s>"]]
     return [
         translator.translate_batch(
-            [src.to_pieces(line)],
+            [src.pieces_of(src.to_ids(line))],
             beam_size=1,
+            max_input_length=0,
             max_decoding_length=length,
-            suppress_sequences=never,
+            min_decoding_length=0,
+            suppress_sequences=_never(tokenizers),
         )[0].hypotheses[0]
         for line, length in zip(lines, max_lengths, strict=True)
     ]
+
+
+def _tokenizers(folder: Path) -> Tokenizers:
+    """Those that lie beside the model."""
+    paths = RunFolder(folder).tokenizer_paths(shared=(folder / "tokenizer.model").exists())
+    return Tokenizers(*map(Tokenizer.load, paths))
+
+
+def _never(tokenizers: Tokenizers) -> list[list[str]]:
+    """Tokens that no translation holds, as CTranslate2 is told."""
+    return [[piece] for piece in tokenizers.tgt.pieces_of([PAD_ID, UNK_ID, BOS_ID])]
 
 
 def _fill_side(side: Any, norm: nn.Module, config: ModelConfig) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.config import Config, ModelConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
+from seq2seq_cli.export.search_options import left_out, longest, named, shortest
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from seq2seq_cli.model.transformer import Transformer
@@ -22,24 +23,74 @@ from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import write_json
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
 
-README = """# A Hugging Face model
+_README = """# A Hugging Face model
 
 ```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForSeq2SeqLM.from_pretrained(".")
-found = model.generate(**tokenizer("a sentence", return_tensors="pt"))
-print(tokenizer.decode(found[0], skip_special_tokens=True))
+
+
+def translate(line):
+    inputs = tokenizer(line, return_tensors="pt")
+    length = inputs["input_ids"].shape[1] - 1
+    if not length:
+        return ""
+    found = model.generate(
+        **inputs,
+        max_new_tokens={longest} + 1,
+        min_new_tokens={shortest},
+    )
+    return " ".join(tokenizer.decode(found[0], skip_special_tokens=True).split())
+
+
+print(translate("a sentence"))
 ```
+
+Give it one sentence at a time, as the training text did. `generation_config.json` has the other
+options of the search.
+{left_out}"""
+
+_NORMALIZED = """
+The package `tokenizers` normalizes Unicode as SentencePiece does, but may lose a combining mark
+that has no composed form with its letter.
 """
 
+_SPECIAL_TOKENS = {
+    "decoder_start_token_id": BOS_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "pad_token_id": PAD_ID,
+    "forced_eos_token_id": EOS_ID,  # where a translation has its greatest length
+    "suppress_tokens": [PAD_ID, UNK_ID, BOS_ID],
+}
+_NAMES = {
+    "beam_size": "num_beams",
+    "length_penalty": "length_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "temperature": "temperature",
+}
 _POSITIONS = 1_024  # the architecture holds a table of positions; longer sentences do not fit it
 
 
+def readme(config: Config, tokenizers: Tokenizers) -> str:
+    """The lines that use the folder, searching as the run does."""
+    normalized = "" if config.tokenizer.normalization.src == "identity" else _NORMALIZED
+    return _README.format(
+        longest=longest(config.decoding, "length"),
+        shortest=shortest(config.decoding, "length"),
+        left_out=left_out(config.decoding, _NAMES) + normalized,
+    )
+
+
 def write_huggingface(
-    model: Transformer, config: ModelConfig, tokenizers: Tokenizers, folder: Path
+    model: Transformer, whole_config: Config, tokenizers: Tokenizers, folder: Path
 ) -> None:
     """Weights, config, generation config, and a tokenizer for both sides."""
+    config = whole_config.model
     if not tokenizers.is_shared:
         raise UserError("--format huggingface: needs tokenizer.shared, one vocabulary for both")
     if not config.tie_embeddings:
@@ -47,25 +98,34 @@ def write_huggingface(
     tokenizer = fast_tokenizer(tokenizers.src, _POSITIONS)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(config, len(tokenizers.tgt)))
-    write_json(folder / "generation_config.json", _generation_config())
+    write_json(folder / "generation_config.json", _generation_config(whole_config))
     save_tensors(_weights(model), folder / "model.safetensors")
     tokenizer.save_pretrained(folder)
+
+
+def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
+    """What transformers makes of lines, without EOS."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [tokenizer(line)["input_ids"][:-1] for line in lines]
 
 
 def translate_lines(
     folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
 ) -> list[list[str]]:
     """Greedy translations by transformers itself, one by one, as pieces."""
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    plain = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]
+    model.generation_config = plain  # instead of the run's own search
     found: list[list[str]] = []
     for line, length in zip(lines, max_lengths, strict=True):
         inputs = tokenizer(line, return_tensors="pt")
-        ids = model.generate(**inputs, max_new_tokens=length + 1, num_beams=1, do_sample=False)
-        output = ids[0, 1:].tolist()
-        output = output[: output.index(EOS_ID)] if EOS_ID in output else output[:length]
+        output = model.generate(**inputs, max_new_tokens=length + 1)[0, 1:].tolist()
+        output = output[: output.index(EOS_ID)]
         found.append(list(tokenizer.convert_ids_to_tokens(output)))
     return found
 
@@ -107,15 +167,23 @@ def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _generation_config() -> dict[str, Any]:
-    return {
-        "decoder_start_token_id": BOS_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "pad_token_id": PAD_ID,
-        "suppress_tokens": [PAD_ID, UNK_ID, BOS_ID],
-        "max_new_tokens": 256,
+def _generation_config(config: Config) -> dict[str, Any]:
+    """The run's search, as far as the format has it; lengths for the longest source there is."""
+    options = config.decoding
+    found = {
+        **_SPECIAL_TOKENS,
+        "max_new_tokens": min(
+            int(options.max_len_factor * config.data.max_length) + options.max_len_extra + 1,
+            _POSITIONS - 1,
+        ),
+        "num_beams": 1,
+        **named(options, _NAMES),
     }
+    if options.beam_size > 1:
+        found["early_stopping"] = "never"  # not before nothing better can come
+    if options.sample:
+        found = {"top_k": 0, "do_sample": True} | found  # of all tokens
+    return found
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:

@@ -1,12 +1,24 @@
-"""A SentencePiece model as a tokenizer of Hugging Face's `tokenizers`."""
+"""A SentencePiece model as a tokenizer of Hugging Face's `tokenizers`: the same ids for any text.
+
+What is text to SentencePiece must not become a special token: not `<s>`, nor `<0x41>`. One thing
+differs with Unicode normalization: there, `tokenizers` may lose a combining mark that has no
+composed form with its letter.
+"""
 
 import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.tokenizer import EOS_ID, SPACE, STAND_IN, UNK_ID, Tokenizer
+from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
+from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
+
+_NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
+_WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
 
 
 def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
@@ -21,10 +33,11 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
         ) from None
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.ParseFromString(tokenizer.model)
-    fast = Fast(_model(proto))
+    names = _names(proto)
+    fast = Fast(_model(proto, names))
     fast.normalizer = _normalizer(proto)
     for symbol in _symbols(proto):
-        if fast.normalizer.normalize_str(symbol) != symbol:
+        if fast.normalizer.normalize_str(symbol) != SPACE + symbol:
             raise UserError(
                 f"--format huggingface: tokenizer.normalization would change the symbol {symbol!r}"
             )
@@ -36,50 +49,62 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
             decoders.Replace(STAND_IN, SPACE),
         ]
     )
-    pieces = tokenizer.pieces()
     fast.post_processor = processors.TemplateProcessing(
-        single=f"$A {pieces[EOS_ID]}", special_tokens=[(pieces[EOS_ID], EOS_ID)]
+        single=f"$A {names[EOS_ID]}", special_tokens=[(names[EOS_ID], EOS_ID)]
     )
-    fast.add_special_tokens([AddedToken(piece, normalized=False) for piece in pieces[:4]])
+    fast.add_special_tokens([AddedToken(name, normalized=False) for name in names[:4]])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=fast,
         model_max_length=max_length,
-        pad_token=pieces[0],
-        unk_token=pieces[1],
-        bos_token=pieces[2],
-        eos_token=pieces[3],
+        pad_token=names[0],
+        unk_token=names[1],
+        bos_token=names[2],
+        eos_token=names[3],
+        split_special_tokens=True,  # their names are text where they stand in a text
         clean_up_tokenization_spaces=False,
         return_token_type_ids=False,
     )
 
 
-def _model(proto: Any) -> Any:
+def _names(proto: Any) -> list[str]:
+    """The vocabulary; a unigram model finds names in text, and gets others for special tokens.
+
+    Words are cut before each ▁, so that none has one inside.
+    """
+    names = [piece.piece for piece in proto.pieces]
+    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+        names[:4] = [f"{name[:-1]}{SPACE}{name[-1]}" for name in names[:4]]
+    return names
+
+
+def _model(proto: Any, names: list[str]) -> Any:
     from tokenizers import models
 
     trainer = proto.trainer_spec
-    ids = {piece.piece: number for number, piece in enumerate(proto.pieces)}
-    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    ids = {name: number for number, name in enumerate(names)}
     if trainer.model_type == trainer.WORD:
-        return models.WordLevel(
-            {piece: i for i, (piece, _) in enumerate(pieces)}, pieces[UNK_ID][0]
-        )
-    if trainer.model_type == trainer.BPE:
-        ids = {piece: i for i, (piece, _) in enumerate(pieces)}
-        return models.BPE(
-            ids,
-            _merges(pieces, ids),
-            unk_token=pieces[UNK_ID][0],
-            fuse_unk=True,
-            byte_fallback=trainer.byte_fallback,
-            ignore_merges=bool(_symbols(proto)),  # a symbol is made of nothing
-        )
-    return models.Unigram(pieces, UNK_ID, trainer.byte_fallback)
+        return models.WordLevel(ids, names[UNK_ID])
+    if trainer.model_type == trainer.UNIGRAM:
+        pieces = [(name, piece.score) for name, piece in zip(names, proto.pieces, strict=True)]
+        return models.Unigram(pieces, UNK_ID, trainer.byte_fallback)
+    is_bpe = trainer.model_type == trainer.BPE  # else of characters, which is BPE without merges
+    return models.BPE(
+        ids,
+        _merges(proto, ids) if is_bpe else [],
+        unk_token=names[UNK_ID],
+        fuse_unk=True,
+        byte_fallback=trainer.byte_fallback,
+        ignore_merges=bool(_symbols(proto)),  # a symbol is made of nothing
+    )
 
 
-def _merges(pieces: list[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
+def _merges(proto: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
     """Every way to make a piece of two others, the best piece first: BPE's order."""
     ranked = sorted(
-        ((-score, ids[a], ids[b], a, b) for piece, score in pieces for a, b in _halves(piece, ids)),
+        (-piece.score, ids[a], ids[b], a, b)
+        for piece in proto.pieces
+        if piece.type == _NORMAL
+        for a, b in _halves(piece.piece, ids)
     )
     return [(a, b) for *_, a, b in ranked]
 
@@ -90,29 +115,78 @@ def _halves(piece: str, ids: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def _normalizer(proto: Any) -> Any:
-    """Unicode as SentencePiece's own table has it, then single spaces and none at the ends."""
+    """Unicode as SentencePiece's own table has it; ▁ before every word, and none at the end."""
     from tokenizers import Regex, normalizers
 
     steps: list[Any] = [
-        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Replace(Regex(f"[{re.escape(_WHITE_SPACE)}]+"), " "),
+        normalizers.Replace(QUOTE, QUOTE * 2),
+        normalizers.Replace(STAND_IN, QUOTE + STAND_IN),
         normalizers.Replace(SPACE, STAND_IN),
     ]
     if proto.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
-    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    steps += [
+        normalizers.Replace(Regex(" {2,}"), " "),
+        normalizers.Strip(),
+        normalizers.Prepend(SPACE),
+        normalizers.Replace(" ", SPACE),
+        normalizers.Replace(Regex(f"{SPACE}+$"), ""),
+    ]
     return normalizers.Sequence(steps)
 
 
 def _pre_tokenizer(proto: Any) -> Any:
-    """At spaces, and around the user's symbols, which are tokens wherever they stand."""
+    """Words apart from each other, and the user's symbols, which are tokens wherever they stand.
+
+    Unknown words that follow each other are one token.
+    """
     from tokenizers import Regex, pre_tokenizers
 
-    at_spaces = pre_tokenizers.Metaspace(SPACE, "always", split=True)
-    symbols = sorted(map(re.escape, _symbols(proto)), key=len, reverse=True)
-    if not symbols or proto.trainer_spec.model_type == proto.trainer_spec.WORD:
-        return at_spaces
-    around = pre_tokenizers.Split(Regex("|".join(symbols)), "isolated")
-    return pre_tokenizers.Sequence([at_spaces, around])
+    trainer = proto.trainer_spec
+    pieces = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
+    if trainer.model_type == trainer.WORD:
+        words = _any_of(piece.removeprefix(SPACE) for piece in pieces)
+        known = f"{SPACE}{words}(?={SPACE}|\\z)"
+        return pre_tokenizers.Split(Regex(known), "isolated")
+    steps = [pre_tokenizers.Split(SPACE, "merged_with_next")]
+    if symbols := sorted(map(re.escape, _symbols(proto)), key=len, reverse=True):
+        steps.append(pre_tokenizers.Split(Regex("|".join(symbols)), "isolated"))
+    if trainer.model_type == trainer.UNIGRAM:
+        steps.append(pre_tokenizers.Split(Regex(_byte_like(pieces)), "merged_with_previous"))
+    return pre_tokenizers.Sequence(steps)
+
+
+def _byte_like(pieces: Iterable[str]) -> str:
+    """Where to cut text like `<0x41>`, so that a unigram model does not take it for its byte.
+
+    Best where no piece lies across the cut: then SentencePiece cuts there too.
+    """
+    text = "".join(f"{piece} " for piece in pieces)
+    cuts = (("<", "0x[0-9A-F]{2}>"), ("<0", "x[0-9A-F]{2}>"), ("<0x[0-9A-F]{2}", ">"))
+    for before, after in cuts:
+        across = f"{before[-1]}{after[0]}" if before[-1] != "}" else "[0-9A-F]>"
+        if not re.search(across, text):
+            return f"{before}(?={after})"
+    return f"{cuts[0][0]}(?={cuts[0][1]})"
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A regular expression of all the words, by their first two letters: there may be very many."""
+    groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for word in words:
+        groups[word[:1]][word[1:2]].append(word[2:])
+
+    def either(parts: Iterable[str]) -> str:
+        return f"(?:{'|'.join(parts)})"
+
+    return either(
+        re.escape(first)
+        + either(
+            re.escape(second) + either(map(re.escape, rest)) for second, rest in of_first.items()
+        )
+        for first, of_first in groups.items()
+    )
 
 
 def _symbols(proto: Any) -> list[str]:

@@ -13,9 +13,10 @@ class Dropout(nn.Module):
     """Zero with probability p, else scale by 1 / (1 - p); the identity when not training.
 
     On a CPU `F.dropout` draws a number for each element, one after the other, which can take a
-    quarter of an update. Here 64 random bits serve eight elements; p is rounded to a multiple of
-    1/256 (and not to zero), and the scale is that of the rounded p, so that means are kept. GPUs
-    and torch.compile have fast kernels of their own.
+    quarter of an update. Here 64 random bits serve eight elements. A byte knows multiples of 1/256
+    only: each call drops with the one below p or the one above, as often as makes p their mean (at
+    most 255/256), and scales by what it drops. GPUs and torch.compile have fast kernels of their
+    own.
     """
 
     def __init__(self, p: float) -> None:
@@ -34,7 +35,7 @@ class Dropout(nn.Module):
 class _ByteDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        dropped_levels = min(max(round(p * _LEVELS), 1), _LEVELS - 1)
+        dropped_levels = min(int(p * _LEVELS + torch.rand(()).item()), _LEVELS - 1)
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
         keep = words.view(torch.int8)[: x.numel()].view(x.shape).ge_(dropped_levels - 128)
         ctx.save_for_backward(keep)

@@ -81,20 +81,29 @@ class Transformer(nn.Module):
         if config.tie_embeddings:
             self.projection.weight = self.tgt_embedding.weight
         if self.device.type != "meta":
-            self._initialize(
-                d_model**-0.5 if config.embedding_scale or config.tie_embeddings else 1.0
-            )
+            self._initialize(config)
 
-    def _initialize(self, embedding_std: float) -> None:
-        """Glorot for matrices; embeddings such that inputs and first logits have unit variance."""
+    def _initialize(self, config: ModelConfig) -> None:
+        """Glorot for matrices; embeddings such that a token's vector has unit variance.
+
+        So have the first logits, as the last norm is smaller where embeddings that are not scaled
+        are the projection too.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        embedding_std = config.d_model**-0.5 if config.embedding_scale else 1.0
         for embedding in (self.src_embedding, self.tgt_embedding):
             nn.init.normal_(embedding.weight, std=embedding_std)
             nn.init.zeros_(embedding.weight[self.pad_id].detach())
+        if config.tie_embeddings and not config.embedding_scale:
+            last_layer = self.decoder[-1]
+            assert isinstance(last_layer, DecoderLayer)
+            is_pre = config.norm == "pre"
+            last_norm = self.decoder_norm if is_pre else last_layer.add_transformed.norm
+            nn.init.constant_(last_norm.weight, config.d_model**-0.5)  # type: ignore[arg-type]
 
     @property
     def device(self) -> torch.device:

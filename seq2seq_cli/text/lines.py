@@ -4,12 +4,13 @@ import gzip
 import itertools
 import logging
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TextIO, cast
 
 from seq2seq_cli.errors import UserError
 
@@ -82,6 +83,33 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
         for line in () if first is None else itertools.chain([first], iterator):
             file.write(line.encode("utf-8", errors="replace") + b"\n")
             file.flush()
+
+
+def is_one_file(source: Path | None, target: Path | None) -> bool:
+    """Whether what is read and what is written is the same file, under whatever name.
+
+    None and `-` are the standard streams; pipes, terminals and devices may be both.
+    """
+    read, written = _status(source, sys.stdin), _status(target, sys.stdout)
+    if read is None or written is None or not stat.S_ISREG(read.st_mode):
+        return False
+    return os.path.samestat(read, written)
+
+
+def may_wait(source: Path | None) -> bool:
+    """Whether lines may come one by one, as from a pipe, or all lie there in a file."""
+    status = _status(source, sys.stdin)
+    return status is None or not stat.S_ISREG(status.st_mode)
+
+
+def _status(path: Path | None, standard: TextIO) -> os.stat_result | None:
+    """Of the file behind a path or a standard stream; None where there is none."""
+    try:
+        if path is None or path == STANDARD_STREAM:
+            return os.fstat(standard.fileno())
+        return path.stat()
+    except OSError:
+        return None
 
 
 def standard_input() -> BinaryIO:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from seq2seq_cli.config import ValidationConfig
 from seq2seq_cli.option_types import BleuTokenize, Metric
+from seq2seq_cli.validation_config import ValidationConfig
 
 Texts = Sequence[str]
 
@@ -77,3 +77,11 @@ TEXT_METRICS: dict[Metric, Callable[[Texts, Texts, BleuTokenize, bool], TextScor
     "ter": _ter,
     "exact_match": _exact_match,
 }
+
+
+def share_with_4_grams(references: Sequence[str], bleu_tokenize: BleuTokenize) -> float:
+    """The share of lines with at least four words: BLEU sees sequences of four in no others."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    split = BLEU(tokenize=bleu_tokenize).tokenizer
+    return sum(len(split(line).split()) >= 4 for line in references) / len(references)

@@ -1,6 +1,9 @@
 """Text ⇄ ids with SentencePiece: trained on training text only, one file, reversible."""
 
+import codecs
+import functools
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,17 +14,12 @@ import sentencepiece
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import Normalization, OnBadLine
 from seq2seq_cli.run_folder import MEGABYTE, RunFolder, read_bytes, write_bytes
+from seq2seq_cli.text import quoting
 from seq2seq_cli.text.parallel import read_pairs
 from seq2seq_cli.text.sample import MAX_LINE_BYTES, sample, without_rare_characters
 from seq2seq_cli.text_config import SUBWORDS, Corpus, TokenizerConfig
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
-
-# SentencePiece writes ▁ for a space. A ▁ of the text's own is a noncharacter to it, which no text
-# should hold; one that does is quoted.
-SPACE, STAND_IN, _QUOTE = "▁", "\ufdd0", "\ufdd1"
-_QUOTED = str.maketrans({SPACE: STAND_IN, STAND_IN: _QUOTE + STAND_IN, _QUOTE: _QUOTE * 2})
-_UNQUOTED = re.compile(f"{_QUOTE}([{STAND_IN}{_QUOTE}])|{STAND_IN}")
 
 
 class Tokenizer:
@@ -57,12 +55,12 @@ class Tokenizer:
         def learnable() -> Iterator[str]:
             for line in lines:
                 # Symbols are entries already: there is nothing to learn of them.
-                yield _one_spaced(has_symbol.sub(" ", line) if symbols else line)
+                yield quoting.one_spaced(has_symbol.sub(" ", line) if symbols else line)
 
         least = config.min_character_frequency
         if least == "auto" and config.kind not in SUBWORDS:
             least = 1
-        chosen = sample(map(_quoted, learnable()), config.max_sentences)
+        chosen = sample(map(quoting.quoted, learnable()), config.max_sentences)
         return cls(_trained(without_rare_characters(chosen, least), config))
 
     def normalizing(self, normalization: Normalization, config: TokenizerConfig) -> "Tokenizer":
@@ -93,8 +91,8 @@ class Tokenizer:
 
     def normalize(self, text: str) -> str:
         """The text that `to_ids` sees: Unicode-normalized, single spaces, none at the ends."""
-        normalized: str = self._processor.normalize(_prepared(text))
-        return _unquoted(normalized.replace(SPACE, " ").strip())
+        normalized: str = self._processor.normalize(quoting.prepared(text))
+        return quoting.unquoted(normalized.replace(quoting.SPACE, " ").strip())
 
     def to_ids(self, text: str) -> list[int]:
         """Ids without BOS or EOS; an unseen character is bytes or one <unk>, never an error."""
@@ -102,13 +100,12 @@ class Tokenizer:
 
     def to_ids_of_all(self, lines: Sequence[str]) -> list[list[int]]:
         """`to_ids` of many lines at once, on all processors."""
-        ids: list[list[int]] = self._processor.encode([_prepared(line) for line in lines])
+        ids: list[list[int]] = self._processor.encode([quoting.prepared(line) for line in lines])
         return ids
 
     def to_pieces(self, text: str) -> list[str]:
         """The tokens as SentencePiece writes them: ▁ stands for the space before a word."""
-        pieces: list[str] = self._processor.encode(_prepared(text), out_type=str)
-        return pieces
+        return list(self._processor.encode(quoting.prepared(text), out_type=str))
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Ids as SentencePiece writes them."""
@@ -120,11 +117,73 @@ class Tokenizer:
 
     def to_text(self, ids: Sequence[int]) -> str:
         """One line of text; special ids other than <unk> leave no trace."""
-        return _unquoted(_one_spaced(self._processor.decode(list(ids))))
+        return quoting.unquoted(quoting.one_spaced(self._processor.decode(list(ids))))
 
     def shares_with(self, other: "Tokenizer") -> bool:
         """Whether both were made to have one vocabulary; they may normalize text differently."""
         return self._pieces is other._pieces
+
+    @functools.cached_property
+    def is_of_words(self) -> bool:
+        """Whether every token is a whole word, also an unknown one; symbols stand there twice."""
+        own = set(self._pieces[EOS_ID + 1 :])
+        return all(piece.startswith(quoting.SPACE) or f"▁{piece}" in own for piece in own)
+
+    def to_inner_ids(self, text: str) -> list[int]:
+        """Ids of text that no space stands before, as in the middle of a word or a sentence."""
+        ids: list[int] = self._without_first_space.encode(quoting.prepared(text))
+        return ids
+
+    @functools.cached_property
+    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
+        processor = sentencepiece.SentencePieceProcessor()
+        # A field that is there again replaces the first: normalizer_spec.add_dummy_prefix = false.
+        processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
+        return processor
+
+    def is_byte(self, token: int) -> bool:
+        """Whether it stands for one byte of a character."""
+        return bool(self._processor.is_byte(token))
+
+    def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """The text with its white space tidied, and the characters of it that each id stands for.
+
+        The bytes of a character all stand for it.
+        """
+        text = quoting.one_spaced(text)
+        given, own_places = quoting.quoted_with_places(text)
+        normalized, origins = self._processor.normalize(given, with_offsets=True)
+        spans = []
+        place = num_bytes = 0  # of the character at this place, so many have been seen
+        surfaces = self._processor.encode(given, out_type=str)  # of unknown tokens too
+        for token, surface in zip(self._processor.encode(given), surfaces, strict=True):
+            is_byte = self.is_byte(token)
+            end = min(place + (1 if is_byte else len(surface)), len(normalized))
+            spans.append((own_places[origins[place]], own_places[origins[end]]))
+            num_bytes += is_byte
+            if not is_byte or num_bytes == len(normalized[place:end].encode()):
+                place, num_bytes = end, 0
+        return text, spans
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text; together, with white space tidied, `to_text`.
+
+        The last byte of a character adds it, the others nothing.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        surfaces: list[str] = []
+        for token, following in itertools.zip_longest(ids, ids[1:]):
+            if self.is_byte(token):
+                byte = int(self._pieces[token][3:-1], 16)
+                is_last = following is None or not self.is_byte(following)
+                surfaces.append(decoder.decode(bytes([byte]), final=is_last))
+            elif token == UNK_ID:
+                surfaces.append(" ⁇ ")
+            elif self._processor.is_control(token):
+                surfaces.append("")
+            else:
+                surfaces.append(self._pieces[token].replace(quoting.SPACE, " "))
+        return list(quoting.unquoted_parts(surfaces))
 
 
 _SPECIAL = ("pad", "unk", "bos", "eos")
@@ -163,12 +222,10 @@ def fit_tokenizers(
         return Tokenizer.fit(lines(), config)
 
     if not config.shared:
-        src, tgt = (fit(side).normalizing(rule, config) for side, rule in rules.items())
-        return Tokenizers(src, tgt)
+        return Tokenizers(*(fit(side).normalizing(rule, config) for side, rule in rules.items()))
     both = fit("src", "tgt")
-    src = both.normalizing(rules["src"], config)
-    is_one = rules["src"] == rules["tgt"]
-    return Tokenizers(src, src if is_one else both.normalizing(rules["tgt"], config))
+    normalizing = {rule: both.normalizing(rule, config) for rule in set(rules.values())}
+    return Tokenizers(*(normalizing[rule] for rule in rules.values()))
 
 
 def _reused(config: TokenizerConfig, folder: Path) -> Tokenizers:
@@ -250,31 +307,6 @@ def _normalizer(normalization: Normalization, config: TokenizerConfig) -> Callab
     if normalization == "identity":
         return str
     return Tokenizer(_rule(normalization, config)).normalize
-
-
-def _prepared(text: str) -> str:
-    """What SentencePiece gets to see."""
-    return _quoted(_one_spaced(text))
-
-
-def _one_spaced(text: str) -> str:
-    """All white space (tabs, no-break spaces, Unicode's line ends) becomes single spaces.
-
-    A lone surrogate, which is how Python keeps a byte that is not UTF-8, becomes a question mark.
-    """
-    return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
-
-
-def _quoted(text: str) -> str:
-    if SPACE in text or STAND_IN in text or _QUOTE in text:
-        return text.translate(_QUOTED)
-    return text
-
-
-def _unquoted(text: str) -> str:
-    if STAND_IN in text or _QUOTE in text:
-        return _UNQUOTED.sub(lambda found: found[1] or SPACE, text)
-    return text
 
 
 def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:

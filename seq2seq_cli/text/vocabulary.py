@@ -10,8 +10,9 @@ from pathlib import Path
 from seq2seq_cli.config import Config
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.parallel import audit_training_text, read_pairs
+from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sample import LEAST_FREQUENCY
-from seq2seq_cli.text.tokenizer import SPACE, Tokenizer, fit_tokenizers, save_tokenizers
+from seq2seq_cli.text.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers
 
 _EXAMPLES = 3
 _BYTE = re.compile("<0x[0-9A-F]{2}>")

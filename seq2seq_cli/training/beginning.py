@@ -1,11 +1,10 @@
 """The start of a run: a new folder with all that the run depends on, or one that goes on."""
 
-import dataclasses
 import gc
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import torch
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import config_yaml, flatten, load_config, yaml_text
+from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.tokenizer import save_tokenizers
@@ -30,8 +30,8 @@ from seq2seq_cli.training.manifest import (
     write_manifest,
 )
 from seq2seq_cli.training.optimizer import build_optimizer
-from seq2seq_cli.training.preparation import Prepared, prepare, updates_in_all
-from seq2seq_cli.training.warm_start import start_from
+from seq2seq_cli.training.preparation import Prepared, prepare, settle_warmup, updates_in_all
+from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_vocabulary_of
 from seq2seq_cli.training.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 FREE_TO_CHANGE = {
     "training.max_steps",
     "training.max_epochs",
+    "training.max_hours",
     "training.device",
     "training.workers",
     "training.on_nonfinite",
@@ -53,6 +54,7 @@ FREE_TO_CHANGE = {
     "validation.keep_best",
     "validation.samples",
     "validation.ter",
+    "decoding.tokens_per_batch",
 }
 
 
@@ -68,6 +70,7 @@ class Beginning(NamedTuple):
     prepared: Prepared
     optimizer: torch.optim.Optimizer
     state: TrainingState
+    total_steps: int  # updates, those done and those to come
 
 
 def begin(
@@ -88,7 +91,7 @@ def begin(
             if run.is_started
             else begin_run(run, config, source, workers)
         )
-        workers.of_the_first((beginning.state, beginning.prepared.total_steps))
+        workers.of_the_first((beginning.state, beginning.total_steps))
     else:
         beginning = follow_the_first(run, workers)
     gc.collect()
@@ -101,16 +104,18 @@ def follow_the_first(run: RunFolder, workers: Workers) -> Beginning:
     state, total_steps = workers.of_the_first((TrainingState(), 0))
     config = load_config(run.config)
     prepared = prepare(config, run, reads_text=False)
-    prepared = dataclasses.replace(prepared, total_steps=total_steps)
     optimizer = build_optimizer(prepared.model, config.training)
     load_checkpoint(run.checkpoint(state.step), prepared.model, optimizer)
-    return Beginning(config, prepared, optimizer, state)
+    return Beginning(config, prepared, optimizer, state, total_steps)
 
 
 def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Workers) -> Beginning:
     """Write what the run depends on; the config comes last, so that it marks a whole beginning."""
+    if source is not None:
+        config = with_vocabulary_of(source, config)
     prepared = prepare(config, num_workers=workers.count)
-    config = prepared.config
+    total_steps = updates_in_all(config.training, prepared.epochs, TrainingState())
+    config = settle_warmup(prepared.config, total_steps)
     if source is not None:
         start_from(source, config, prepared)
     optimizer = build_optimizer(prepared.model, config.training)
@@ -122,9 +127,10 @@ def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Work
     run.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(run, prepared.tokenizers)
     write_manifest(run, config, prepared.device, source)
+    write_statistics(run, prepared.statistics)
     save_checkpoint(run, prepared.model, optimizer, state, config.training)
     _write_config(run, config)
-    return Beginning(config, prepared, optimizer, state)
+    return Beginning(config, prepared, optimizer, state, total_steps)
 
 
 def continue_run(
@@ -140,38 +146,39 @@ def continue_run(
     when an option has changed that may not; when the run did not start from `source`.
     """
     begun, manifest = load_config(run.config), read_manifest(run)
-    config = config_to_continue(run, begun, config, allow_changed)
     hashes = text_hashes(config)
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
+    config = config_to_continue(run, begun, config, allow_changed, changed)
     _must_be_allowed(changed, allow_changed)
     must_have_its_vocabulary(run, config, manifest)
     _must_have_started_from(run, source, manifest)
     prepared = prepare(config, run, num_workers=workers.count)
     optimizer = build_optimizer(prepared.model, config.training)
     state = load_last_checkpoint(run, prepared.model, optimizer)
-    _follow_changes(state, config, prepared, hashes)
+    _follow_changes(state, prepared.config, prepared, hashes)
     total_steps = updates_in_all(config.training, prepared.epochs, state)
-    prepared = dataclasses.replace(prepared, total_steps=total_steps)
+    config = settle_warmup(prepared.config, total_steps)
     record_continuation(run, begun, config, prepared.device, state.step, hashes)
+    write_statistics(run, prepared.statistics)
     _write_config(run, config)
-    return Beginning(config, prepared, optimizer, state)
+    return Beginning(config, prepared, optimizer, state, total_steps)
 
 
 def config_to_continue(
-    run: RunFolder, begun: Config, config: Config, allow_changed: Sequence[str]
+    run: RunFolder,
+    begun: Config,
+    config: Config,
+    allow_changed: Sequence[str],
+    changed_text: Collection[str],
 ) -> Config:
     """The config with which the run that began with `begun` goes on.
 
-    Warm-up that was left out keeps the run's value, and so does tokens_per_batch if it is auto.
+    What is `auto` keeps the run's value, and so does a vocabulary taken from another run where the
+    config asks for no other. Text that is not among `changed_text` is the same under any path.
     Raises UserError naming the options that differ and may not.
     """
-    kept = {}
-    if "warmup_steps" not in config.training.model_fields_set:
-        kept["warmup_steps"] = min(begun.training.warmup_steps, config.training.max_steps)
-    if config.training.tokens_per_batch == "auto":
-        kept["tokens_per_batch"] = begun.training.batch_budget
-    config = config.model_copy(update={"training": config.training.model_copy(update=kept)})
+    config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
     names = list(dict.fromkeys([*now, *before]))
     for key in allow_changed:
@@ -183,6 +190,7 @@ def config_to_continue(
         for name in names
         if before.get(name) != now.get(name)
         and name not in FREE_TO_CHANGE
+        and not _is_path_of_same_text(name, begun, config, changed_text)
         and (_is_fixed(name) or not any(_is_within(name, key) for key in allow_changed))
     ]
     if differing:
@@ -192,6 +200,38 @@ def config_to_continue(
         )
         raise UserError("\n".join([message, *differing]))
     return config
+
+
+def _with_values_of(begun: Config, config: Config) -> Config:
+    """The config, with the run's values where its own are found anew in each run."""
+    training: dict[str, Any] = {}
+    if config.training.warmup_steps == "auto":
+        training["warmup_steps"] = begun.training.warmup_steps
+    if config.training.tokens_per_batch == "auto":
+        training["tokens_per_batch"] = begun.training.batch_budget
+    validation: dict[str, Any] = {}
+    is_measured = config.validation.decode or not begun.validation.needs_translations
+    if config.validation.metric == "auto" and is_measured:
+        validation["metric"] = begun.validation.metric
+    is_reused = begun.tokenizer.reuse and not asks_for_another(config.tokenizer, begun.tokenizer)
+    return config.model_copy(
+        update={
+            "training": config.training.model_copy(update=training),
+            "validation": config.validation.model_copy(update=validation),
+            "tokenizer": begun.tokenizer if is_reused else config.tokenizer,
+        }
+    )
+
+
+def _is_path_of_same_text(
+    name: str, begun: Config, config: Config, changed_text: Collection[str]
+) -> bool:
+    """Whether the option is a path to text that has the bytes, and the form, that it had."""
+    section, text, *path = name.split(".")
+    if section != "data" or not path or f"data.{text}" in changed_text:
+        return False
+    before, now = getattr(begun.data, text), getattr(config.data, text)
+    return before is not None and now is not None and before.forms == now.forms
 
 
 def _is_fixed(name: str) -> bool:
@@ -233,6 +273,7 @@ def _follow_changes(
     """
     is_midway = bool(state.position or state.earlier_parts)
     budget, scored_by = config.training.batch_budget, _scored_by(config, hashes)
+    state.awaits_validation = state.awaits_validation and config.data.valid is not None
     if state.text != prepared.train.key:
         if is_midway:
             state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
@@ -256,7 +297,7 @@ def _scored_by(config: Config, hashes: dict[str, str]) -> str:
         hashes.get("valid"),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
-        config.decoding.model_dump(mode="json"),
+        config.decoding.model_dump(mode="json", exclude={"tokens_per_batch"}),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

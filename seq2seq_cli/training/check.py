@@ -51,8 +51,8 @@ def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
             overlaps |= {f"{name} in {other}": found.found_in(lines[other]) for other in lines}
             lines[name] = found
     return Report(
-        summary=summarize(config, prepared, workers.count),
-        numbers=numbers(config, prepared, workers.count),
+        summary=summarize(config, prepared, rehearsal.total_steps, workers.count),
+        numbers=numbers(config, prepared, rehearsal.total_steps, workers.count),
         vocabularies=_audit_vocabularies(config.tokenizer, prepared),
         max_length=data.max_length,
         texts=texts,
@@ -106,5 +106,5 @@ def _time_updates(rehearsal: Rehearsal) -> Pace:
         updates=len(seconds),
         seconds_per_update=mean,
         seconds_per_epoch=mean * prepared.updates_per_epoch,
-        seconds_to_the_end=mean * prepared.total_steps,
+        seconds_to_the_end=mean * rehearsal.total_steps,
     )

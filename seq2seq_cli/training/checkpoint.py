@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -33,7 +33,7 @@ from seq2seq_cli.training.batch_sizes import Size
 logger = logging.getLogger(__name__)
 
 _ADAM = ("step", "exp_avg", "exp_avg_sq")  # what it keeps of every parameter
-_FORMAT = 3  # of state.json; counted up when its fields change
+_FORMAT = 4  # of state.json; counted up when its fields change
 
 
 @dataclass
@@ -48,6 +48,14 @@ class Window:
     seconds: float = 0.0
 
 
+class BestModel(NamedTuple):
+    """A model that is kept for its validation."""
+
+    step: int
+    score: float  # by `validation.metric`
+    loss: float  # validation loss, which decides between equal scores
+
+
 @dataclass
 class TrainingState:
     """Where a run is. With the config, the weights and the optimizer, all that it depends on."""
@@ -59,20 +67,17 @@ class TrainingState:
     epoch: PositiveInt = 1  # the pass under way, from 1
     position: NonNegativeInt = 0  # batches of this epoch already used
     earlier_parts: list[list[int]] = field(default_factory=list)  # of this epoch, see Epochs
-    # Step and score, the best first.
-    best_models: list[tuple[int, float]] = field(default_factory=list)
+    awaits_validation: bool = False  # the model of this step, whose points are logged already
+    best_models: list[BestModel] = field(default_factory=list)  # the best first
     validations_without_best: NonNegativeInt = 0
     too_large: list[Size] = field(default_factory=list)  # batches that did not fit into memory
     skipped_in_a_row: int = 0  # updates that were not finite
+    seconds: float = 0.0  # of training until now, in all starts of the run together
     window: Window = field(default_factory=Window)
 
     @property
     def best_step(self) -> int | None:
-        return self.best_models[0][0] if self.best_models else None
-
-    @property
-    def best_score(self) -> float | None:
-        return self.best_models[0][1] if self.best_models else None
+        return self.best_models[0].step if self.best_models else None
 
 
 def save_checkpoint(
@@ -90,7 +95,7 @@ def save_checkpoint(
     try:
         save_tensors(weights_of(model), part / "weights.safetensors")
         save_tensors(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
-        write_json(part / "state.json", _with_hash({"format": _FORMAT, **asdict(state)}))
+        _write_state(part, state)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -98,6 +103,15 @@ def save_checkpoint(
     part.rename(folder)
     sync(folder.parent)
     _take_old_away(run, state.step, config)
+
+
+def replace_state(run: RunFolder, state: TrainingState) -> None:
+    """Let the checkpoint of this step say what has become known of its model since."""
+    _write_state(run.checkpoint(state.step), state)
+
+
+def _write_state(folder: Path, state: TrainingState) -> None:
+    write_json(folder / "state.json", _with_hash({"format": _FORMAT, **asdict(state)}))
 
 
 def load_last_checkpoint(
@@ -153,7 +167,7 @@ def _take_old_away(run: RunFolder, step: int, config: TrainingConfig) -> None:
         shutil.rmtree(part, ignore_errors=True)
     older = [earlier for earlier in run.all_checkpoints() if earlier <= step]
     for number, folder in run.all_checkpoints().items():
-        is_nth = config.keep_every is not None and number % config.keep_every == 0
+        is_nth = config.keep_every is not None and number > 0 and number % config.keep_every == 0
         if number > step or not (number in older[: config.keep_last] or is_nth):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -137,7 +137,7 @@ def _state(run: RunFolder) -> dict[str, Any]:
     if run.last_checkpoint is None:
         return {}
     state = asdict(read_state(run.last_checkpoint))
-    del state["window"]["seconds"]
+    del state["seconds"], state["window"]["seconds"]
     return state
 
 

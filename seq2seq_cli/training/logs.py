@@ -51,32 +51,47 @@ class EventFile:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        """TensorBoard forgets what earlier files have after `step`."""
+        """TensorBoard forgets what earlier files have from `step` on."""
         self._file = GrowingFile(_next_event_file(folder))
-        self._write(
-            Event(file_version="brain.Event:2"),
-            Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)),
-        )
+        self._folder = folder
+        start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._file.append(_records(_VERSION, start))
 
     def sync(self) -> None:
         self._file.sync()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         made = [summary.scalar(*value) for value in values.items()]  # type: ignore[no-untyped-call]
-        self._write(*(Event(step=step, summary=one) for one in made))
+        self._file.append(_records(*(Event(step=step, summary=one) for one in made)))
 
     def text(self, step: int, name: str, text: str) -> None:
         """Markdown."""
         made = summary.text(name, text)  # type: ignore[no-untyped-call]
-        self._write(Event(step=step, summary=made))
+        self._file.append(_records(Event(step=step, summary=made)))
 
-    def _write(self, *events: Event) -> None:
-        records = io.BytesIO()
-        writer = RecordWriter(records)
-        for event in events:
-            event.wall_time = time.time()
-            writer.write(event.SerializeToString())
-        self._file.append(records.getvalue())
+    def options(self, values: dict[str, float | str]) -> None:
+        """What the tab HParams compares runs by, in place of what an earlier start said.
+
+        In a file of its own, the first in the order of their names: of such events TensorBoard
+        takes the first that it reads, and one for a run.
+        """
+        path = self._folder / "events.out.tfevents.0000000000.hparams"
+        path.unlink(missing_ok=True)
+        _, made, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
+        GrowingFile(path).append(_records(_VERSION, Event(summary=made)))
+
+
+_VERSION = Event(file_version="brain.Event:2")  # how every file begins
+
+
+def _records(*events: Event) -> bytes:
+    """As they stand in a file."""
+    records = io.BytesIO()
+    writer = RecordWriter(records)
+    for event in events:
+        event.wall_time = time.time()
+        writer.write(event.SerializeToString())
+    return records.getvalue()
 
 
 def _next_event_file(folder: Path) -> Path:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from torch import nn
+
 from seq2seq_cli.config import Config, TrainingConfig
 from seq2seq_cli.data.batches import Batch, Epochs
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.evaluation import evaluate
+from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.batch_sizes import BatchSizes
@@ -25,7 +27,7 @@ from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.memory import is_out_of_memory
 from seq2seq_cli.training.monitor import Monitor, Silence
 from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.preparation import Prepared
+from seq2seq_cli.training.preparation import Prepared, limit_of_updates
 from seq2seq_cli.training.processes import work_together
 from seq2seq_cli.training.saving import Saver, note_score
 from seq2seq_cli.training.summary import summarize
@@ -61,7 +63,7 @@ def train(
             raise
         raise UserError(
             "out of memory, and not for the size of a batch: make the model smaller (model.layers, "
-            "d_model, d_ff), or lower decoding.tokens_per_batch if it happened in a validation"
+            "d_model, d_ff)"
         ) from None
     finally:
         gc.unfreeze()  # what `begin` froze
@@ -79,54 +81,84 @@ def train_to_the_end(
     run: RunFolder, beginning: Beginning, until: int | None, workers: Workers
 ) -> None:
     """The story of a run, as each of its workers lives it."""
-    config, prepared, optimizer, state = beginning
+    config, prepared, optimizer, state, total_steps = beginning
     keep_freed_memory()
-    training, epochs, total_steps = config.training, prepared.epochs, prepared.total_steps
+    training = config.training
     if is_finished(config, state, total_steps):
-        logger.info("%s", finished_line(run, config, state))
+        logger.info("%s", finished_line(run, config, state, total_steps))
         return
     batch_loss = BatchLoss(
         prepared.model, training.label_smoothing, prepared.use_bf16, training.compile
     )
     sizes = BatchSizes(state.too_large)
-    shown = Monitor(run, state.step, total_steps) if workers.is_first else Silence()
+    shown = Monitor(run, state, total_steps) if workers.is_first else Silence()
     with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
         saver = None
         if workers.is_first:
             saver = Saver(run, config, prepared.model, optimizer, monitor.sync, state.step)
-            logger.info("%s", summarize(config, prepared, workers.count))
+            logger.info("%s", summarize(config, prepared, total_steps, workers.count))
             logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
-        monitor.config(run.config.read_text(encoding="utf-8"))
+        monitor.config(config)
+        clock = Clock(state.seconds)
         while not is_finished(config, state, total_steps):
-            started = time.perf_counter()
-            batches = epochs.batches(
-                state.epoch, state.position, training.accumulation, state.earlier_parts
-            )
-            lr = set_lr(optimizer, training, state.step + 1, total_steps)
-            update = train_step(
-                batch_loss, optimizer, batches, training, state.step + 1, workers, sizes
-            )
-            if not update.is_made:
-                skip_or_stop(update, batches, config, state, prepared, workers, sizes)
-            advance(state, batches, epochs, update, time.perf_counter() - started)
-            monitor.advance()
-            is_last = state.step == total_steps
-            if (state.step % training.log_every == 0 or is_last) and update.is_made:
-                log_point(monitor, state, update, lr)
-            validates = is_last or validation_is_due(config, state)
-            if validates and config.data.valid is not None:
-                validate(config, prepared, state, monitor, saver, workers)
-            stop_signal = int(workers.greatest(stop.signal))
-            is_end = bool(stop_signal) or state.step == until or is_last
-            if saver is not None and (validates or is_end or save_is_due(training, state)):
-                saver.save(state, is_end=is_end or is_out_of_patience(config, state))
-            if state.step == until:
-                return
-            if stop_signal and not is_finished(config, state, total_steps):
-                message = f"stopped and saved at step {state.step:,}; the same command continues"
-                logger.debug("%s", message)
-                raise Interrupted(message, 128 + stop_signal)
-        logger.info("%s", finished_line(run, config, state))
+            if not state.awaits_validation:
+                make_update(beginning, batch_loss, sizes, workers, clock, monitor)
+                stop_signal = int(workers.greatest(stop.signal))
+                is_stopped = bool(stop_signal) and not is_finished(config, state, total_steps)
+                is_end = is_stopped or limit_reached(training, state, total_steps) is not None
+                if saver is not None and (is_end or state.step == until or saver.is_due(state)):
+                    saver.save(state, is_end=is_end)
+                if state.step == until:
+                    return
+                if is_stopped:
+                    message = (
+                        f"stopped and saved at step {state.step:,}; the same command continues"
+                    )
+                    logger.debug("%s", message)
+                    raise Interrupted(message, 128 + stop_signal)
+            if state.awaits_validation:
+                is_kept = validate(config, prepared, state, monitor, workers)
+                if saver is not None:
+                    is_end = is_finished(config, state, total_steps)
+                    saver.note_validation(state, is_kept=is_kept, is_end=is_end)
+        logger.info("%s", finished_line(run, config, state, total_steps))
+
+
+class Clock:
+    """Seconds of training, those of earlier starts of the run included."""
+
+    def __init__(self, seconds_before: float) -> None:
+        self._started = time.monotonic() - seconds_before
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+
+def make_update(
+    beginning: Beginning,
+    batch_loss: nn.Module,
+    sizes: BatchSizes,
+    workers: Workers,
+    clock: Clock,
+    monitor: Monitor | Silence,
+) -> None:
+    """The next update of the run: made or skipped, counted, logged if a point is due."""
+    config, prepared, optimizer, state, total_steps = beginning
+    training, epochs = config.training, prepared.epochs
+    epoch, started = state.epoch, time.perf_counter()
+    batches = epochs.batches(epoch, state.position, training.accumulation, state.earlier_parts)
+    lr = set_lr(optimizer, training, state.step + 1, total_steps)
+    update = train_step(batch_loss, optimizer, batches, training, state.step + 1, workers, sizes)
+    if not update.is_made:
+        skip_or_stop(update, batches, config, state, prepared, workers, sizes)
+    advance(state, batches, epochs, update, time.perf_counter() - started)
+    state.seconds = workers.greatest(clock.seconds())
+    monitor.advance()
+    is_last = limit_reached(training, state, total_steps) is not None
+    if (state.step % training.log_every == 0 or is_last) and update.is_made:
+        log_point(monitor, state, update, lr, epoch)
+    if config.data.valid is not None:
+        state.awaits_validation = is_last or validation_is_due(config, state)
 
 
 def advance(
@@ -149,8 +181,13 @@ def advance(
     window.num_positions += sum(batch.num_positions for batch in batches)
 
 
-def log_point(monitor: Monitor | Silence, state: TrainingState, update: Update, lr: float) -> None:
-    """Log what happened since the last point (lr and grad_norm of this update), and begin anew."""
+def log_point(
+    monitor: Monitor | Silence, state: TrainingState, update: Update, lr: float, epoch: int
+) -> None:
+    """Log what happened since the last point, and begin anew; lr, epoch, grad_norm: of this update.
+
+    The epoch of an update is the one that its batches come from.
+    """
     window, state.window = state.window, Window()
     scalars = {
         "loss": window.loss / window.num_tokens,
@@ -158,7 +195,7 @@ def log_point(monitor: Monitor | Silence, state: TrainingState, update: Update, 
         "grad_norm": update.grad_norm,
         "tokens_per_second": window.num_tokens / window.seconds,
         "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
-        "epoch": state.epoch,
+        "epoch": epoch,
         "skipped": window.skipped,
     }
     monitor.training_point(state.step, scalars)
@@ -169,29 +206,57 @@ def validate(
     prepared: Prepared,
     state: TrainingState,
     monitor: Monitor | Silence,
-    saver: Saver | None,
     workers: Workers,
-) -> None:
-    """Score, and keep the model if it is the best so far; the first worker tells the others."""
-    validation, held_out, score = config.validation, prepared.valid, math.nan
+) -> bool:
+    """Score; whether the model is one of those to keep. The first worker tells the others."""
+    validation, held_out, score, loss = config.validation, prepared.valid, math.nan, math.nan
     if held_out is not None:
-        translator = Translator(prepared.model, prepared.tokenizers, config)
         with workers.all_threads():
-            scores = evaluate(translator, held_out, decode=validation.decode)
-        score = scores.metrics()[validation.metric]
-    score = workers.of_the_first(score)
-    is_kept = note_score(state, score, config)
-    if held_out is not None and saver is not None:
+            scores = scores_of(prepared, config, held_out, state.step)
+        score, loss = scores.metrics()[validation.metric], scores.loss
+    score, loss = workers.of_the_first((score, loss))
+    is_kept = note_score(state, score, loss, config)
+    state.awaits_validation = False
+    if held_out is not None:
         monitor.validation_point(state.step, scores, state.best_step == state.step)
         if scores.hypotheses and validation.samples:
             monitor.samples(state.step, held_out, scores, validation.samples)
-        if is_kept:
-            saver.keep_best(state)
+    return is_kept
+
+
+def scores_of(prepared: Prepared, config: Config, held_out: HeldOut, step: int) -> Scores:
+    """Of the model of this step. Raises UserError if memory does not suffice."""
+    translator = Translator(
+        prepared.model, prepared.tokenizers, config, statistics=prepared.statistics
+    )
+    try:
+        return evaluate(translator, held_out, decode=config.validation.decode)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        facts = held_out.store.facts
+        raise UserError(
+            f"step {step:,}: out of memory in the validation, whose longest lines have "
+            f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
+            "decoding.tokens_per_batch, which may change in a run; the last checkpoint stands, and "
+            "the same command continues"
+        ) from None
 
 
 def is_finished(config: Config, state: TrainingState, total_steps: int) -> bool:
-    """All updates are made, or patience with validations that bring nothing is at its end."""
-    return state.step >= total_steps or is_out_of_patience(config, state)
+    """Whether nothing is left to do: neither an update nor the validation of the last one."""
+    if state.awaits_validation:
+        return False
+    limit = limit_reached(config.training, state, total_steps)
+    return limit is not None or is_out_of_patience(config, state)
+
+
+def limit_reached(config: TrainingConfig, state: TrainingState, total_steps: int) -> str | None:
+    """The option by which this update is the last, if it is."""
+    if state.step >= total_steps:
+        return limit_of_updates(config, total_steps)
+    is_over = config.max_hours is not None and state.seconds / 3_600 >= config.max_hours
+    return "max_hours" if is_over else None
 
 
 def is_out_of_patience(config: Config, state: TrainingState) -> bool:
@@ -207,23 +272,13 @@ def validation_is_due(config: Config, state: TrainingState) -> bool:
     return state.position == 0 and (state.epoch - 1) % validation.every == 0
 
 
-def save_is_due(config: TrainingConfig, state: TrainingState) -> bool:
-    return config.save_every is not None and state.step % config.save_every == 0
-
-
-def finished_line(run: RunFolder, config: Config, state: TrainingState) -> str:
+def finished_line(run: RunFolder, config: Config, state: TrainingState, total_steps: int) -> str:
     """Why the run is at its end, and where its model is."""
-    why = (
-        "no better score within validation.patience"
-        if is_out_of_patience(config, state)
-        else "all updates made"
-    )
-    which = (
-        "the last"
-        if state.best_score is None
-        else (
-            f"the best, of step {state.best_step:,}, "
-            f"with validation {config.validation.metric} {state.best_score:.3f}"
-        )
-    )
+    limit = limit_reached(config.training, state, total_steps)
+    why = f"training.{limit} reached" if limit else "no better score within validation.patience"
+    which, metric = "the last", config.validation.metric
+    if state.best_models:
+        best = state.best_models[0]
+        which = f"the best, of step {best.step:,}, with validation {metric} {best.score:.3f}"
+        which += "" if metric == "loss" else f" and loss {best.loss:.3f}"
     return f"finished after {state.step:,} updates ({why}): {run.model} is {which}"

@@ -94,23 +94,30 @@ class _SequenceLoss(torch.autograd.Function):
         w_VD = projection_VD.to(dtype)
         dx_PD = torch.empty_like(x_PD)
         dw_VD = torch.zeros_like(projection_VD)
-        loss = x_ND.new_zeros((), dtype=torch.float32)
+        logit_y_N, p_y_N = torch.empty(2, len(y_N), dtype=torch.float32, device=x_ND.device)
         size = max(_CHUNK_ELEMENTS // vocabulary // _CHUNK_STEP, 1) * _CHUNK_STEP
         with torch.autocast(x_ND.device.type, enabled=False):
             for start in range(0, length, size):
                 x_CD = x_PD[start : start + size]
                 y_C1 = y_N[start : start + size, None]
                 logits_CV = x_CD @ w_VD.T
-                loss += smoothing * logits_CV[: len(y_C1)].gather(1, y_C1).float().sum()
+                logit_y_N[start : start + size] = logits_CV[: len(y_C1)].gather(1, y_C1)[:, 0]
                 p_CV = torch.softmax(logits_CV, dim=-1, out=logits_CV)
                 p_CV[len(y_C1) :] = 0
-                p_y_C1 = p_CV[: len(y_C1)].gather(1, y_C1).float()
-                loss -= p_y_C1.clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+                p_y_N[start : start + size] = p_CV[: len(y_C1)].gather(1, y_C1)[:, 0]
                 torch.mm(p_CV, w_VD, out=dx_PD[start : start + size])
                 dw_VD += p_CV.T @ x_CD
+            log_p_y_N = p_y_N.log()
+            # A probability too small for its type has a logarithm all the same. It is seldom asked
+            # for: only where training diverges.
+            lost_N = p_y_N < torch.finfo(torch.float32).tiny
+            for lost_C in lost_N.nonzero()[:, 0].split(size):
+                log_p_CV = (x_PD[lost_C] @ w_VD.T).float().log_softmax(dim=-1)
+                log_p_y_N[lost_C] = log_p_CV.gather(1, y_N[lost_C, None])[:, 0]
             x_ND = x_ND.float()
             sum_x_D, sum_w_D = x_ND.sum(0), projection_VD.sum(0)
             uniform = smoothing / vocabulary
+            loss: Tensor = (smoothing * logit_y_N - log_p_y_N).sum()
             loss -= uniform * (sum_x_D @ sum_w_D)
             dx_ND = dx_PD[: len(y_N)].float()
             dx_ND -= uniform * sum_w_D

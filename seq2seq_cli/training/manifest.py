@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
 _CONTINUATIONS = 100  # the last ones are kept, the others counted
 _LONGEST = 500  # characters of a recorded value
+_SECONDS_FOR_GIT = 5.0  # it looks at two or three small files
 
 
 def write_manifest(
@@ -117,7 +118,7 @@ def _circumstances(config: Config, device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "seq2seq_cli": __version__,
         "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
-        "git": _git_state(),
+        "git": _git_commit(),
     }
 
 
@@ -131,17 +132,23 @@ def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:
     return {path.name: hash_of_files([path]) for path in paths}
 
 
-def _git_state() -> str | None:
-    """The commit of the working directory, `-dirty` if it has changes; None outside of git."""
+def _git_commit() -> str | None:
+    """The commit of the working directory; None outside of git.
+
+    Whether there are changes beside it is not asked: to know that, git runs what the repository's
+    own configuration names, and reads every file.
+    """
     try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        done = subprocess.run(
+            ["git", "rev-parse", "--verify", "HEAD"],
             capture_output=True,
             text=True,
             check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+            timeout=_SECONDS_FOR_GIT,
+        )
+    except (OSError, subprocess.SubprocessError):
         return None
+    return done.stdout.strip()
 
 
 def _now() -> str:

@@ -11,8 +11,11 @@ from typing import Self
 
 from tqdm import tqdm
 
+from seq2seq_cli.config import Config
+from seq2seq_cli.config_file import config_yaml, flatten, yaml_text
 from seq2seq_cli.evaluation import HeldOut, Scores
 from seq2seq_cli.run_folder import RunFolder, write_bytes
+from seq2seq_cli.training.checkpoint import TrainingState
 from seq2seq_cli.training.logs import EventFile, GrowingFile
 
 logger = logging.getLogger(__name__)
@@ -25,12 +28,15 @@ class Monitor:
     there twice.
     """
 
-    def __init__(self, run: RunFolder, step: int, total_steps: int) -> None:
-        _forget_after(run, step)
+    def __init__(self, run: RunFolder, state: TrainingState, total_steps: int) -> None:
+        step = state.step
+        at_step = _forget_after(run, state)
         self._log = _LogHandler(GrowingFile(run.log))
         logging.getLogger("seq2seq_cli").addHandler(self._log)
         self._metrics = GrowingFile(run.metrics)
-        self._tensorboard = EventFile(run.path, step)
+        self._tensorboard = EventFile(run.path, step if state.awaits_validation else step + 1)
+        if state.awaits_validation and at_step:
+            self._tensorboard.scalars(step, at_step)
         self._total = total_steps
         self._first_step = step
         self._started = time.monotonic()
@@ -62,9 +68,16 @@ class Monitor:
         self._metrics.sync()
         self._tensorboard.sync()
 
-    def config(self, yaml_text: str) -> None:
-        """Show the resolved config in TensorBoard."""
-        self._tensorboard.text(0, "config", _as_code(yaml_text))
+    def config(self, config: Config) -> None:
+        """Show the resolved config in TensorBoard, and let it compare runs by their options."""
+        self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
+        self._tensorboard.options(
+            {
+                name: float(value) if type(value) in (int, float) else yaml_text(value)
+                for name, value in flatten(config).items()
+                if value is not None
+            }
+        )
 
     def advance(self) -> None:
         """One update is done."""
@@ -84,6 +97,9 @@ class Monitor:
 
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
         self._record(step, {f"valid/{name}": value for name, value in scores.metrics().items()})
+        if is_best:  # the tab HParams shows the last value of each name
+            best = {f"best/{name}": value for name, value in scores.metrics().items()}
+            self._tensorboard.scalars(step, best)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
@@ -126,7 +142,7 @@ class Silence:
 
     def sync(self) -> None: ...
 
-    def config(self, yaml_text: str) -> None: ...
+    def config(self, config: Config) -> None: ...
 
     def advance(self) -> None: ...
 
@@ -137,19 +153,31 @@ class Silence:
     def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
 
 
-def _forget_after(run: RunFolder, step: int) -> None:
-    """Drop the points after a step, and what a crash left half-written."""
+def _forget_after(run: RunFolder, state: TrainingState) -> dict[str, float]:
+    """Drop the points after the run's step, and what a crash left half-written.
+
+    A validation that is still to come is such a point too. Returns what stays of the step itself.
+    """
+    kept: list[bytes] = []
+    at_step: dict[str, float] = {}
+    for line in run.metrics_lines():
+        step, values = _point(line)
+        is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
+        if 0 <= step < state.step or (step == state.step and not is_repeated):
+            kept.append(line)
+            at_step = values if step == state.step else at_step
     if run.metrics.exists():
-        kept = b"".join(line for line in run.metrics_lines() if 0 <= _step_of(line) <= step)
-        write_bytes(run.metrics, kept)
+        write_bytes(run.metrics, b"".join(kept))
+    return at_step
 
 
-def _step_of(line: bytes) -> int:
-    """The step of a line of metrics.jsonl; -1 for a line that is none."""
+def _point(line: bytes) -> tuple[int, dict[str, float]]:
+    """Step and numbers of a line of metrics.jsonl; step -1 for a line that is none."""
     try:
-        return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return -1
+        point = json.loads(line) if line.endswith(b"\n") else {}
+        return int(point.pop("step")), point
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return -1, {}
 
 
 def _cell(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from seq2seq_cli.config import TrainingConfig
+from seq2seq_cli.config import DEFAULT_WARMUP, TrainingConfig
 from seq2seq_cli.option_types import OptimizerName, Schedule
 
 OPTIMIZERS: dict[OptimizerName, type[torch.optim.Adam]] = {
@@ -35,7 +35,7 @@ def set_lr(
     optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, total_steps: int
 ) -> float:
     """Set and return the learning rate of the 1-based step."""
-    share = SCHEDULES[config.schedule](step, config.warmup_steps, total_steps)
+    share = SCHEDULES[config.schedule](step, config.warmup_updates, total_steps)
     lr = config.lr * share
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -48,13 +48,19 @@ def warmup(step: int, warmup_steps: int) -> float:
 
 
 def inverse_sqrt(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Share of the peak rate at a 1-based step (Vaswani et al. 2017, eq. 3, peak scaled to 1)."""
-    return warmup(step, warmup_steps) * min(1.0, math.sqrt(max(warmup_steps, 1) / step))
+    """Share of the peak rate at a 1-based step (Vaswani et al. 2017, eq. 3, peak scaled to 1).
+
+    Without warm-up, where that equation has no peak, it falls from the first step on as it does
+    after `DEFAULT_WARMUP` updates of warm-up.
+    """
+    if warmup_steps == 0:
+        return math.sqrt(DEFAULT_WARMUP / (DEFAULT_WARMUP + step - 1))
+    return warmup(step, warmup_steps) * min(1.0, math.sqrt(warmup_steps / step))
 
 
 def linear(step: int, warmup_steps: int, total_steps: int) -> float:
     """Straight from 1 at the end of warm-up to 0 after the last step."""
-    return warmup(step, warmup_steps) * min(1.0, 1.0 - _progress(step, warmup_steps, total_steps))
+    return warmup(step, warmup_steps) * (1.0 - _progress(step, warmup_steps, total_steps))
 
 
 def cosine(step: int, warmup_steps: int, total_steps: int) -> float:
@@ -69,7 +75,9 @@ def constant(step: int, warmup_steps: int, total_steps: int) -> float:
 
 def _progress(step: int, warmup_steps: int, total_steps: int) -> float:
     """0 until warm-up ends, 1 one step after the last, so that the last step still learns."""
-    return max(0.0, (step - warmup_steps) / (total_steps + 1 - warmup_steps))
+    if step <= warmup_steps:
+        return 0.0
+    return min(1.0, (step - warmup_steps) / max(1, total_steps + 1 - warmup_steps))
 
 
 SCHEDULES: dict[Schedule, Callable[[int, int, int], float]] = {

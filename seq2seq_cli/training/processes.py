@@ -25,6 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import num_cores
 from seq2seq_cli.training.workers import Workers, check_gpus, choose_workers
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def work_together(work: Work[Result], config: Config) -> Result:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _work_under_torchrun(work, config)
-    count = choose_workers(config)
+    count = choose_workers(config, num_cores())
     if count == 1:
         return work(Workers())
     return _work_locally(work, count)

@@ -31,7 +31,7 @@ class Rehearsal:
     """A run that has begun, in one of its workers; its updates are timed."""
 
     def __init__(self, beginning: Beginning, workers: Workers) -> None:
-        self.config, self.prepared, self._optimizer, _ = beginning
+        self.config, self.prepared, self._optimizer, _, self.total_steps = beginning
         self.workers = workers
         training = self.config.training
         self._batch_loss = BatchLoss(
@@ -68,7 +68,7 @@ class Rehearsal:
         self._train_on([batch], 1)
 
     def _train_on(self, batches: Sequence[Batch], step: int) -> None:
-        training, total_steps = self.config.training, self.prepared.total_steps
+        training, total_steps = self.config.training, self.total_steps
         set_lr(self._optimizer, training, min(step, total_steps), total_steps)
         update = train_step(
             self._batch_loss, self._optimizer, batches, training, step, self.workers, self._sizes

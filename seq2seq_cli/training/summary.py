@@ -12,27 +12,33 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.parallel import Audit
-from seq2seq_cli.training.preparation import Prepared
+from seq2seq_cli.training.preparation import Prepared, limit_of_updates
 
 
-def summarize(config: Config, prepared: Prepared, num_workers: int) -> str:
-    """One aligned line for each thing worth knowing before training time is spent."""
+def summarize(config: Config, prepared: Prepared, total_steps: int, num_workers: int) -> str:
+    """One aligned line for each thing worth knowing before training time is spent.
+
+    `total_steps`: updates of the whole run.
+    """
     rows = [("training text", _training_text(config, prepared))]
     if prepared.valid is not None and prepared.valid_audit is not None:
         rows.append(("validation text", _held_out_text(prepared.valid, prepared.valid_audit)))
+        rows.append(("validation", _validation(config)))
     rows += [
         ("tokens", _tokens(prepared)),
         ("vocabulary", _vocabulary(config, prepared)),
         ("model", _model(config)),
         ("parameters", _parameters(prepared.model)),
-        ("training", _training(config, prepared)),
+        ("training", _training(config, prepared, total_steps)),
         ("device", _device(prepared, num_workers)),
         ("cache", _cache(prepared)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
 
-def numbers(config: Config, prepared: Prepared, num_workers: int) -> dict[str, Any]:
+def numbers(
+    config: Config, prepared: Prepared, total_steps: int, num_workers: int
+) -> dict[str, Any]:
     """What `summarize` says, to be read by programs. Lengths and tokens count EOS."""
     audit, valid_audit = prepared.train_audit, prepared.valid_audit
     assert audit is not None, "only the worker that read the text sums it up"
@@ -41,6 +47,7 @@ def numbers(config: Config, prepared: Prepared, num_workers: int) -> dict[str, A
     if prepared.valid is not None and valid_audit is not None:
         valid = {
             **asdict(prepared.valid.store.facts),
+            "too_long": prepared.valid.num_too_long,
             "unreadable": valid_audit.bad,
             "empty": valid_audit.empty,
             "sources_in_training_text": valid_audit.overlap,
@@ -54,10 +61,13 @@ def numbers(config: Config, prepared: Prepared, num_workers: int) -> dict[str, A
             "src": len(prepared.tokenizers.src),
             "tgt": len(prepared.tokenizers.tgt),
         },
+        "validation": None if valid is None else {"metric": config.validation.metric},
         "model": config.model.model_dump(),
         "parameters": {**parameters, "total": sum(parameters.values())},
         "training": {
-            "updates": prepared.total_steps,
+            "updates": total_steps,
+            "limited_by": limit_of_updates(config.training, total_steps),
+            "warmup_updates": config.training.warmup_updates,
             "updates_per_epoch": prepared.updates_per_epoch,
             "batches_per_epoch": len(prepared.epochs),
             "padding": prepared.epochs.padding(),
@@ -88,6 +98,7 @@ def _held_out_text(valid: HeldOut, audit: Audit) -> str:
     text = f"{len(valid.pairs):,} pairs"
     text += f", {audit.bad:,} unreadable left out" if audit.bad else ""
     text += f", {audit.empty:,} with an empty side" if audit.empty else ""
+    text += f", {valid.num_too_long:,} too long for the loss" if valid.num_too_long else ""
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
     if audit.overlap:
@@ -126,13 +137,25 @@ def _parameters(model: Transformer) -> str:
     return f"{sum(counts.values()):,} ({parts}{tied})"
 
 
-def _training(config: Config, prepared: Prepared) -> str:
+def _validation(config: Config) -> str:
+    validation = config.validation
+    count, unit = validation.every, validation.unit
+    every = f"{count:,} {unit}" if count > 1 else unit.removesuffix("s")
+    text = f"every {every}; best model by {validation.metric}"
+    if validation.patience:
+        text += f"; early stopping after {validation.patience:,} without a better one"
+    return text
+
+
+def _training(config: Config, prepared: Prepared, total_steps: int) -> str:
     training, epochs = config.training, prepared.epochs
-    passes = prepared.total_steps / prepared.updates_per_epoch
+    passes = total_steps / prepared.updates_per_epoch
+    hours = f" or {training.max_hours:g} hours" if training.max_hours else ""
     return (
-        f"{prepared.total_steps:,} updates, {passes:.1f} epochs of {len(epochs):,} batches "
-        f"({epochs.padding():.1%} padding); {training.optimizer}, lr {training.lr:g}, "
-        f"{training.schedule} after {training.warmup_steps:,} updates of warm-up"
+        f"{total_steps:,} updates ({limit_of_updates(training, total_steps)}){hours}, {passes:.1f} "
+        f"epochs of {len(epochs):,} batches ({epochs.padding():.1%} padding); "
+        f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
+        f"{training.warmup_updates:,} updates of warm-up"
     )
 
 

@@ -45,17 +45,17 @@ class Verdict:
 def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     """Train `steps` updates in one go and with interruptions, and compare all that is left.
 
-    Raises UserError when `training.max_steps` is less than that.
+    Raises UserError when the run has fewer updates, or fewer than interruptions are asked for.
     """
-    if steps > config.training.max_steps or interruptions >= steps:
-        raise UserError(
-            f"--steps {steps} must be at most training.max_steps ({config.training.max_steps}) "
-            f"and more than --interruptions {interruptions}"
-        )
+    if interruptions >= steps:
+        raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
     stops = [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
     with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, broken = Path(folder) / "whole", Path(folder) / "broken"
         _train_in_new_process(config, whole, steps)
+        last = max(RunFolder(whole).all_checkpoints())
+        if last < steps:
+            raise UserError(f"--steps {steps}: the run of this config ends after {last} updates")
         config = load_config(RunFolder(whole).config)  # with the numbers that `auto` became
         for stop in [*stops, steps]:
             _train_in_new_process(config, broken, stop)

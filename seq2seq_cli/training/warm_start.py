@@ -7,15 +7,42 @@ import torch
 from torch import nn
 
 from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import flatten, yaml_text
+from seq2seq_cli.config_file import flatten, load_config, yaml_text
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.text_config import TokenizerConfig
 from seq2seq_cli.training.preparation import Prepared
 
 logger = logging.getLogger(__name__)
 
 _MAY_DIFFER = ("dropout", "attention_dropout", "activation_dropout", "tie_embeddings")
+
+
+def with_vocabulary_of(source: Path, config: Config) -> Config:
+    """The config with the vocabulary of the run folder `source`, unless it asks for another.
+
+    It does by an option of its section `tokenizer` that is not that run's, or by any `reuse`.
+    Raises UserError when there is no run.
+    """
+    run = RunFolder(source)
+    run.must_hold_a_run()
+    theirs = load_config(run.config).tokenizer.model_copy(update={"reuse": source})
+    if other := asks_for_another(config.tokenizer, theirs):
+        logger.info(f"--from {source}: not with its vocabulary, as the config has {other}")
+        return config
+    logger.info(f"--from {source}: with its vocabulary; tokenizer.reuse: null learns another")
+    return config.model_copy(update={"tokenizer": theirs})
+
+
+def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | None:
+    """The first option that is given, and not as it is known: `tokenizer.kind: char`."""
+    for name in type(asked).model_fields:
+        value = getattr(asked, name)
+        if name in asked.model_fields_set and value != getattr(known, name):
+            return f"tokenizer.{name}: {yaml_text(value)}"
+    return None
 
 
 def start_from(source: Path, config: Config, prepared: Prepared) -> None:

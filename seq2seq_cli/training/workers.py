@@ -11,10 +11,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed
 
-from seq2seq_cli.config import MOST_TOKENS, Config
+from seq2seq_cli.config import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import num_cores
 from seq2seq_cli.model.device import choose_device, use_threads
 
 Value = TypeVar("Value")
@@ -85,8 +84,8 @@ class Workers:
         return float(numbers)
 
 
-def choose_workers(config: Config) -> int:
-    """Processes to start on this machine; `auto`: one for each CPU core where that is no slower.
+def choose_workers(config: Config, cores: int) -> int:
+    """Processes to start on this machine; `auto`: one for each core where that is no slower.
 
     Threads meet in every operation, processes once in an update: beside another busy program
     processes keep two thirds of their speed, threads a third. But each needs tokens enough to
@@ -98,10 +97,10 @@ def choose_workers(config: Config) -> int:
     if asked == "auto":
         if not is_cpu or _num_weights(config) > _EXCHANGEABLE:
             return 1
-        tokens = config.training.tokens_per_batch
-        tokens = MOST_TOKENS if tokens == "auto" else tokens
         text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
-        return max(1, min(num_cores(), tokens // _TOKENS_EACH, text // _TOKENS_EACH))
+        budget = config.training.tokens_per_batch
+        tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
+        return max(1, min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH))
     check_gpus(config, asked)
     return asked
 

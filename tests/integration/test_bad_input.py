@@ -371,13 +371,13 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
     assert "checkpoint was written by another version of this program" in result.stderr
 
 
-def test_memory_that_falls_short_in_a_validation_is_said(numbers, seq2seq, tmp_path, monkeypatch):
+def test_memory_that_falls_short_of_the_model_is_said(numbers, seq2seq, tmp_path, monkeypatch):
     from seq2seq_cli.training import loop
 
-    def evaluate(*arguments: object, **options: object) -> None:
+    def build(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loop, "evaluate", evaluate)
+    monkeypatch.setattr(loop, "BatchLoss", build)
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
     assert result.exit_code == 2

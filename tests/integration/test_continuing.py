@@ -17,7 +17,9 @@ from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import Epochs
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training import logs, loop, saving
+from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.training.difference import differing_results
+from seq2seq_cli.training.saving import Allowance
 
 STEPS = 24
 
@@ -53,6 +55,86 @@ def begun(config: Path, run: Path, steps: int) -> Path:
 
 def must_be_equal(run: Path, whole: Path) -> None:
     assert differing_results(run, whole) == []
+
+
+def points_in_tensorboard(run: Path, name: str) -> list[int]:
+    """Their steps."""
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
+    return [event.step for event in events.Scalars(name)]
+
+
+def must_show_every_point_once(run: Path) -> None:
+    assert points_in_tensorboard(run, "train/loss") == list(range(3, STEPS + 1, 3))
+    assert points_in_tensorboard(run, "valid/loss") == [8, 16, 24]
+
+
+@pytest.mark.parametrize("stop_at", [16, STEPS])
+def test_a_validation_that_a_stop_prevented_is_made_first(
+    config, whole, seq2seq, tmp_path, stop_at
+):
+    """Its model is in a checkpoint already, which says so."""
+    run = begun(config, tmp_path / "run", stop_at)
+    assert read_state(last_checkpoint(run)).awaits_validation
+    assert points_in_tensorboard(run, "valid/loss") == list(range(8, stop_at, 8))
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    must_be_equal(run, whole)
+    must_show_every_point_once(run)
+
+
+def test_a_validation_that_a_crash_made_void_is_made_again(config, whole, seq2seq, tmp_path):
+    """It is logged and its model is kept, but the checkpoint does not tell of it yet."""
+    run = begun(config, tmp_path / "run", 16)
+    checkpoint = shutil.copytree(last_checkpoint(run), tmp_path / "checkpoint")
+    begun(config, run, 18)
+    assert points_in_tensorboard(run, "valid/loss") == [8, 16]
+    for folder in (run / "checkpoints").iterdir():
+        shutil.rmtree(folder)
+    shutil.copytree(checkpoint, run / "checkpoints/step-00000016")
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    must_be_equal(run, whole)
+    must_show_every_point_once(run)
+
+
+def test_without_validation_text_no_epoch_leaves_a_checkpoint(config, seq2seq, tmp_path):
+    """Of a text of one batch each epoch would, which is every update."""
+    run = tmp_path / "run"
+    given = ("--set", "data.valid=null", *option("tokens_per_batch", 100_000))
+    given = (*given, *option("save_every", 10), *option("keep_last", 100))
+    given = (*given, "--set", "validation.unit=epochs", "--set", "validation.every=1")
+    assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 0
+    state = read_state(last_checkpoint(run))
+    assert (state.epoch, state.step) == (STEPS + 1, STEPS)
+    assert list(RunFolder(run).all_checkpoints()) == [24, 20, 10, 0]
+    last = load_file(last_checkpoint(run) / "weights.safetensors")
+    assert all(t.equal(last[n]) for n, t in load_file(run / "model.safetensors").items())
+
+
+def test_checkpoints_that_are_wanted_for_good_are_written_whenever_they_are_due(
+    config, seq2seq, tmp_path
+):
+    """Also between those of `save_every` and of validations."""
+    run = tmp_path / "run"
+    given = (*option("save_every", "null"), *option("keep_every", 5), *option("keep_last", 1))
+    assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 0
+    assert list(RunFolder(run).all_checkpoints()) == [24, 20, 15, 10, 5]
+
+
+@pytest.mark.parametrize("update", [0.01, 0.04, 1.0, 10.0])
+def test_saving_before_validations_takes_at_most_a_tenth_of_the_time(update):
+    """Every update is validated: a checkpoint takes 0.2 s, and 0.07 s what it tells afterwards."""
+    now, saving, num_updates, num_saved = [0.0], 0.0, 0, 0
+    allowance = Allowance(lambda: now[0])
+    while now[0] < 1_000:
+        now[0] += update
+        num_updates += 1
+        if allowance.suffices:
+            num_saved += 1
+            for seconds in (0.2, 0.07):
+                with allowance.spent():
+                    now[0] += seconds
+                saving += seconds
+    assert saving - 0.27 <= 0.1 * now[0]
+    assert num_saved == num_updates if update > 2.7 else saving > 0.07 * now[0]
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
@@ -91,7 +173,7 @@ def test_checkpoints_and_models_are_kept_as_asked(config, seq2seq, tmp_path):
     run = tmp_path / "run"
     kept = (*option("keep_last", 3), *option("keep_every", 8), "--set", "validation.keep_best=2")
     assert seq2seq("train", config, "--run-dir", run, *kept).exit_code == 0
-    assert list(RunFolder(run).all_checkpoints()) == [24, 20, 16, 8, 0]
+    assert list(RunFolder(run).all_checkpoints()) == [24, 20, 16, 8]
     assert list(RunFolder(run).all_best_models()) == [24, 16]
     best = load_file(run / "model.safetensors")
     assert all(best[n].equal(t) for n, t in load_file(RunFolder(run).best_model(24)).items())
@@ -99,7 +181,7 @@ def test_checkpoints_and_models_are_kept_as_asked(config, seq2seq, tmp_path):
         assert seq2seq("translate", run, "--model", which, "1 2").exit_code == 0
     result = seq2seq("translate", run, "--model", "9", "1 2")
     assert result.exit_code == 2
-    assert "valid: best, last, or a step that was kept: 0, 8, 16, 20, 24" in result.stderr
+    assert "valid: best, last, or a step that was kept: 8, 16, 20, 24" in result.stderr
 
 
 def test_what_changed_must_be_allowed_and_some_things_cannot(config, seq2seq, tmp_path):
@@ -180,7 +262,7 @@ def test_fewer_updates_than_those_of_warm_up_leave_the_run_as_it_is(config, seq2
     run = begun(long, tmp_path / "run", 4)
     result = seq2seq("train", long, "--run-dir", run, *option("max_steps", 8))
     assert result.exit_code == 2
-    assert "training.warmup_steps: 20 in the run, 8 now" in result.stderr
+    assert "training.max_steps 8 ends the run after 8 updates, before the peak" in result.stderr
     assert seq2seq("train", long, "--run-dir", run, *option("max_steps", 21)).exit_code == 0
 
 
@@ -227,10 +309,12 @@ def test_a_run_can_start_from_another_ones_model(config, whole, seq2seq, tmp_pat
     pairs = [(f"{a} 11", f"{b} eleven") for a, b in number_pairs(400, seed=3)]
     settings = yaml.safe_load(config.read_text())
     settings["data"] = {"train": write_pairs(tmp_path, "train", pairs)}
+    settings["tokenizer"]["reuse"] = None
     settings["training"] |= {"max_steps": 5, "warmup_steps": 0, "freeze": ["encoder"]}
     config, run = write_config(tmp_path, settings), tmp_path / "run"
-    result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_every", 1))
+    result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_last", 9))
     assert result.exit_code == 0, result.stderr
+    assert "not with its vocabulary, as the config has tokenizer.reuse: null" in result.stderr
     assert "source vocabulary: 14 of 15 tokens are those of" in result.stderr
     assert "1 are new and begin at random" in result.stderr
     theirs = load_file(whole / "model.safetensors")
@@ -256,6 +340,67 @@ def _pieces(run: Path) -> list[str]:
     from seq2seq_cli.text.tokenizer import Tokenizer
 
     return Tokenizer.load(run / "src.model").pieces()
+
+
+def test_its_vocabulary_comes_with_it_unless_another_is_asked_for(config, whole, seq2seq, tmp_path):
+    """Also if the run goes on, with and without --from, and by configs that leave it out."""
+    settings = yaml.safe_load(config.read_text())
+    settings["data"]["train"] = write_pairs(tmp_path, "train", number_pairs(300, seed=3))
+    settings["tokenizer"] = {"shared": False}
+    settings["training"]["max_steps"] = 8
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    train = ("train", config, "--run-dir", run)
+    result = seq2seq(*train, "--from", whole)
+    assert result.exit_code == 0, result.stderr
+    assert f"--from {whole}: with its vocabulary" in result.stderr
+    assert "learning the vocabulary" not in result.stderr
+    for name in ("src.model", "tgt.model"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+    saved = yaml.safe_load((run / "config.yaml").read_text())["tokenizer"]
+    assert (saved["kind"], saved["reuse"]) == ("word", str(whole))
+    assert seq2seq(*train, *option("max_steps", 9), "--from", whole).exit_code == 0
+    assert seq2seq(*train, *option("max_steps", 10)).exit_code == 0
+    result = seq2seq(*train, *option("max_steps", 11), "--set", "tokenizer.reuse=null")
+    assert result.exit_code == 2
+    assert "tokenizer.reuse: " in result.stderr
+    other = ("--run-dir", tmp_path / "other", "--set", "tokenizer.kind=char", "--from", whole)
+    result = seq2seq("train", config, *other)
+    assert "not with its vocabulary, as the config has tokenizer.kind: char" in result.stderr
+    assert "learning the vocabulary (char)" in result.stderr
+
+
+def test_a_start_that_is_no_run_is_said_before_the_text_is_read(config, seq2seq, tmp_path):
+    result = seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", tmp_path / "no")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [f"error: there is no run folder {tmp_path / 'no'}"]
+
+
+def test_the_same_text_elsewhere_is_no_change(config, whole, seq2seq, tmp_path, monkeypatch):
+    """By other names, and relative to another folder."""
+    settings = yaml.safe_load(config.read_text())
+    for name in ("train", "valid"):
+        for side in ("src", "tgt"):
+            moved = tmp_path / f"{name}.v2.{side}"
+            shutil.copy(settings["data"][name][side], moved)
+            settings["data"][name][side] = moved.name
+    run = begun(config, tmp_path / "run", 13)
+    elsewhere = write_config(tmp_path, settings)
+    monkeypatch.chdir(tmp_path)
+    result = seq2seq("train", elsewhere.name, "--run-dir", "run")
+    assert result.exit_code == 0, result.stderr
+    assert "a new epoch" not in result.stderr
+    must_be_equal(run, whole)
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["data"]["train"] == {
+        "src": "train.v2.src",
+        "tgt": "train.v2.tgt",
+        "pairs": None,
+    }
+    with Path("train.v2.src").open("a") as file:
+        file.write("1\n")
+    with Path("train.v2.tgt").open("a") as file:
+        file.write("one\n")
+    longer = ("train", elsewhere.name, "--run-dir", "run", *option("max_steps", 30))
+    assert "the text of data.train changed" in seq2seq(*longer).stderr
 
 
 def test_another_shape_is_no_start(config, whole, seq2seq, tmp_path):
@@ -308,7 +453,7 @@ def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, mo
     run = tmp_path / "run"
     result = seq2seq("train", config, "--run-dir", run)
     assert result.exit_code == 0
-    assert "cannot write the best model yet" in result.stderr
+    assert "cannot write the checkpoint of step 8" in result.stderr
     assert "the last checkpoint is that of step 4" in result.stderr
     must_be_equal(run, whole)
     events = EventAccumulator(str(run)).Reload()

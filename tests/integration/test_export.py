@@ -1,11 +1,25 @@
 """A run for other programs: they translate as the run does, with nothing of ours."""
 
+import functools
+import itertools
+import json
+import shutil
 import subprocess
 import sys
+import tempfile
+import unicodedata
 from pathlib import Path
 
 import pytest
+from faults.hostile_lines import ATOMS
+from hypothesis import given
+from hypothesis import strategies as st
 from number_task import numbers_config, write_config
+
+from seq2seq_cli.export.export import UNTAME_LINES
+from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
+from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
+from seq2seq_cli.text_config import TokenizerConfig
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -52,10 +66,12 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
-    """Trained until it knows its task."""
+    """Trained until it knows its task, with options for its search."""
     folder = tmp_path_factory.mktemp("shared")
-    config = numbers_config(folder)
-    config["tokenizer"]["shared"] = True
+    config = numbers_config(folder, max_steps=720)
+    config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
+    config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
+    config["decoding"] |= {"no_repeat_ngram": 4, "banned": ["xyz"]}
     result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run")
     assert result.exit_code == 0, result.stderr
     return folder / "run"
@@ -75,16 +91,69 @@ def test_an_exported_run_translates_the_same(run, file_format, seq2seq, tmp_path
     assert "not an empty folder" in again.stderr
 
 
+LINES = [
+    "1 2",
+    "3\t4\u00a05  6",
+    "",
+    " \t",
+    "7 <s> 8",
+    "9 </s> 0",
+    "<unk> 3",
+    "<0x31> ▁",
+    "1 2 3 4 5 6",
+]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file_format", ["ctranslate2", "huggingface"])
-def test_the_readmes_lines_translate(trained_shared, file_format, seq2seq, tmp_path, capsys):
+def test_the_readmes_lines_translate_as_the_run_does(
+    trained_shared, file_format, seq2seq, tmp_path
+):
+    """White space, tags and empty lines too, with the run's beam and lengths."""
     folder = tmp_path / file_format
     assert seq2seq("export", trained_shared, "--format", file_format, "-o", folder).exit_code == 0
-    code = (folder / "README.md").read_text().split("```")[1].removeprefix("python\n")
+    readme = (folder / "README.md").read_text()
+    assert "Not taken along from the run: `decoding.banned`." in readme
+    code = readme.split("```")[1].removeprefix("python\n")
+    assert 'print(translate("a sentence"))' in code
     script = tmp_path / "readme.py"
-    script.write_text(code.replace("a sentence", "1 2"))
+    script.write_text(code.replace('translate("a sentence")', f"*map(translate, {LINES}), sep='|'"))
     done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True)
-    assert done.stdout == "one two\n", done.stderr
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
+    options = ("-i", tmp_path / "in", "--precision", "fp32")
+    expected = seq2seq("translate", trained_shared, *options).stdout
+    assert done.stdout.rstrip("\n").split("|") == expected.split("\n")[:-1], done.stderr
+    assert expected.startswith("one two\nthree four five six\n\n\n")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_faces_search_has_the_runs_options(trained_shared, seq2seq, tmp_path):
+    folder = tmp_path / "out"
+    assert seq2seq("export", trained_shared, "--format", "huggingface", "-o", folder).exit_code == 0
+    found = json.loads((folder / "generation_config.json").read_text())
+    assert (found["num_beams"], found["early_stopping"]) == (3, "never")
+    assert (found["no_repeat_ngram_size"], found["max_new_tokens"]) == (4, 1.5 * 256 + 9 + 1)
+    assert "length_penalty" not in found  # its default is ours
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_validation_text_is_found_from_anywhere_or_said_to_be_gone(
+    run, seq2seq, tmp_path, monkeypatch
+):
+    """Its paths are relative to the folder in which training was started."""
+    project = tmp_path / "project"
+    moved = Path(shutil.copytree(run, project / "runs" / "one"))
+    config = (moved / "config.yaml").read_text()
+    (moved / "config.yaml").write_text(config.replace(f"{run.parent}/", "texts/"))
+    shutil.copytree(run.parent, project / "texts", ignore=shutil.ignore_patterns("run", "*.yaml"))
+    monkeypatch.chdir(tmp_path)
+    result = seq2seq("export", moved, "--format", "ctranslate2", "-o", tmp_path / "out")
+    assert result.stderr == ""
+    assert "greedy translations of validation lines are equal" in result.stdout
+    shutil.rmtree(project / "texts")
+    result = seq2seq("export", moved, "--format", "ctranslate2", "-o", tmp_path / "again")
+    assert result.exit_code == 0
+    assert "validation text texts/valid.src is not there; translations are not" in result.stderr
 
 
 def test_what_a_format_cannot_hold_is_named(seq2seq, tmp_path):
@@ -98,3 +167,51 @@ def test_what_a_format_cannot_hold_is_named(seq2seq, tmp_path):
     assert result.exit_code == 2
     assert "tokenizer.shared" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。 <b>a</b> <0x4> </s 0x"
+LEARNT = [SEEN, *SEEN.split()] * 4
+ALL = [*itertools.product(("bpe", "unigram", "char", "word"), ("identity", "nfkc", "nfkc_cf"))]
+odd_texts = st.lists(
+    st.text(max_size=5) | st.sampled_from([*ATOMS, *SEEN.split(), " ", " a", "<s>", "</s> "]),
+    max_size=12,
+).map("".join)
+
+
+@functools.cache
+def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()):
+    options = TokenizerConfig(kind=kind, vocab_size=420, user_defined_symbols=symbols)
+    form = normalization.split("_")[0].upper()
+    learnt = LEARNT if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNT]
+    ours = Tokenizer.fit(learnt, options).normalizing(normalization, options)
+    with tempfile.TemporaryDirectory() as folder:
+        fast_tokenizer(ours, 1_024).save_pretrained(folder)
+        return ours, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "normalization"), ALL)
+@given(text=odd_texts)
+def test_any_text_has_the_same_ids_in_the_other_tokenizer(kind, normalization, text):
+    ours, theirs = both_tokenizers(kind, normalization)
+    if normalization != "identity":  # there, `tokenizers` loses marks that have no composed form
+        text = "".join(c for c in text if unicodedata.category(c)[0] != "M" and c not in "ﾞﾟ")
+    assert theirs(text)["input_ids"] == [*ours.to_ids(text), EOS_ID]
+    back = theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True)
+    assert kind in ("char", "word") or back.split() == ours.normalize(text).split()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@given(text=odd_texts)
+def test_any_text_with_symbols_of_the_users_has_the_same_ids(kind, text):
+    ours, theirs = both_tokenizers(kind, "identity", ("<b>", "ü", "42", "<b>a"))
+    assert theirs(text)["input_ids"] == [*ours.to_ids(text), EOS_ID]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "normalization"), ALL)
+@pytest.mark.parametrize("line", UNTAME_LINES)
+def test_the_lines_that_every_export_is_asked_for_have_the_same_ids(kind, normalization, line):
+    ours, theirs = both_tokenizers(kind, normalization)
+    assert theirs(line)["input_ids"] == [*ours.to_ids(line), EOS_ID]

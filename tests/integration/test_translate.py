@@ -1,22 +1,22 @@
 """translate and score with all that can be asked of them."""
 
+import copy
 import json
 import math
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding import native, stream
-from seq2seq_cli.decoding.joining import Found, Wanted, joined
-from seq2seq_cli.decoding.pieces import pieces_of, sentences_of
-from seq2seq_cli.decoding.scoring import Forced
+from seq2seq_cli.decoding.joining import Wanted
+from seq2seq_cli.decoding.pieces import Bounds, Cuts, cut_lines
 from seq2seq_cli.decoding.translation import Sentence
-from seq2seq_cli.text.tokenizer import UNK_ID
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,39 @@ def translator(trained) -> Translator:
 def test_the_python_api_is_the_command(trained, seq2seq):
     assert Translator.load(str(trained)).translate(["1 2", "", "3"]) == ["one two", "", "three"]
     assert seq2seq("translate", trained, "1 2", "", "3").stdout == "one two\n\nthree\n"
+
+
+def test_a_single_text_is_no_list_of_lines(trained, translator):
+    with pytest.raises(TypeError, match=r"translate\(\[line\]\)"):
+        translator.translate("1 2")
+    with pytest.raises(TypeError, match="overrides is a list"):
+        Translator.load(trained, "cpu", "decoding.beam_size=5")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_translator_can_be_copied_and_sent_to_other_processes(trained, precision):
+    lines = ["1 2", "", "7 8 9"]
+    one = Translator.load(
+        trained, "cpu", [f"decoding.precision={precision}", "decoding.beam_size=2"]
+    )
+    both = Translator.ensemble([one, one])
+    for translator in (one, both):
+        copied = copy.deepcopy(translator)
+        assert copied.model is not translator.model
+        assert type(copied.decoder) is type(translator.decoder)
+        assert copied.translate(lines) == translator.translate(lines)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(one.translate, [lines]) == [one.translate(lines)]
+
+
+def test_a_run_of_an_earlier_version_names_an_option_that_is_gone(trained, seq2seq, tmp_path):
+    """Only its default may stand there: what nobody reads must not be asked for."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    config = (run / "config.yaml").read_text()
+    for value, exit_code in (("false", 0), ("true", 2)):
+        earlier = config.replace("decoding:\n", f"decoding:\n  cuda_graphs: {value}\n")
+        (run / "config.yaml").write_text(earlier)
+        assert seq2seq("translate", run, "1 2").exit_code == exit_code
 
 
 ONE_SENTENCE = """
@@ -179,34 +212,34 @@ def test_unknown_words_are_replaced_by_what_they_look_at(trained, seq2seq):
     assert "⁇" not in plain + replaced.stdout
 
 
-def test_an_unknown_word_of_a_piece_without_words_is_left_out(translator):
-    """A long line of single characters is cut into pieces of which some are a space."""
-    nothing = Forced([0.0, 0.0], torch.ones(1, 1))
-    pieces = [[Found(text, [5], [UNK_ID], None, nothing)] for text in ("x", "", "y z")]
-    (found,) = joined(pieces, translator.tokenizers, Wanted(), is_ranked=False)
-    assert found.text == "x y"
-
-
 def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
     line = "1 2 . 3 4 ! 5 6"
-    assert sentences_of("He came. “Why?” she said. 他来了。她问:“为什么?” Yes") == [
-        "He came.",
-        "“Why?”",
-        "she said.",
-        "他来了。",
-        "她问:“为什么?”",
-        "Yes",
-    ]
     src = translator.tokenizers.src
+
+    def cut(line: str, *bounds, each: bool = False) -> list[list[int]]:
+        (pieces,), cuts = cut_lines([line], src, Bounds(*bounds), each=each)
+        assert [piece.ids for piece in pieces] == [
+            src.to_ids(piece.sentence)[piece.first_token :][: len(piece.ids)] for piece in pieces
+        ]
+        words = line.split()
+        for piece in pieces:
+            first = words[piece.first_word]
+            assert piece.sentence.split()[0] == first
+        counts.append(cuts)
+        return [piece.ids for piece in pieces]
+
+    counts: list[Cuts] = []
     ids = src.to_ids(line)
-    assert pieces_of(ids, line, src, 100, each=False) == [(ids, line)]
-    cut = pieces_of(ids, line, src, 6, each=False)
-    assert [len(piece.ids) for piece in cut] == [6, 2]
-    assert [token for piece in cut for token in piece.ids] == ids
-    assert " ".join(piece.text for piece in cut) == line
-    each = pieces_of(ids, line, src, 100, each=True)
-    assert [len(piece.ids) for piece in each] == [3, 3, 2]
-    assert pieces_of([], "", src, 6, each=True) == []
+    assert len(ids) == 8
+    assert cut(line, 100, 100) == cut(line, 8, 8) == [ids]
+    assert cut(line, 100, 7) == [ids[:3], ids[3:6], ids[6:]]  # at every end, none packed again
+    assert cut(line, 100, 100, 2) == cut(line, 100, 100, each=True) == cut(line, 100, 7)
+    assert cut(line, 100, 7, 1, "!") == [ids[:3], ids[3:]]
+    assert cut("1 2 3 4 5 6 7", 3, 3) == [src.to_ids(part) for part in ("1 2", "3 4", "5 6 7")]
+    assert cut("1 2 3 4 5 6 7", 7, 3) == [src.to_ids("1 2 3 4 5 6 7")]
+    assert cut("", 7, 3) == cut(" \t", 7, 3, each=True) == []
+    expected = [(), (), (1, 3), (1, 3), (), (1, 3), (1, 2), (0, 0, 1, 3), (), (), ()]
+    assert counts == [Cuts(*of_line) for of_line in expected]
 
 
 def test_sentences_by_themselves_are_joined_in_order(translator):
@@ -288,6 +321,11 @@ def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
     refused = seq2seq("score", trained, *options)
     assert refused.exit_code == 2
     assert "number 7, but the source has 2 lines" in refused.stderr
+    for number in ("²", "٣", "-1", ""):  # digits to Python, which do not all make a number
+        (tmp_path / "nbest").write_text(f"{number} ||| three\n")
+        refused = seq2seq("score", trained, *options)
+        assert refused.exit_code == 2
+        assert "line 1: not of the form" in refused.stderr
 
 
 def test_what_decoding_options_exclude(trained, seq2seq, tmp_path: Path):

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 import yaml
 from commands import Command
-from number_task import numbers_config
+from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
 from seq2seq_cli.text import lines as text_lines
@@ -165,6 +166,21 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         replaced("config.yaml", D_MODEL, f"  d_model: {'x' * 30_000}"),
         "must be a whole number, not 'xxx",
     ),
+    "statistics of no text": (
+        replaced("statistics.json", '"p999": 6', '"p999": 0'),
+        "statistics.json is damaged: src_tokens.p999 is not what training writes",
+    ),
+    "statistics out of order": (
+        replaced("statistics.json", '"p50": 1.0', '"p50": 2.0'),
+        "statistics.json is damaged: length_ratio is not what training writes",
+    ),
+    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not what"),
+    "statistics that are no JSON": (written("statistics.json", b"{"), "damaged: it is not JSON"),
+    "statistics with marks without end": (
+        written("statistics.json", b'{"src_inner_marks": "%s"}' % (b"." * 9_999)),
+        "statistics.json is damaged: src_tokens is not what training writes",
+    ),
+    "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (
         replaced("config.yaml", "banned: []", f"banned: [{'1, ' * 9_000}]"),
         "has 9000 mistakes; the first 20 are",
@@ -338,3 +354,34 @@ def test_stored_ids_that_no_vocabulary_has_are_made_anew(config, seq2seq, tmp_pa
             found = json.loads(checked(seq2seq, tmp_path, config, "--json").stdout)["run"]
             assert found == expected
             assert path.read_bytes() == original
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_training_in_a_repository_from_elsewhere_runs_nothing_of_it(
+    seq2seq: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Git does, when it compares files with the index; the commit is recorded all the same."""
+    (tmp_path / "repository").mkdir()
+    monkeypatch.chdir(tmp_path / "repository")
+    proof, script = tmp_path / "proof", tmp_path / "script.sh"
+    script.write_text(f"#!/bin/sh\necho executed >> {proof}\ncat\n")
+    script.chmod(0o755)
+    git("init", "--quiet")
+    Path(".gitattributes").write_text("*.src filter=evil\n")
+    config = write_config(Path(), numbers_config(Path(), max_steps=2, warmup_steps=0))
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=all")
+    git("config", "core.fsmonitor", str(script))
+    git("config", "filter.evil.clean", str(script))
+    os.utime("train.src", (1, 1))
+    assert seq2seq("train", config, "--run-dir", "run").exit_code == 0
+    assert not proof.exists()
+    manifest = json.loads(Path("run/manifest.json").read_text())
+    assert manifest["git"] == git("rev-parse", "HEAD")
+    git("status")
+    assert proof.exists(), "what should not happen can happen here"

@@ -1,8 +1,12 @@
 import itertools
 import math
 import shutil
+import sys
 import sysconfig
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, MethodType
 
 import pytest
 import torch
@@ -18,19 +22,17 @@ from small_models import (
 from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.constraints import missing_tokens
-from seq2seq_cli.decoding.cuda_graphs import RecordedDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.request import Hypothesis, Request
-from seq2seq_cli.decoding.rules import NEVER_OUTPUT, BannedWords
-from seq2seq_cli.decoding.scoring import force, word_attention, words_of
+from seq2seq_cli.decoding.request import Hypothesis, Phrase, Request, WordEnds
+from seq2seq_cli.decoding.rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.scoring import force
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding_config import DecodingConfig
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer
-from seq2seq_cli.text_config import TokenizerConfig
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:
@@ -51,11 +53,15 @@ def best(found: list[list[Hypothesis]]) -> list[list[int]]:
 
 
 def decoders(model: Transformer) -> list[Decoder]:
-    return [PlainDecoder(model), FastDecoder(model, "fp32"), RecordedDecoder(model)]
+    return [PlainDecoder(model), FastDecoder(model, "fp32")]
+
+
+def phrase(*ids: int, word_ends: WordEnds | None = None) -> Phrase:
+    return Phrase(ids, ids, word_ends)
 
 
 def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
-    return sum(force(model, [(src[:-1], ids)], 100)[0].log_probs)
+    return sum(force([model], [(src[:-1], ids)], 100)[0].log_probs)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -93,21 +99,60 @@ def test_a_batch_is_its_sentences_one_by_one(name):
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"activation": "gelu"}], ids=str)
-def test_the_other_decoders_find_what_the_plain_one_finds(name, options):
+def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
     model = build(3, **options)
     requests = requests_of(random_sources(12))
-    plain, *others = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
-    for other in others:
-        for ours, theirs in zip(other, plain, strict=True):
-            assert [one.ids for one in ours] == [one.ids for one in theirs]
+    plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert [one.ids for one in ours] == [one.ids for one in theirs]
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["fast", "recorded"])
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
-def test_other_decoders_logits_are_the_models_through_all_changes(options, number):
-    plain, *others = decoders(build(0, vocabulary=70, **options))
-    for expected, actual in logits_through_all_changes(plain, others[number]):
+def test_the_fast_decoders_logits_are_the_models_through_all_changes(options):
+    for expected, actual in logits_through_all_changes(*decoders(build(0, 70, **options))):
         torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
+
+
+class StoppedCall(threading.Thread):
+    """A call in a thread of its own that waits at a line of the function, if it comes there."""
+
+    def __init__(self, function: MethodType, argument: int, line: int) -> None:
+        super().__init__()
+        self._function, self._argument, self._lines_left = function, argument, line
+        self.has_stopped, self.may_go_on = threading.Event(), threading.Event()
+        self.result: torch.Tensor | None = None
+        self.start()
+        self.has_stopped.wait()
+
+    def run(self) -> None:
+        sys.settrace(self._trace)
+        try:
+            self.result = self._function(self._argument)
+        finally:
+            self.has_stopped.set()
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Callable | None:
+        if frame.f_code is not self._function.__code__:
+            return None
+        if event == "line":
+            self._lines_left -= 1
+            if self._lines_left == 0:
+                self.has_stopped.set()
+                self.may_go_on.wait()
+        return self._trace
+
+
+def test_threads_may_share_a_decoder():
+    """Whatever the lines at which one thread waits while another one looks up a position."""
+    for lines in itertools.product(range(1, 7), repeat=2):
+        signal = FastDecoder(build(0), "fp32").signal
+        calls = [StoppedCall(signal, *at) for at in zip((40, 1_000), lines, strict=True)]
+        for call in calls:
+            call.may_go_on.set()
+            call.join()
+        for call, position in zip(calls, (40, 1_000), strict=True):
+            expected = sinusoidal_positions(position, position + 1, 16)[0]
+            assert call.result is not None and torch.equal(call.result, expected)
 
 
 def all_translations(model: Transformer, src: list[int], max_length: int) -> dict:
@@ -159,6 +204,30 @@ def test_length_penalties_are_the_published_ones():
     assert length_penalty("power", 0.0, 7) == length_penalty("gnmt", 0.0, 7) == 1
     assert length_penalty("power", 1.0, 7) == 7
     assert length_penalty("gnmt", 0.6, 7) == pytest.approx((12 / 6) ** 0.6)
+
+
+def test_translations_of_a_beam_differ_in_their_texts():
+    """Each is the best with its text, and the list is full as long as there are others."""
+
+    def text_of(ids: list[int]) -> str:  # tokens 4 and 5 are written alike, and 6 is not written
+        return "".join("ab"[token > 5] for token in ids if token != 6)
+
+    config = DecodingConfig(beam_size=64, n_best=6)
+    grouped = DecodingConfig(beam_size=64, n_best=6, diversity_groups=4)
+    for seed in range(4):
+        model = build(seed, vocabulary=8)
+        src = random_sources(1)[0]
+        scores: dict[str, float] = {}
+        for ids, found in all_translations(model, src, 3).items():
+            score = found / length_penalty("power", 1, len(ids) + 1)
+            scores[text_of(ids)] = max(score, scores.get(text_of(ids), -math.inf))
+        expected = sorted(scores.items(), key=lambda item: -item[1])[:6]
+        for decoder in decoders(model):
+            (found,) = search(decoder, [Request(src, 3)], config, text_of=text_of)
+            assert [text_of(one.ids) for one in found] == [text for text, _ in expected]
+            assert [one.score for one in found] == pytest.approx([s for _, s in expected], abs=1e-4)
+            (found,) = search(decoder, [Request(src, 3)], grouped, text_of=text_of)
+            assert len({text_of(one.ids) for one in found}) == 6
 
 
 def test_groups_differ_more_than_one_beam():
@@ -235,7 +304,7 @@ def test_repetition_costs():
 
 def test_required_phrases_stand_in_the_translation():
     config = DecodingConfig(beam_size=5)
-    required = ((9, 5), (11,))
+    required = (phrase(9, 5), phrase(11))
     for seed in range(4):
         requests = requests_of(random_sources(6), required=required)
         free = requests_of([request.src for request in requests])
@@ -249,12 +318,44 @@ def test_required_phrases_stand_in_the_translation():
 
 
 def test_what_of_phrases_is_missing():
-    phrases = ((1, 2, 3), (4,))
+    phrases = [phrase(1, 2, 3), phrase(4)]
     assert missing_tokens([], phrases) == (4, [1, 4])
     assert missing_tokens([9, 1], phrases) == (3, [2])
     assert missing_tokens([9, 1, 2, 3], phrases) == (1, [4])
     assert missing_tokens([4, 1, 2, 3], phrases) == (0, [])
     assert missing_tokens([1, 2, 9], phrases) == (4, [1, 4])
+    whole = [phrase(1, 2, word_ends=WordEnds([3, 7]))]
+    assert missing_tokens([1, 2], whole) == (0, [])  # the translation may end here
+    assert missing_tokens([1, 2, 7], whole) == (0, [])
+    assert missing_tokens([1, 2, 8], whole) == (2, [1])  # the word has gone on
+    assert missing_tokens([1, 2, 8, 1, 2, 3], whole) == (0, [])
+    spaceless = [Phrase(first=(5, 6), inner=(6,))]
+    assert missing_tokens([], spaceless) == (2, [5])
+    assert missing_tokens([9], spaceless) == (1, [6])
+    assert missing_tokens([5], spaceless) == (1, [6])
+    assert missing_tokens([9, 6], spaceless) == missing_tokens([5, 6], spaceless) == (0, [])
+
+
+def test_required_words_end_where_they_end():
+    """The model goes on with words, but the likeliest end of one is tried beside that."""
+    ends = WordEnds([EOS_ID, 8, 9, 10, 11])
+    config = DecodingConfig(beam_size=4)
+    for seed in range(8):
+        requests = requests_of(random_sources(6), required=(phrase(6, 5, word_ends=ends),))
+        for decoder in decoders(build(seed)):
+            for ids in best(search(decoder, requests, config)):
+                triples = zip(ids, ids[1:], [*ids[2:], EOS_ID], strict=False)
+                assert any((a, b) == (6, 5) and c in ends.tokens for a, b, c in triples), ids
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_word_ends_with_its_prefix_where_that_is_asked(name):
+    ends = WordEnds([EOS_ID, 9, 10])
+    requests = requests_of(random_sources(5), prefix=(7, 4), after_prefix=ends)
+    for found in search(PlainDecoder(build(2)), requests, MODES[name]):
+        for one in found:
+            assert one.ids[:2] == [7, 4]
+            assert {*one.ids[2:3]} <= ends.tokens
 
 
 def test_sampling_depends_on_seed_and_number_and_follows_the_model():
@@ -292,6 +393,25 @@ def test_an_ensemble_is_the_mean_of_probabilities():
     requests = requests_of(random_sources(5))
     twins = search(Ensemble([PlainDecoder(one)] * 2), requests, MODES["beam"])
     assert best(twins) == best(search(PlainDecoder(one), requests, MODES["beam"]))
+
+
+def test_what_an_ensemble_finds_is_scored_by_the_ensemble():
+    """Not by its first member: the order of the models does not matter."""
+    one, other = models = build(0), build(1)
+    requests = requests_of(random_sources(8))
+    config = DecodingConfig(beam_size=3, n_best=2, length_penalty=0.0)
+    found = search(Ensemble([PlainDecoder(model) for model in models]), requests, config)
+    pairs = [(r.src[:-1], h.ids) for r, of_one in zip(requests, found, strict=True) for h in of_one]
+    forward, backward = (
+        force(members, pairs, 100, with_attention=True) for members in (models, (other, one))
+    )
+    scores = [hypothesis.score for of_one in found for hypothesis in of_one]
+    assert [sum(given.log_probs) for given in forward] == pytest.approx(scores, abs=1e-4)
+    for given, reverse in zip(forward, backward, strict=True):
+        assert given.log_probs == pytest.approx(reverse.log_probs, abs=1e-5)
+        torch.testing.assert_close(given.attention_TS, reverse.attention_TS)
+    alone = force([one], pairs, 100)
+    assert [given.log_probs for given in forward] != [given.log_probs for given in alone]
 
 
 @pytest.mark.parametrize("size", [5, 64, 640, 8_000])
@@ -348,31 +468,10 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", MODES)
-def test_recorded_steps_find_what_the_plain_ones_find_on_a_gpu(name):
-    """Also in a second batch, which finds the buffers and the records of the first."""
-    model = build(3).cuda()
-    recorded = RecordedDecoder(model)
-    for _ in range(2):
-        requests = requests_of(random_sources(12))
-        plain = search(PlainDecoder(model), requests, MODES[name])
-        assert best(search(recorded, requests, MODES[name])) == best(plain)
-
-
-def test_a_second_batch_ends_the_first_of_a_recorded_decoder():
-    decoder = RecordedDecoder(build(0))
-    first = decoder.start(torch.tensor([[5, EOS_ID]]))
-    decoder.start(torch.tensor([[5, EOS_ID]]))
-    with pytest.raises(AssertionError, match="another batch"):
-        first.logits(torch.tensor([[BOS_ID]]))
-
-
 def test_forced_translations_are_the_models_own():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
-    for (src, tgt), found in zip(pairs, force(model, pairs, 8, with_attention=True), strict=True):
+    for (src, tgt), found in zip(pairs, force([model], pairs, 8, with_attention=True), strict=True):
         logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
         expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
         assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
@@ -381,37 +480,9 @@ def test_forced_translations_are_the_models_own():
         torch.testing.assert_close(found.attention_TS.sum(-1), torch.ones(len(tgt)))
 
 
-def test_words_look_at_words():
-    assert words_of(["▁a", "b", "▁c", "▁", "d"]) == [0, 0, 1, 2, 2]
-    assert words_of(["a", "b"]) == [0, 0]
-    attention = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
-    words = word_attention(attention, ["▁a", "b", "▁c"], ["▁x", "y", "▁z"])
-    torch.testing.assert_close(words, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
-
-
 def test_scores_never_rise_with_length():
     """What the exact end of a beam search relies on."""
     model = build(2)
     src = random_sources(1)[0]
     scores = all_translations(model, src, 2)
     assert all(math.exp(score) <= 1 for score in scores.values())
-
-
-def test_banned_words_are_words_and_not_beginnings_of_others():
-    lines = ["das bett ist neu", "das bettlaken ist alt", "ein bett ein haus", "bier 啤酒 好喝"] * 9
-    tokenizer = Tokenizer.fit(iter(lines), TokenizerConfig(kind="char", vocab_size=60))
-    size = len(tokenizer)
-    banned = BannedWords(["bett", "啤酒"], tokenizer)
-
-    def allowed(text: str) -> set[str]:
-        logits = torch.zeros(1, 1, size)
-        banned.apply(logits, torch.tensor([[tokenizer.to_ids(text)]]))
-        return {p for p, x in zip(tokenizer.pieces(), logits[0, 0].tolist(), strict=True) if x == 0}
-
-    everything = set(tokenizer.pieces())
-    assert allowed("das bet") == everything
-    assert "l" in allowed("das bett")
-    assert not {"</s>", "▁"} & allowed("das bett")
-    assert allowed("bier 啤") == everything - {"酒"}
-    with pytest.raises(UserError, match="empty word"):
-        BannedWords([""], tokenizer)

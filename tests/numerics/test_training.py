@@ -5,10 +5,12 @@ import sys
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis.strategies import integers
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
-from seq2seq_cli.config import ModelConfig, TrainingConfig
+from seq2seq_cli.config import DEFAULT_WARMUP, ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.allocator import keep_freed_memory
@@ -18,7 +20,12 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training import loss as loss_module
-from seq2seq_cli.training.checkpoint import TrainingState, load_last_checkpoint, save_checkpoint
+from seq2seq_cli.training.checkpoint import (
+    BestModel,
+    TrainingState,
+    load_last_checkpoint,
+    save_checkpoint,
+)
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
 from seq2seq_cli.training.update import seed_dropout, train_step
@@ -102,6 +109,24 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy_on_all_logits(
     actual = torch.autograd.grad(ours * 0.5, (states, projection))
     for theirs, mine in zip(expected, actual, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("std", [10, 50, 200, 2_000])
+def test_the_loss_of_a_model_that_diverged_is_that_of_cross_entropy_too(smoothing, std):
+    """Where the label's probability is far below the smallest number: of each row, and of few."""
+    torch.manual_seed(5)
+    projection = torch.randn(40, 16) / 4
+    labels = torch.randint(40, (90,))
+    for num_wrong in (90, 3):
+        states = torch.randn(90, 16)
+        states[:num_wrong] *= std
+        loss = sequence_loss(states, projection, labels, smoothing)
+        plain = functional.cross_entropy(
+            states @ projection.T, labels, reduction="sum", label_smoothing=smoothing
+        )
+        assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
+        assert loss.item() > 0
 
 
 def test_the_loss_of_nothing_but_padding_is_zero_and_so_are_its_gradients():
@@ -306,6 +331,29 @@ def test_schedules_warm_up_to_the_peak_and_never_pass_it(name):
     assert without_warmup == sorted(without_warmup, reverse=True)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+@given(warmup_steps=integers(0, 1_200), total_steps=integers(1, 1_200))
+@example(warmup_steps=1_000, total_steps=998)
+@example(warmup_steps=1_000, total_steps=999)
+@example(warmup_steps=1_000, total_steps=1_000)
+def test_no_schedule_leaves_the_range_from_zero_to_the_peak(name, warmup_steps, total_steps):
+    """Whatever the warm-up: also one that is longer than the run."""
+    shares = [SCHEDULES[name](n, warmup_steps, total_steps) for n in range(1, total_steps + 1)]
+    assert 0 < min(shares) <= max(shares) <= 1
+    warming = shares[: warmup_steps or None]
+    assert warming == sorted(warming, reverse=not warmup_steps)
+    assert shares[warmup_steps:] == sorted(shares[warmup_steps:], reverse=True)
+
+
+def test_inverse_sqrt_without_warm_up_falls_as_after_a_warm_up():
+    without, after = (
+        [SCHEDULES["inverse_sqrt"](step + shift, warmup, 20_000) for step in range(1, 10_001)]
+        for warmup, shift in ((0, 0), (DEFAULT_WARMUP, DEFAULT_WARMUP - 1))
+    )
+    assert without == pytest.approx(after)
+    assert without[-1] == pytest.approx(0.30, abs=0.01)
+
+
 def test_schedules_have_their_shapes():
     assert SCHEDULES["constant"](90, 10, 100) == 1.0
     assert SCHEDULES["inverse_sqrt"](40, 10, 100) == pytest.approx(0.5)
@@ -336,7 +384,7 @@ def test_a_checkpoint_restores_weights_optimizer_and_place(tmp_path):
     optimizer = build_optimizer(model, CONFIG)
     torch.manual_seed(7)
     steps(model, optimizer, 1)
-    state = TrainingState(step=5, epoch=2, position=1, best_models=[(4, 3.5)])
+    state = TrainingState(step=5, epoch=2, position=1, best_models=[BestModel(4, 3.5, 2.25)])
     state.window.loss = 1.25
     save_checkpoint(RunFolder(tmp_path), model, optimizer, state, CONFIG)
     expected = steps(model, optimizer, 6)

@@ -22,7 +22,6 @@ from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.batches import IGNORED, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.training import workers as workers_module
 from seq2seq_cli.training.difference import differing_results
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
@@ -183,21 +182,21 @@ def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_auto_starts_more_processes_only_where_there_are_cores_and_work(
-    config, monkeypatch, tmp_path
-):
-    few = tmp_path / "few"
+def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, tmp_path):
+    few, many = tmp_path / "few", tmp_path / "many"
     few.write_text("one line\n")
+    many.write_text("one line\n" * 100_000)
 
     def chosen(cores: int, *overrides: str) -> int:
-        monkeypatch.setattr(workers_module, "num_cores", lambda: cores)
-        return choose_workers(load_config(config, ["training.device=cpu", *overrides]))
+        return choose_workers(load_config(config, ["training.device=cpu", *overrides]), cores)
 
     assert chosen(2, "training.tokens_per_batch=4096") == 2
     assert chosen(8, "training.tokens_per_batch=4096") == 8
     assert chosen(8, "training.tokens_per_batch=1024") == 2
     assert chosen(8, "training.tokens_per_batch=1023") == 1
-    assert chosen(8, "training.tokens_per_batch=auto") == 8
+    assert chosen(8, "training.tokens_per_batch=auto") == 1, "a small text gets small batches"
+    large = f"data.train={{src: {many}, tgt: {few}}}"
+    assert chosen(8, "training.tokens_per_batch=auto", large) == 8
     assert chosen(2, f"data.train={{src: {few}, tgt: {few}}}") == 1
     assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
     assert chosen(1, "training.workers=3") == 3

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
     "errors machine",
     "option_types paths",
-    "text_config decoding_config run_folder safe_yaml",
+    "text_config decoding_config validation_config run_folder safe_yaml",
     "config",
     "config_file text",
     "data model",

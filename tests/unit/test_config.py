@@ -274,11 +274,16 @@ def test_text_that_looks_like_a_number_stays_text(tmp_path):
     assert load(tmp_path, config_yaml(config)) == config
 
 
-def test_defaults_that_depend_on_other_options_fit_them(tmp_path):
-    config = load(tmp_path, MINIMAL, "validation.decode=false", "training.max_steps=50")
-    assert (config.validation.metric, config.training.warmup_steps) == ("loss", 5)
-    config = load(tmp_path, MINIMAL)
-    assert (config.validation.metric, config.training.warmup_steps) == ("bleu", 1_000)
+def test_an_end_by_epochs_takes_the_place_of_the_default_end_by_steps(tmp_path):
+    def ends(*overrides: str) -> tuple[int | None, int | None]:
+        training = load(tmp_path, MINIMAL, *overrides).training
+        return training.max_steps, training.max_epochs
+
+    assert ends() == (10_000, None)
+    assert ends("training.max_epochs=50") == (None, 50)
+    assert ends("training.max_epochs=50", "training.max_steps=7") == (7, 50)
+    assert ends("training.max_hours=0.5") == (10_000, None)
+    assert "cannot both be null" in mistakes(tmp_path, MINIMAL, "training.max_steps=null")
 
 
 def test_missing_text_files_are_mistakes_of_the_config(tmp_path):

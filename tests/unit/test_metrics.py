@@ -27,7 +27,7 @@ def test_empty_translations_score_nothing():
 
 
 def test_every_metric_is_in_the_tables():
-    assert list(METRICS) == list(get_args(Metric))
+    assert ["auto", *METRICS] == list(get_args(Metric))
     assert list(TEXT_METRICS) == [name for name, facts in METRICS.items() if facts.is_of_text]
     assert [n for n in METRICS if not METRICS[n].higher_is_better] == ["loss", "perplexity", "ter"]
 

@@ -1,0 +1,105 @@
+"""Words in the tokens of a translation: those that are banned, and where those asked for end."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.request import Ids, Phrase, WordEnds
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.quoting import SPACE, unquoted
+from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from seq2seq_cli.text.words import goes_on, is_spaceless
+
+
+class TargetWords:
+    """A vocabulary by what its tokens do to a word before them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.surfaces = [unquoted(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
+        self.goes_on = [_goes_on(surface[:1]) for surface in self.surfaces]
+        ends = (
+            token
+            for token in range(EOS_ID, len(tokenizer))
+            if not self.goes_on[token] and not tokenizer.is_byte(token)  # half of a letter perhaps
+        )
+        self._word_ends = WordEnds(ends) if any(self.goes_on) else None
+
+    def phrase(self, text: str) -> Phrase:
+        """What must stand in a translation: words as a whole, where spaces divide words."""
+        first = self._ids(text)
+        text = self._tokenizer.normalize(text)
+        inner = tuple(self._tokenizer.to_inner_ids(text)) if is_spaceless(text[:1]) else first
+        word_ends = self._word_ends if _goes_on(text[-1:]) else None
+        return Phrase(first, first if UNK_ID in inner else inner, word_ends)
+
+    def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
+        """How a translation must begin; where white space ends it, no word goes on there."""
+        stripped = text.rstrip()
+        is_whole = stripped not in ("", text) and not is_spaceless(stripped[-1])
+        return self._ids(text), self._word_ends if is_whole else None
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        ids = tuple(self._tokenizer.to_ids(text))
+        if UNK_ID in ids:
+            raise UserError(f"the vocabulary of this run cannot write {text!r}")
+        return ids
+
+
+class BannedWords:
+    """Words that no translation may hold, however they are cut into tokens.
+
+    Where tokens have spelt a word, it may not end there: a letter must follow, and it becomes
+    another word. Of a script that puts no spaces between words, the token that would complete one
+    is forbidden; anything else, like a phrase, or where a token is a word, is forbidden as its
+    usual tokens.
+    """
+
+    def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        normalized = [tokenizer.normalize(word) for word in words]
+        if "" in normalized:
+            raise UserError("decoding.banned: an empty word cannot be banned")
+        target = TargetWords(tokenizer)
+        self._ends_word_V = ~torch.tensor(target.goes_on)
+        spaceless = [word for word in normalized if is_spaceless(word)]
+        whole = [word for word in normalized if all(map(_goes_on, word)) and any(target.goes_on)]
+        self._words = frozenset(whole)
+        others = [word for word in normalized if word not in (*whole, *spaceless)]
+        sequences = (tokenizer.to_ids(word) for word in others)
+        self._sequences = [ids for ids in sequences if UNK_ID not in ids]
+        self._completing = {
+            word: [(token, s) for token, s in enumerate(target.surfaces) if set(s) & set(word)]
+            for word in spaceless
+        }
+
+    def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
+        for logits_WV, past_WT in zip(logits_BWV, past_BWT.tolist(), strict=True):
+            for logits_V, past in zip(logits_WV, past_WT, strict=True):
+                self._forbid(logits_V, past)
+
+    def _forbid(self, logits_V: Tensor, past: Ids) -> None:
+        for *begun, last in self._sequences:
+            if not begun or past[-len(begun) :] == begun:
+                logits_V[last] = -torch.inf
+        text = self._tokenizer.to_text(past)
+        if _last_word(text) in self._words:
+            logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
+        for word, candidates in self._completing.items():
+            tail = text[-len(word) :]
+            for token, surface in candidates:
+                if word in tail + surface:
+                    logits_V[token] = -torch.inf
+
+
+def _last_word(text: str) -> str:
+    start = len(text)
+    while start and _goes_on(text[start - 1]):
+        start -= 1
+    return text[start:]
+
+
+def _goes_on(character: str) -> bool:
+    """Whether a word that stands before this character goes on with it; not at the end of text."""
+    return bool(character) and goes_on(character)

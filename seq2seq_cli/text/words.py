@@ -1,0 +1,57 @@
+"""Words of a text: what stands between spaces, or a character of a script that writes none."""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, and Chinese and Japanese with
+# their punctuation, which are too many to look for marks among.
+_WITH_MARKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_IDEOGRAPHIC = (
+    "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40"
+    "\uff5b-\uff9f\U00020000-\U0003ffff"
+)
+_MARKS = "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef" + "".join(
+    character
+    for first, last in ("\u0e00\u0eff", "\u1000\u109f", "\u1780\u17ff")
+    for character in map(chr, range(ord(first), ord(last) + 1))
+    if unicodedata.category(character) in ("Mn", "Mc")
+)
+_SPACELESS = re.compile(f"[{_WITH_MARKS}{_IDEOGRAPHIC}]")
+_WORD = re.compile(
+    f"[{_WITH_MARKS}{_IDEOGRAPHIC}][{_MARKS}\"'”’»›)\\]]*+|[^\\s{_WITH_MARKS}{_IDEOGRAPHIC}]++"
+)
+
+
+def split_words(text: str) -> list[str]:
+    """The words, as they are numbered in alignments.
+
+    What stands between two spaces is one; in Chinese, Japanese, Thai, Lao, Khmer and Burmese every
+    character is, with the marks and the closing quotation marks that follow it.
+    """
+    return _WORD.findall(text)
+
+
+def words_of_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[range]:
+    """The numbers of the words that each span of characters is part of, at least one.
+
+    A span of spaces belongs to the word that follows, as SentencePiece's ▁ does; there is a word.
+    """
+    starts, ends = zip(*(found.span() for found in _WORD.finditer(text)), strict=True)
+    numbers = []
+    for start, end in spans:
+        first = min(bisect_right(ends, start), len(ends) - 1)
+        numbers.append(range(first, max(first + 1, bisect_left(starts, end))))
+    return numbers
+
+
+def is_spaceless(text: str) -> bool:
+    """Whether there is a character of a script that puts no spaces between words."""
+    return _SPACELESS.search(text) is not None
+
+
+def goes_on(character: str) -> bool:
+    """Whether a word that stands before this character goes on with it: a letter, digit or mark."""
+    is_letter = character.isalnum() or unicodedata.category(character).startswith("M")
+    return is_letter and not is_spaceless(character)

@@ -1,0 +1,147 @@
+"""Which model is the best: by which metric, between equal scores, and until when it is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import Command, last_checkpoint
+from number_task import number_pairs, numbers_config, write_config, write_pairs
+
+from seq2seq_cli.config_file import load_config
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.metrics import share_with_4_grams
+from seq2seq_cli.training.loop import train
+
+
+def config_of(folder: Path, **validation: object) -> dict:
+    settings = numbers_config(folder, max_steps=40, warmup_steps=10, lr=1e-3, device="cpu")
+    settings["model"] = {"d_model": 32, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0}
+    settings["validation"] = {"every": 10, "unit": "steps"} | validation
+    return settings
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory) -> Path:
+    """Half of the targets have four words or more."""
+    folder = tmp_path_factory.mktemp("spoken")
+    return write_config(folder, config_of(folder))
+
+
+@pytest.fixture(scope="module")
+def spelt(tmp_path_factory) -> Path:
+    """No target has a second word, as in spelling or in Chinese: `threeonefour`."""
+    folder = tmp_path_factory.mktemp("spelt")
+    settings = config_of(folder)
+    for name, count, seed in (("train", 3_000, 1), ("valid", 60, 2)):
+        pairs = [(src, tgt.replace(" ", "")) for src, tgt in number_pairs(count, seed)]
+        settings["data"][name] = write_pairs(folder, name, pairs)
+    settings["tokenizer"] = {"kind": "char", "shared": False}
+    return write_config(folder, settings)
+
+
+def options(**validation: object) -> list[str]:
+    return [
+        part for n, value in validation.items() for part in ("--set", f"validation.{n}={value}")
+    ]
+
+
+def validations(run: Path) -> dict[int, dict[str, float]]:
+    """By step."""
+    points = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {point["step"]: point for point in points if "valid/loss" in point}
+
+
+def best_step(run: Path) -> int:
+    state = json.loads((last_checkpoint(run) / "state.json").read_text())
+    return int(state["best_models"][0][0])
+
+
+def metric_of(run: Path) -> str:
+    return str(yaml.safe_load((run / "config.yaml").read_text())["validation"]["metric"])
+
+
+def test_of_equal_scores_the_lower_validation_loss_is_better(spoken, seq2seq: Command, tmp_path):
+    """Nothing is right yet, and the model gets better all the time: patience does not end it."""
+    run = tmp_path / "run"
+    given = options(metric="exact_match", patience=1)
+    result = seq2seq("train", spoken, "--run-dir", run, *given)
+    assert result.exit_code == 0, result.stderr
+    found = validations(run)
+    assert list(found) == [10, 20, 30, 40]
+    assert {point["valid/exact_match"] for point in found.values()} == {0.0}
+    losses = {step: point["valid/loss"] for step, point in found.items()}
+    assert best_step(run) == min(losses, key=losses.__getitem__) == 40
+    assert (
+        f"of step 40, with validation exact_match 0.000 and loss {losses[40]:.3f}" in result.stderr
+    )
+
+
+def test_the_metric_is_chosen_by_the_text(spoken, spelt, seq2seq: Command, tmp_path):
+    for config, given, metric in (
+        (spoken, (), "bleu"),
+        (spelt, (), "chrf"),
+        (spelt, ("--set", "validation.bleu_tokenize=char"), "bleu"),
+        (spelt, ("--set", "validation.decode=false"), "loss"),
+    ):
+        found = json.loads(seq2seq("check", config, "--json", *given).stdout)
+        assert found["run"]["validation"] == {"metric": metric}
+    run = tmp_path / "run"
+    result = seq2seq("train", spelt, "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    assert "chrf: only 0.0% of the references have the four words" in result.stderr
+    assert metric_of(run) == "chrf"
+    scores = {step: point["valid/chrf"] for step, point in validations(run).items()}
+    assert best_step(run) == max(scores, key=scores.__getitem__)
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_bleu_is_refused_where_it_cannot_tell_models_apart(
+    spelt, seq2seq: Command, tmp_path, command
+):
+    where = ("--run-dir", tmp_path / "run") if command == "train" else ()
+    result = seq2seq(command, spelt, *where, *options(metric="bleu"))
+    assert result.exit_code == 2
+    assert "validation.metric bleu cannot tell models apart on this text" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_the_metric_that_was_chosen_for_it(spelt, seq2seq: Command, tmp_path):
+    train = ("train", spelt, "--run-dir", tmp_path, "--set", "training.max_steps=10")
+    assert seq2seq(*train).exit_code == 0
+    longer = (*train, "--set", "training.max_steps=12")
+    assert seq2seq(*longer).exit_code == 0
+    refused = seq2seq(*longer, *options(metric="exact_match"))
+    assert "validation.metric: chrf in the run, exact_match now" in refused.stderr
+    refused = seq2seq(*longer, *options(decode="false"))
+    assert "validation.metric: chrf in the run, auto now" in refused.stderr
+    given = (*longer, "--set", "training.max_steps=14", *options(decode="false"))
+    assert seq2seq(*given, "--allow-changed", "validation").exit_code == 0
+    assert metric_of(tmp_path) == "loss"
+
+
+def test_words_are_counted_as_bleu_counts_them():
+    lines = ["one two three four", "one two, three", "one two three", "", "一二三四"]
+    assert share_with_4_grams(lines, "13a") == 2 / 5
+    assert share_with_4_grams(lines, "none") == 1 / 5
+    assert share_with_4_grams(lines, "zh") == 3 / 5
+
+
+def test_the_best_models_stay_until_there_is_a_new_one(spoken, seq2seq: Command, tmp_path):
+    """Other validation text makes their scores worthless, but not them."""
+    settings = yaml.safe_load(spoken.read_text())
+    settings["validation"] |= {"metric": "loss", "decode": False, "keep_best": 2}
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    kept = list(RunFolder(run).all_best_models())
+    assert kept == [40, 30]
+    settings["data"]["valid"] = write_pairs(tmp_path, "other", number_pairs(50, seed=7))
+    settings["validation"]["every"] = 45
+    settings["training"] |= {"max_steps": 44, "save_every": 1}
+    config = write_config(tmp_path, settings)
+    given = ("train", config, "--run-dir", run, "--allow-changed", "data.valid")
+    train(load_config(config), run, allow_changed=["data.valid"], until=42)
+    assert list(RunFolder(run).all_best_models()) == kept
+    assert seq2seq("translate", run, "--model", "30", "1 2").exit_code == 0
+    assert seq2seq(*given).exit_code == 0
+    assert list(RunFolder(run).all_best_models()) == [44]

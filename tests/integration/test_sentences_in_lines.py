@@ -1,0 +1,191 @@
+"""Lines of several sentences, for a model that has learnt from lines of one."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import Command
+from number_task import number_pairs, numbers_config, write_config, write_pairs
+
+from seq2seq_cli import Translator
+from seq2seq_cli.decoding.translation import Sentence
+
+LINES = 40
+
+
+def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Numbers that end in a full stop; in one of ten lines "0 !" comes first, and never alone."""
+    generator = random.Random(seed)
+    pairs = []
+    for src, tgt in number_pairs(count, seed):
+        is_greeted = generator.random() < 0.1
+        greeting = ("0 ! ", "zero ! ") if is_greeted else ("", "")
+        pairs.append((f"{greeting[0]}{src} .", f"{greeting[1]}{tgt} ."))
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sentences")
+    config = numbers_config(folder)
+    config["data"] = {
+        "train": write_pairs(folder, "train", sentence_pairs(3_000, seed=1)),
+        "valid": write_pairs(folder, "valid", sentence_pairs(60, seed=2)),
+    }
+    write_config(folder, config)
+    write_pairs(folder, "test", sentence_pairs(LINES, seed=3))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, seq2seq: Command) -> Path:
+    result = seq2seq("train", folder / "numbers.yaml", "--run-dir", folder / "run")
+    assert result.exit_code == 0, result.stderr
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def lines(folder: Path) -> list[str]:
+    return (folder / "test.src").read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def outputs(run: Path, seq2seq: Command, folder: Path) -> list[str]:
+    """The translations of the lines, one by one."""
+    result = seq2seq("translate", run, "-i", folder / "test.src")
+    assert result.stderr == ""
+    found = result.stdout.splitlines()
+    references = (folder / "test.tgt").read_text().splitlines()
+    assert sum(a == b for a, b in zip(found, references, strict=True)) >= 0.95 * LINES
+    return found
+
+
+def test_a_run_knows_what_its_training_text_was_like(run):
+    statistics = json.loads((run / "statistics.json").read_text())
+    assert statistics["src_tokens"] == {"p50": 5, "p90": 7, "p99": 9, "p999": 9, "max": 9}
+    assert statistics["tgt_tokens"] == statistics["src_tokens"]
+    assert set(statistics["length_ratio"].values()) == {1.0}
+    assert set(statistics["src_sentences"].values()) == {1}
+    assert statistics["src_inner_marks"] == "!"
+
+
+@pytest.mark.parametrize("count", [2, 5, LINES])
+def test_lines_joined_are_translated_as_they_are_one_by_one(run, lines, outputs, seq2seq, count):
+    groups = [slice(start, start + count) for start in range(0, LINES, count)]
+    stdin = "".join(" ".join(lines[group]) + "\n" for group in groups)
+    result = seq2seq("translate", run, stdin=stdin)
+    assert result.stdout == "".join(" ".join(outputs[group]) + "\n" for group in groups)
+    assert result.stderr == (
+        f"lines with more sentences or tokens than those of the training text: {len(groups)}, "
+        f"translated as {LINES} sentences, one by one\n"
+    )
+    asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
+    assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_that_was_cut_is_reported_once(run, lines, seq2seq, tmp_path, workers):
+    """Also of more lines than are translated together."""
+    (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))
+    result = seq2seq("translate", run, "-i", tmp_path / "in", "--workers", workers)
+    counts = f"{30 * LINES:,}, translated as {60 * LINES:,} sentences"
+    assert counts in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_evaluation_cuts_as_translating_does(folder, run, lines, seq2seq):
+    references = (folder / "test.tgt").read_text().splitlines()
+    pairs = [
+        tuple(" ".join(side[start : start + 4]) for side in (lines, references))
+        for start in range(0, LINES, 4)
+    ]
+    files = write_pairs(folder, "joined", pairs)
+    options = ("--src", files["src"], "--ref", files["tgt"], "--json")
+    result = seq2seq("eval", run, *options)
+    assert json.loads(result.stdout)["exact_match"] >= 80
+    assert "10, translated as 40 sentences" in result.stderr
+
+
+def test_a_run_of_an_earlier_version_cuts_what_is_over_the_limit(run, lines, seq2seq, tmp_path):
+    earlier = Path(shutil.copytree(run, tmp_path / "run"))
+    (earlier / "statistics.json").unlink()
+    line = " ".join(lines[:3])
+    assert seq2seq("translate", earlier, line).stderr == ""
+    config = (earlier / "config.yaml").read_text()
+    (earlier / "config.yaml").write_text(config.replace("max_length: 256", "max_length: 12"))
+    result = seq2seq("translate", earlier, line)
+    assert "1, translated as 3 sentences" in result.stderr
+    assert result.stdout == seq2seq("translate", run, line).stdout
+
+
+def test_a_sentence_over_the_limit_is_cut_in_parts_and_one_between_stays_whole(run, seq2seq):
+    between, beyond = "1 " * 30 + ".", "1 " * 300 + "."
+    assert seq2seq("translate", run, between).stderr == ""
+    result = seq2seq("translate", run, f"{between} {beyond}")
+    assert result.stderr.splitlines() == [
+        "lines with more sentences or tokens than those of the training text: 1, translated as 2 "
+        "sentences, one by one",
+        "sentences longer than data.max_length: 1, translated in 2 parts",
+    ]
+
+
+def test_alignments_count_words_through_the_whole_line(run, lines, seq2seq):
+    line = "  ".join(lines[:6])
+    found = json.loads(seq2seq("translate", run, "--align", "--format", "jsonl", line).stdout)
+    words = found["translation"].split()
+    assert [target for _, target in found["alignment"]] == sorted(range(len(words)))
+    assert all(len(row) == len(line.split()) for row in found["attention"])
+    src_sentence, tgt_sentence = (  # of each word the number of its sentence
+        [side[:place].count(".") for place in range(len(side))] for side in (line.split(), words)
+    )
+    assert src_sentence[-1] == tgt_sentence[-1] == 5
+    assert all(src_sentence[a] == tgt_sentence[b] for a, b in found["alignment"])
+
+
+def test_required_words_go_where_they_cost_least(run, seq2seq):
+    """Whichever sentence of the line they belong to."""
+    wishes = ("-b", 5, "--require", "seven", "--require", "two")
+    line = "1 2 . 3 4 5 . 6 7 ."
+    found = seq2seq("translate", run, *wishes, line)
+    assert found.stdout == seq2seq("translate", run, "-b", 5, line).stdout
+    assert found.stdout == "one two . three four five . six seven .\n"
+    other = seq2seq("translate", run, "-b", 5, "--require", "nine", line).stdout
+    assert "nine" in other.split()
+
+
+def test_sentences_that_are_drawn_differ_from_one_another(run):
+    overrides = ["decoding.sample=true", "decoding.temperature=5.0"]
+    translator = Translator.load(run, "cpu", overrides)
+    sentence = "1 2 3 4 5 ."
+    (alone,) = translator.translate([sentence])
+    (several,) = translator.translate([" ".join([sentence] * 4)])
+    (again,) = translator.translate([" ".join([sentence] * 4)])
+    assert several == again
+    assert several.startswith(alone)  # what is not cut is drawn as ever
+    assert several != " ".join([alone] * 4)
+
+
+def test_very_many_sentences_are_cut_in_one_call_of_the_tokenizer(run):
+    translator = Translator.load(run, "cpu")
+    pieces, cuts = translator.cut([Sentence("1 2 . " * 100_000), Sentence("3 .")])
+    assert [len(of_line) for of_line in pieces] == [100_000, 1]
+    assert (cuts.lines, cuts.sentences) == (1, 100_000)
+
+
+def test_going_on_with_other_text_is_known_too(folder, seq2seq, tmp_path):
+    config = numbers_config(tmp_path, max_steps=2, warmup_steps=1)
+    run, path = tmp_path / "run", write_config(tmp_path, config)
+    assert seq2seq("train", path, "--run-dir", run).exit_code == 0
+    before = json.loads((run / "statistics.json").read_text())
+    (run / "statistics.json").unlink()  # as in a run of an earlier version
+    longer = ("train", path, "--run-dir", run, "--set", "training.max_steps=4")
+    assert seq2seq(*longer).exit_code == 0
+    assert json.loads((run / "statistics.json").read_text()) == before
+    write_pairs(tmp_path, "train", [(f"{src} {src}", tgt) for src, tgt in number_pairs(900, 1)])
+    longer = (*longer[:-1], "training.max_steps=6", "--allow-changed", "data.train")
+    assert seq2seq(*longer).exit_code == 0
+    after = json.loads((run / "statistics.json").read_text())
+    assert after["src_tokens"]["max"] == 2 * before["src_tokens"]["max"]
+    assert after["length_ratio"]["max"] == 0.5

@@ -1,0 +1,94 @@
+"""What goes in and out of translate line by line: files, pipes, and lines that cannot be read."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRANSLATE = [sys.executable, "-m", "seq2seq_cli", "translate"]
+
+
+def by_the_shell(run: Path, folder: Path, redirection: str) -> subprocess.CompletedProcess[str]:
+    """The command with redirections of the shell, in a folder with the file `lines`."""
+    (folder / "lines").write_text("1 2\n3\n")
+    (folder / "link").unlink(missing_ok=True)
+    os.link(folder / "lines", folder / "link")
+    command = f'"$@" {redirection}'
+    return subprocess.run(
+        ["sh", "-c", command, "sh", *TRANSLATE, str(run)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,  # who reads what it writes never ends
+    )
+
+
+@pytest.mark.parametrize(
+    "redirection",
+    [
+        "-o lines < lines",
+        "-o link < lines",
+        "-o lines -i link",
+        "-o lines -i /dev/stdin < lines",
+        "-i - -o lines < lines",
+        "< lines >> lines",
+        "-i lines >> link",
+        "-i /dev/stdin -o /dev/stdout < lines >> lines",
+    ],
+)
+def test_no_file_is_translated_into_itself(trained, tmp_path, redirection):
+    done = by_the_shell(trained, tmp_path, redirection)
+    assert done.returncode == 2, done.stderr
+    assert "is the input file" in done.stderr
+    assert (tmp_path / "lines").read_text() == "1 2\n3\n"
+
+
+def test_other_files_pipes_and_devices_may_be_both(trained, tmp_path):
+    done = by_the_shell(trained, tmp_path, "< lines >> other; cat other")
+    assert done.stdout == "one two\nthree\n", done.stderr
+    assert by_the_shell(trained, tmp_path, "< /dev/null > /dev/null").returncode == 0
+
+
+def test_a_steady_pipe_is_answered_while_it_goes_on(trained):
+    """Lines that come one after the other, without an end, are not gathered for ever."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen([*TRANSLATE, str(trained)], **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"1\n")  # the model is loaded before the others come
+        assert process.stdout.readline() == b"one\n"
+        num_written = 0
+        is_answered = False
+        while not is_answered and num_written < 900:  # a chunk has at most 1,000 lines
+            process.stdin.write(b"2\n")
+            num_written += 1
+            is_answered = bool(select.select([process.stdout], [], [], 0.005)[0])
+        assert is_answered
+        process.stdin.close()
+        assert process.stdout.read() == b"two\n" * num_written
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lines_before_one_that_cannot_be_read_are_translated(trained, seq2seq, tmp_path, workers):
+    (tmp_path / "in.jsonl").write_text('{"src": "1"}\n{"src": "2"}\n{"text": "3"}\n{"src": "4"}\n')
+    options = ("--input-format", "jsonl", "--workers", workers)
+    broken = seq2seq("translate", trained, "-i", tmp_path / "in.jsonl", *options)
+    assert (broken.exit_code, broken.stdout) == (2, "one\ntwo\n")
+    assert "line 3: not of the form" in broken.stderr
+    (tmp_path / "in.txt").write_text("1\n2\n" + "x" * (1 << 22) + "x\n4\n")
+    broken = seq2seq("translate", trained, "-i", tmp_path / "in.txt", "--workers", workers)
+    assert (broken.exit_code, broken.stdout) == (2, "one\ntwo\n")
+    assert "line 3: longer than" in broken.stderr
+
+
+def test_a_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
+    stdin = '{"src": "1"}\n\n \t\n{"src": "2"}\n\n'
+    lines = seq2seq("translate", trained, "--input-format", "jsonl", stdin=stdin).stdout
+    assert lines == "one\n\n\ntwo\n\n"
+    options = ("--input-format", "jsonl", "--format", "jsonl")
+    found = seq2seq("translate", trained, *options, stdin=stdin).stdout.splitlines()
+    assert [json.loads(line)["translation"] for line in found] == ["one", "", "", "two", ""]

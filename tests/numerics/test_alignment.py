@@ -1,0 +1,115 @@
+"""Which words look at which, and what unknown words become, by an attention that is known."""
+
+import pytest
+import torch
+from faults.hostile_lines import ATOMS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seq2seq_cli.decoding.joining import Found, Wanted, joined
+from seq2seq_cli.decoding.pieces import Bounds, cut_lines
+from seq2seq_cli.decoding.scoring import Forced
+from seq2seq_cli.decoding.translation import Translation
+from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.text.words import is_spaceless, split_words
+from seq2seq_cli.text_config import TokenizerConfig
+
+SEEN = "the quick brown fox , über den Hund ! a b c . 私 は 東京 に 行きます 。"
+LEARNT = [SEEN, SEEN.replace(" ", ""), *SEEN.split()] * 4
+KINDS = ("bpe", "unigram", "char", "word")
+TOKENIZERS = {
+    kind: Tokenizer.fit(LEARNT, TokenizerConfig(kind=kind, vocab_size=400)) for kind in KINDS
+}
+
+
+def echo(kind: str, line: str, **bounds: int) -> Translation:
+    """The line as its own translation, each token looking at itself."""
+    tokenizer = TOKENIZERS[kind]
+    limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
+    (pieces,), _ = cut_lines([line], tokenizer, limits)
+    found = [
+        [Found(piece, piece.ids, None, Forced([], torch.eye(len(piece.ids))))] for piece in pieces
+    ]
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    return joined(line, found, tokenizers, Wanted(alignment=True), is_ranked=False)[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a Maria b",
+        "a Maria Magdalena b",
+        "Maria a",
+        "a Maria",
+        "Maria Magdalena Anna",
+        "a x y b z c Anna",
+        "a Maria . the fox quick x y . b",
+    ],
+)
+@pytest.mark.parametrize("bounds", [{}, {"tokens": 1}, {"max_length": 2, "tokens": 2}], ids=str)
+def test_unknown_words_are_replaced_word_by_word_wherever_they_stand(line, bounds):
+    found = echo("word", line, **bounds)
+    assert "<unk>" in found.tokens
+    assert found.text == line
+    words = range(len(line.split()))
+    assert found.alignment == tuple(zip(words, words, strict=True))
+    assert found.attention == tuple(tuple(float(a == b) for b in words) for a in words)
+
+
+def test_unknown_characters_stay_within_their_words():
+    found = echo("char", "the fñx quïïck a")
+    assert found.tokens.count("<unk>") == 2  # what follows one another is one token
+    assert found.text == "the fñx quïïck a"
+    assert found.alignment == ((0, 0), (1, 1), (2, 2), (3, 3))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_without_spaces_every_character_is_a_word(kind):
+    line = "私は東京に行きます。"
+    found = echo(kind, line)
+    assert found.text == line
+    assert found.attention is not None and found.alignment is not None
+    assert [len(row) for row in found.attention] == [10] * 10
+    assert [target for _, target in sorted(found.alignment, key=lambda link: link[1])] == [
+        *range(10)
+    ]
+    assert all(abs(source - target) <= 3 for source, target in found.alignment)  # of one token
+    assert echo(kind, "は a 魑魅 東京").text == "は a 魑魅 東京"
+
+
+lines = st.lists(
+    st.text(max_size=4) | st.sampled_from([" ", " ", *SEEN.split(), "Maria", "漢字", "。", *ATOMS]),
+    max_size=14,
+).map("".join)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(line=lines, tokens=st.integers(1, 40))
+def test_any_line_comes_back_with_links_between_what_shares_a_token(kind, line, tokens):
+    found = echo(kind, line, tokens=tokens)
+    assert found.alignment is not None and found.attention is not None
+    if not found.tokens:
+        return
+    text = " ".join(line.encode("utf-8", "replace").decode().split())
+    assert "".join(found.text.split()) == "".join(text.split())
+    assert len(found.attention) == len(split_words(found.text)) == len(found.alignment)
+    assert all(len(row) == len(split_words(line)) for row in found.attention)
+    for row in found.attention:
+        assert sum(row) == pytest.approx(1, abs=0.01)
+    if kind in ("char", "word"):
+        assert split_words(found.text) == split_words(text)
+    if kind in ("char", "word") and not is_spaceless(text):  # tokens are words, or parts of one
+        assert all(source == target for source, target in found.alignment)
+
+
+def test_tokens_share_what_they_look_at_among_the_words_they_are_part_of():
+    """Two tokens of a word count alike; so do the words that a source token is part of."""
+    tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["char"])
+    (pieces,), _ = cut_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
+    attention = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
+    ids = tokenizers.tgt.to_ids("c b")
+    assert [len(ids), len(pieces[0].ids), UNK_ID in ids] == [4, 3, False]
+    found = [[Found(pieces[0], ids, None, Forced([], attention))]]
+    (one,) = joined("a x y b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
+    assert one.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
+    assert one.alignment == ((0, 0), (3, 1))

@@ -1,0 +1,121 @@
+"""Required, banned and forced words in real tokens, whatever a random model would rather say."""
+
+import re
+
+import pytest
+import torch
+
+from seq2seq_cli import Translator
+from seq2seq_cli.config import Config
+from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.word_rules import BannedWords, TargetWords
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizer, Tokenizers
+from seq2seq_cli.text_config import TokenizerConfig
+
+ENGLISH = "do does doing done the they then these tea team art party start see seem a an at . , !"
+JAPANESE = "私は東京に行きます。東京タワーを見ます。京都の人です。Tom と do"
+TEXTS = {"en": [ENGLISH, *ENGLISH.split()] * 4, "ja": [JAPANESE, *JAPANESE.split("。")] * 4}
+
+
+def tokenizer_of(kind: str, language: str) -> Tokenizer:
+    size = {"bpe": 330, "unigram": 330, "char": 60, "word": 60}[kind]
+    return Tokenizer.fit(TEXTS[language], TokenizerConfig(kind=kind, vocab_size=size))
+
+
+def translator(tokenizer: Tokenizer, seed: int, **decoding) -> Translator:
+    """Of a random model, which ends its translations after some ten tokens."""
+    config = Config.model_validate(
+        {
+            "data": {"train": {"src": "a", "tgt": "b"}},
+            "model": {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 32, "dropout": 0.0},
+            "decoding": {"beam_size": 4, "max_len_extra": 12, **decoding},
+        },
+        strict=None,
+    )
+    torch.manual_seed(seed)
+    model = Transformer(config.model, len(tokenizer), len(tokenizer), True, PAD_ID).eval()
+    with torch.no_grad():
+        model.projection.weight.mul_(2)
+    return Translator(model, Tokenizers(tokenizer, tokenizer), config)
+
+
+SOURCES = ["do", "the tea", "they see", "art a", "start", "seem then at"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@pytest.mark.parametrize("required", [("do",), ("the", "art"), ("a tea",), ("see !",)], ids=str)
+def test_required_words_are_words_and_not_parts_of_others(kind, required):
+    tokenizer = tokenizer_of(kind, "en")
+    for seed in range(4):
+        found = translator(tokenizer, seed).search([Sentence(s, "", required) for s in SOURCES])
+        for (one,) in found:
+            for text in required:
+                end = r"(?!\w)" if text[-1].isalpha() else ""
+                assert re.search(rf"(?<!\w){re.escape(text)}{end}", one.text), one.text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+@pytest.mark.parametrize("text", ["東京", "東", "です。"])
+def test_required_words_of_a_script_without_spaces_stand_without_spaces(kind, text):
+    tokenizer = tokenizer_of(kind, "ja")
+    assert TargetWords(tokenizer).phrase(text).word_ends is None  # any character may follow
+    for seed in range(6):
+        found = translator(tokenizer, seed).search([Sentence("私は", "", (text,))] * 2)
+        assert all(text in one.text and f" {text}" not in one.text for (one,) in found)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_a_prefix_that_ends_in_white_space_is_of_whole_words(kind):
+    tokenizer = tokenizer_of(kind, "en")
+    texts: dict[str, list[str]] = {}
+    for prefix in ("the", "the ", "the\t", "a the "):
+        sentences = [Sentence(source, prefix) for source in SOURCES]
+        found = [translator(tokenizer, seed).search(sentences) for seed in range(4)]
+        texts[prefix] = [one.text for of_seed in found for (one,) in of_seed]
+        assert all(text.startswith(prefix.strip()) for text in texts[prefix])
+    for prefix in ("the ", "the\t", "a the "):
+        assert not any(re.match(rf"{prefix.strip()}\w", text) for text in texts[prefix])
+    assert texts["the "] == texts["the\t"]
+    goes_on = any(re.match(r"the\w", text) for text in texts["the"])
+    assert goes_on == (kind != "word")  # without it a word may go on, where tokens are not words
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_after_a_prefix_of_a_script_without_spaces_anything_may_come(kind):
+    words = TargetWords(tokenizer_of(kind, "ja"))
+    assert words.prefix("東京 ")[1] is None
+    assert words.prefix("Tom ")[1] is not None
+    assert words.prefix("Tom")[1] is None
+    assert words.prefix("  ") == ((), None)
+
+
+def test_what_the_vocabulary_cannot_write_cannot_be_asked_for():
+    words = TargetWords(tokenizer_of("char", "en"))
+    for ask in (words.phrase, words.prefix):
+        with pytest.raises(UserError, match="cannot write 'x'"):
+            ask("x")
+
+
+def test_banned_words_of_any_script_are_words_and_not_beginnings_of_others():
+    lines = ["das bett ist neu", "bettlaken bett, tea茶 हिन्दी हिन्दीभाषा é", "bier 啤酒 好喝"] * 9
+    tokenizer = Tokenizer.fit(iter(lines), TokenizerConfig(kind="char", vocab_size=80))
+    banned = BannedWords(["bett", "tea", "啤酒", "हिन्दी"], tokenizer)
+
+    def allowed(text: str) -> set[str]:
+        logits = torch.zeros(1, 1, len(tokenizer))
+        banned.apply(logits, torch.tensor([[tokenizer.to_ids(text)]]))
+        pieces = zip(tokenizer.pieces(), logits[0, 0].tolist(), strict=True)
+        return {piece for piece, logit in pieces if logit == 0}
+
+    everything = set(tokenizer.pieces())
+    assert allowed("das bet") == everything
+    assert {"l", "é"} <= allowed("das bett")
+    assert not {"</s>", "▁", ",", "茶"} & allowed("das bett")  # 茶 is no letter of that word
+    assert not {"</s>", "▁", "茶"} & allowed("tea")
+    assert allowed("bier 啤") == everything - {"酒"}
+    assert not {"</s>", "▁"} & allowed("हिन्दी")
+    assert "भ" in allowed("हिन्दी")
+    with pytest.raises(UserError, match="empty word"):
+        BannedWords([""], tokenizer)

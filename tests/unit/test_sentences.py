@@ -1,0 +1,135 @@
+"""Where sentences end, how they are joined, and which words a token is part of."""
+
+import itertools
+
+import numpy as np
+import pytest
+from faults.hostile_lines import ATOMS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seq2seq_cli.text.sentences import find_inner_marks, join_sentences, split_sentences
+from seq2seq_cli.text.words import goes_on, split_words, words_of_spans
+
+# Sentences are divided by |.
+LINES = [
+    "He came.|She left!|Did he?|Yes…|No... |Well.",
+    "“Why?” she said.|“Because.”|He went.",
+    "Mr. Smith and Dr. Weber met J. R. R. Tolkien.|They talked.",
+    "Das ist z. B. gut, d. h. nicht schlecht.|Es war am 3. Oktober 1990.|Danach kam z.B. Anna.",
+    "Ludwig XIV. von Frankreich war da.|Er blieb bzw. schlief.",
+    "It costs 3.5 euros.|See Fig. 3 and No. 5, p. 117.|He said no.|Then he left.",
+    "I saw J. Smith in the U.S. in May.|He wrote to www.example.com.|Nobody answered.",
+    "She has a Ph.D. in physics.|(He has none.)|[Really!]|OK",
+    "„Nein!“|‚Doch.‘|«Oui ?»|Bien.",
+    "i want a beer.|he wants tea.|what for?",  # no capitals: case tells nothing
+    "there 's no rush .|we have time .",
+    "¿Qué?|¡Nada!|Bueno.",
+    "他来了。|她问：“为什么？”|没有人知道！|好。",
+    "「はい。」と言った。|「いいえ。」|彼は行く。",
+    "वह आता है।|यह घर है।|ठीक?",
+    "هل جاء؟|نعم.",
+    "ሰላም።|እሺ።",
+    "Nothing here ends, not even 3.5 or a.b.c or e.g. this",
+    "... und dann kam er.",
+    ".",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_sentences_end_where_they_do(line):
+    sentences = [sentence.strip() for sentence in line.split("|")]
+    is_chinese = "。" in line
+    assert split_sentences(("" if is_chinese else " ").join(sentences)) == sentences
+    assert split_sentences("  \t" + "\u3000 ".join(sentences) + "\n") == sentences
+
+
+def test_a_short_number_is_rather_an_ordinal_than_an_end():
+    assert split_sentences("On p. 7. He left.") == ["On p. 7. He left."]
+
+
+def test_marks_that_stand_inside_of_lines_end_nothing():
+    greetings = ["Good morning, Mrs. Weber! Did you sleep?", "Good evening! Do you see the house?"]
+    others = ["We see the house.", "Did you sleep?", "Is he there?", "He sleeps."]
+    assert find_inner_marks(greetings + others) == "!"
+    assert split_sentences("Good morning! Did you sleep? No.", "!") == [
+        "Good morning! Did you sleep?",
+        "No.",
+    ]
+    assert find_inner_marks([*greetings, "Stop!", "Look!"]) == ""  # as often at the ends
+    assert find_inner_marks(["a . b . c", "d . e"]) == "."
+    assert find_inner_marks(["他说。她说", "他说。她说"]) == "。"
+    assert find_inner_marks(["1 2 3", "", "  "]) == ""
+    assert find_inner_marks(["他说！她说", "they say! he says"]) == "!"
+    assert split_sentences("他说！她说", "!") == ["他说！她说"]  # one mark, whatever its width
+
+
+def test_sentences_are_joined_as_their_script_is_written():
+    assert join_sentences(["He came.", "", "She left."]) == "He came. She left."
+    assert join_sentences(["他来了。", "她说：“好。”", "走了"]) == "他来了。她说：“好。”走了"
+    assert join_sentences(["コーヒー", "です！", "OK.", "はい"]) == "コーヒーです！OK. はい"
+    assert join_sentences(["그는 왔다.", "그녀는 갔다."]) == "그는 왔다. 그녀는 갔다."
+    assert join_sentences([]) == ""
+
+
+odd_lines = st.lists(
+    st.text(max_size=5) | st.sampled_from([*ATOMS, ". ", "! A", "。", "…” ", " Mr. "]), max_size=20
+).map("".join)
+
+
+@given(line=odd_lines, marks=st.sampled_from(["", ".", "!?", "。"]))
+def test_nothing_is_lost_between_sentences(line, marks):
+    sentences = split_sentences(line, marks)
+    assert "".join("".join(sentences).split()) == "".join(line.split())
+    assert all(sentence.strip() == sentence != "" for sentence in sentences)
+    assert sum(len(split_words(sentence)) for sentence in sentences) == len(split_words(line))
+    assert split_words(join_sentences(sentences)) == split_words(" ".join(sentences))
+
+
+@pytest.mark.parametrize("text", ['."' * 100_000, "." * 300_000, '"' * 300_000, "。" * 300_000])
+def test_lines_of_marks_alone_are_answered(text):
+    """Each of them takes minutes when every mark is looked at from every other one."""
+    assert "".join(split_sentences(text)) == text
+    assert len(find_inner_marks([text])) <= 1
+
+
+def test_words_are_what_spaces_divide_or_characters_where_none_do():
+    for line in ("Das ist\tgut.", "a  b\u3000c\u2028d", "", " x ", "it's (so) gut-gut!"):
+        assert split_words(line) == line.split()
+    assert split_words("私はTomです。") == ["私", "は", "Tom", "で", "す", "。"]
+    assert split_words("他说：“好。”Paul 走了") == [
+        "他",
+        "说",
+        "：",
+        "“",
+        "好",
+        "。”",
+        "Paul",
+        "走",
+        "了",
+    ]
+    assert split_words("ที่นี่") == ["ที่", "นี่"]  # letters with the marks that follow them
+
+
+def test_words_go_on_with_letters_and_marks_of_their_script():
+    assert all(map(goes_on, "aß7é\u0301ी한ж"))
+    assert not any(map(goes_on, " .-'’▁東カก。\u3000"))
+
+
+@given(line=odd_lines, cuts=st.lists(st.integers(0, 60), max_size=9))
+def test_spans_belong_to_the_words_that_their_characters_are_in(line, cuts):
+    words = split_words(line)
+    places = sorted({0, len(line), *(cut for cut in cuts if cut < len(line))})
+    spans = list(itertools.pairwise(places))
+    if not words:
+        return
+    numbers = words_of_spans(line, spans)
+    covered = np.zeros(len(words), dtype=bool)
+    for (start, end), of_span in zip(spans, numbers, strict=True):
+        assert len(of_span) > 0 and 0 <= of_span[0] <= of_span[-1] < len(words)
+        text = line[start:end]
+        if text.strip():
+            assert len(of_span) == len(split_words(text))
+            assert split_words(text)[0] in words[of_span[0]]
+        covered[list(of_span)] = True
+    assert covered.all()
