@@ -2,14 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test faults check format
+.PHONY: install demo test faults sanitize check format
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/int8_decoder.c
+.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/cpu_decoder.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	rm -f seq2seq_cli/decoding/_int8_decoder.*
+	rm -f seq2seq_cli/decoding/_cpu_decoder.*
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch .venv/installed
 
@@ -30,6 +30,10 @@ faults: install
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
+
+# Some 15 minutes: the compiled decoder on random models, where a read beyond an array is an error.
+sanitize: install
+	cd tests && ../$(BIN)/python -m faults.sanitize
 
 check: install
 	$(BIN)/ruff check .

@@ -56,6 +56,30 @@ SYSTEMS = {
         "CTranslate2, int8, 1 x 2": ("ct2", "int8", 1, 2, 1, 1),
         "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 1, 1),
     },
+    "greedy, batches of 64, fp32 and bf16": {
+        "ours, fp32, 2 x 1": ("ours", "fp32", 2, 1, 64, 1),
+        "ours, bf16, 2 x 1": ("ours", "bf16", 2, 1, 64, 1),
+        "CTranslate2, fp32, 2 x 1": ("ct2", "float32", 2, 1, 64, 1),
+        "ours, fp32, 1 x 2": ("ours", "fp32", 1, 2, 64, 1),
+        "ours, bf16, 1 x 2": ("ours", "bf16", 1, 2, 64, 1),
+        "CTranslate2, fp32, 1 x 2": ("ct2", "float32", 1, 2, 64, 1),
+    },
+    "beam 5, batches of 64, fp32 and bf16": {
+        "ours, fp32, 2 x 1": ("ours", "fp32", 2, 1, 64, 5),
+        "ours, bf16, 2 x 1": ("ours", "bf16", 2, 1, 64, 5),
+        "CTranslate2, fp32, 2 x 1": ("ct2", "float32", 2, 1, 64, 5),
+        "ours, fp32, 1 x 2": ("ours", "fp32", 1, 2, 64, 5),
+        "ours, bf16, 1 x 2": ("ours", "bf16", 1, 2, 64, 5),
+        "CTranslate2, fp32, 1 x 2": ("ct2", "float32", 1, 2, 64, 5),
+    },
+    "greedy, one sentence at a time, fp32 and bf16": {
+        "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 1, 1),
+        "ours, bf16, 1 x 1": ("ours", "bf16", 1, 1, 1, 1),
+        "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 1, 1),
+        "ours, fp32, 1 x 2": ("ours", "fp32", 1, 2, 1, 1),
+        "ours, bf16, 1 x 2": ("ours", "bf16", 1, 2, 1, 1),
+        "CTranslate2, fp32, 1 x 2": ("ct2", "float32", 1, 2, 1, 1),
+    },
 }  # fmt: skip
 
 _translator = None  # of a worker
@@ -219,14 +243,18 @@ def compare(title: str, given: argparse.Namespace, runs: dict[str, str]) -> None
     for _ in range(given.rounds):
         for name, settings in systems.items():
             command = [sys.executable, __file__, runs[settings[0]], str(given.source)]
+            is_ours = settings[0] == "ours"  # others have their own settings
+            environment = torch_environment() if is_ours else dict(os.environ)
             output = subprocess.run(
                 [*command, "--lines", str(given.lines), "--measure", json.dumps(settings)],
-                stdout=subprocess.PIPE, text=True, check=True, env=torch_environment(),
+                stdout=subprocess.PIPE, text=True, check=True, env=environment,
             ).stdout  # fmt: skip
             found[name].append(json.loads(output.splitlines()[-1])[0])
             print(f"{title}: {name}: {found[name][-1]:,.0f}", file=sys.stderr, flush=True)
-    ours = found[next(iter(found))]
-    print(f"\n| {title} | tokens/s, median (min to max) | ours, in the same round |\n|---|---|---|")
+    first = next(iter(found))
+    ours = found[first]
+    heads = (title, "tokens/s, median (min to max)", f"{first}, in the same round")
+    print(f"\n| {' | '.join(heads)} |\n|---|---|---|")
     for name, rates in found.items():
         ratios = [mine / rate for mine, rate in zip(ours, rates, strict=True)]
         print(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq_cli.config_file import load_config
-from seq2seq_cli.decoding.int8_decoder import Int8Decoder
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -108,7 +108,7 @@ def _measure(
     latencies = sorted(_seconds_of(translator, line) for line in lines[: _WARM_UP * 2])
     return DecodingSpeed(
         precision=precision,
-        made_by="C" if isinstance(translator.decoder, Int8Decoder) else "PyTorch",
+        made_by="C" if isinstance(translator.decoder, CpuDecoder) else "PyTorch",
         load_seconds=load_seconds,
         sentences_per_second=len(lines) / seconds,
         tokens_per_second=num_tokens / seconds,

@@ -21,8 +21,10 @@ from seq2seq_cli.decoding.fast_layers import (
     KeysAndValues,
     Shape,
 )
+from seq2seq_cli.decoding.known_models import unknown_part
 from seq2seq_cli.decoding.linear import Number, make_linear
 from seq2seq_cli.model.attention import keep_tokens
+from seq2seq_cli.model.device import use_threads
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 
@@ -30,13 +32,24 @@ _ROOM = 32  # slots of the buffers at first
 _STEP = 4  # slots by which those looked at grow
 _ROUND = 64  # the vocabulary is rounded up to it, so that a search can look at it in chunks
 
+# Products in a pass from which on threads pay; to read a weight costs as much as 13 of them. With
+# less work they mostly wait for each other, for long where another program keeps one from running.
+_FOR_THREADS = 40 << 20
+_READING = 13
+
 
 class FastDecoder:
     """A model's weights, laid out for decoding; later changes of the model do not reach it."""
 
     device = torch.device("cpu")
 
+    @staticmethod
+    def why_unsupported(model: Transformer) -> str | None:
+        """Why this decoder cannot compute that model; None if it can."""
+        return unknown_part(model)
+
     def __init__(self, model: Transformer, number: Number) -> None:
+        """`why_unsupported` has nothing against the model."""
         encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
         decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.pad_id = model.pad_id
@@ -53,6 +66,8 @@ class FastDecoder:
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._signals_TD = sinusoidal_positions(0, _ROOM, self.d_model)
         self.projection = make_linear([_rounded_up(model.projection)], number)
+        self._encoder_size = _num_weights(model.encoder)
+        self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
 
     def signal(self, position: int) -> Tensor:
         """Of one position of the target, D."""
@@ -62,9 +77,16 @@ class FastDecoder:
             self._signals_TD = signals_TD
         return signals_TD[position]
 
-    @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "FastStates":
         """Read the source."""
+        with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
+            return self._start(src_BS)
+
+    def step_threads(self, rows: int) -> int:
+        """What a step of so many rows is worth."""
+        return _threads(self._decoder_size, rows)
+
+    def _start(self, src_BS: Tensor) -> "FastStates":
         keep_B11S = keep_tokens(src_BS, self.pad_id)
         hidden_B11S = None
         if not keep_B11S.all():
@@ -101,8 +123,11 @@ class FastStates:
         self._position = 0
         self._look()
 
-    @torch.inference_mode()
     def logits(self, last_BW: Tensor) -> Tensor:
+        with torch.inference_mode(), use_threads(self._model.step_threads(last_BW.numel())):
+            return self._logits(last_BW)
+
+    def _logits(self, last_BW: Tensor) -> Tensor:
         model = self._model
         shape = last_BW.shape
         new = self._new_slots(shape[1])
@@ -178,6 +203,16 @@ class FastStates:
         return hidden_BWM.repeat_interleave(self._model.heads, dim=0)
 
 
+def _num_weights(part: nn.Module) -> int:
+    return sum(weight.numel() for weight in part.parameters())
+
+
+def _threads(num_weights: int, rows: int) -> int:
+    """Of a pass of so many rows through so many weights."""
+    is_little = num_weights * (rows + _READING) < _FOR_THREADS
+    return 1 if is_little else torch.get_num_threads()
+
+
 def _for_heads(hidden_B11S: Tensor | None, heads: int) -> Tensor | None:
     """The same for every head of a sentence, G1S."""
     return None if hidden_B11S is None else hidden_B11S[:, 0].repeat_interleave(heads, dim=0)
@@ -196,5 +231,5 @@ def _rounded_up(projection: nn.Linear) -> nn.Linear:
         rounded.weight.zero_()
         rounded.weight[: projection.out_features] = projection.weight
         rounded.bias.fill_(-torch.inf)
-        rounded.bias[: projection.out_features] = 0
+        rounded.bias[: projection.out_features] = 0 if projection.bias is None else projection.bias
     return rounded

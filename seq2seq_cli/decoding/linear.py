@@ -1,5 +1,6 @@
 """Linear layers for decoding on a CPU by PyTorch's operations, in fp32, bf16 or int8."""
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -89,13 +90,10 @@ class _Int8:
 
 def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
     """Queries over sqrt(K), so that the scores need no division."""
-    query = attention.query
-    scale = math.sqrt(query.out_features // attention.heads)
-    scaled = nn.Linear(query.in_features, query.out_features, query.bias is not None)
+    scaled = copy.deepcopy(attention.query)
     with torch.no_grad():
-        scaled.weight.copy_(query.weight / scale)
-        if query.bias is not None:
-            scaled.bias.copy_(query.bias / scale)
+        for part in scaled.parameters():
+            part.div_(math.sqrt(scaled.out_features // attention.heads))
     return scaled
 
 

@@ -1,4 +1,4 @@
-"""The functions of int8_decoder.c, their structures, and whether they can be called.
+"""The functions of cpu_decoder.c, their structures, and whether they can be called.
 
 B sentences, W hypotheses of each, V vocabulary.
 """
@@ -6,18 +6,21 @@ B sentences, W hypotheses of each, V vocabulary.
 import ctypes
 import functools
 import importlib.machinery
-from ctypes import POINTER, c_float, c_int, c_int64, c_long, c_void_p
+import logging
+from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_long, c_void_p
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-_INTERFACE = 1
-# As int8_decoder.c has them.
-LANES, PANELS, QUAD = 16, 4, 4  # how weights lie
-GROUP = LANES * PANELS
+from seq2seq_cli.decoding.linear import Number
+
+logger = logging.getLogger(__name__)
+
+# As cpu_decoder.c has them.
+LANES, GROUP = 16, 64  # words in a register, outputs in a group
 SLOTS = 32  # in a piece of the past
-BLOCK = 96  # rows that are quantized at once
+PRECISIONS: tuple[Number, ...] = ("fp32", "bf16", "int8")  # by their numbers
 
 CPU = torch.device("cpu")
 
@@ -26,10 +29,11 @@ class Linear(ctypes.Structure):
     _fields_ = (
         ("inputs", c_int64),
         ("outputs", c_int64),
+        ("precision", c_int64),
         ("weight", c_void_p),
+        ("bias", c_void_p),
         ("scale", c_void_p),
         ("shift", c_void_p),
-        ("bias", c_void_p),
     )
 
 
@@ -58,7 +62,9 @@ class Stack(ctypes.Structure):
         ("heads", c_int64),
         ("d_ff", c_int64),
         ("norm_first", c_int64),
-        ("has_gelu", c_int64),
+        ("activation", c_int64),
+        ("vocabulary", c_int64),
+        ("embedding", c_void_p),
         ("layers", POINTER(Layer)),
         ("norm", Norm),
         ("output", Linear),
@@ -68,6 +74,10 @@ class Stack(ctypes.Structure):
 class Batch(ctypes.Structure):
     _fields_ = (
         ("sentences", c_int64),
+        ("longest", c_int64),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
+        ("memory", c_void_p),
         ("width", c_int64),
         ("length", c_int64),
         ("slots", c_void_p),
@@ -75,56 +85,78 @@ class Batch(ctypes.Structure):
         ("past", c_void_p),
         ("num_columns", c_void_p),
         ("columns", c_void_p),
-        ("memory", c_void_p),
-        ("starts", c_void_p),
-        ("lengths", c_void_p),
     )
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    name = "_int8_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
+    source = Path(__file__).with_name("cpu_decoder.c")
+    name = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
+    return load_library(source.with_name(name), source)
+
+
+def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
+    """A library that was compiled from `source` as it is now, and fits the structures here.
+
+    None where there was no compiler. The library holds the text it was compiled from, so that
+    nobody has to remember to count versions.
+    """
     try:
-        library = ctypes.CDLL(str(Path(__file__).with_name(name)))
-    except OSError:  # there was no compiler
+        library = ctypes.CDLL(str(path))
+    except OSError:
         return None
-    if library.start() != _INTERFACE:
+    try:
+        start, end = (c_char.in_dll(library, f"source_{mark}") for mark in ("start", "end"))
+        size = ctypes.addressof(end) - ctypes.addressof(start)
+        is_current = ctypes.string_at(ctypes.addressof(start), size) == source.read_bytes()
+    except (OSError, ValueError):
+        is_current = False
+    if not is_current:
+        logger.warning(
+            f"{path.name} was compiled from another version of {source.name} and is not used: "
+            "install seq2seq-cli again for faster decoding"
+        )
         return None
-    pointer = c_void_p
-    library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
-    library.encode.argtypes = (pointer, c_long, c_long, *[pointer] * 6, c_int)
-    library.decode.argtypes = (pointer, pointer, c_long, *[pointer] * 3, c_int)
-    library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
-    for function in (library.linear, library.encode, library.decode, library.log_sum_exp):
-        function.restype = None
+    expected = [ctypes.sizeof(one) for one in (Linear, Norm, Layer, Stack, Batch)]
+    expected += [GROUP, SLOTS]
+    interface = (c_int64 * len(expected)).in_dll(library, "interface")
+    assert list(interface) == expected, "native.py and cpu_decoder.c differ"
+    _declare(library)
     return library
 
 
-def available() -> bool:
-    """Whether they were compiled at installation, and this processor has the instructions."""
-    return _library() is not None
+def _declare(library: ctypes.CDLL) -> None:
+    pointer = c_void_p
+    library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
+    library.room_for.argtypes = (pointer, c_long, c_long, c_int)
+    library.room_for.restype = c_long
+    library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 2, c_int)
+    choice = (c_long, pointer, c_int64, pointer)
+    library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
+    library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
+    library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
+    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest"):
+        getattr(library, name).restype = None
 
 
-def call(
-    name: str, structure: ctypes.Structure, *arguments: Tensor | ctypes.Structure | int
-) -> None:
-    """With addresses of tensors and structures, and as many threads as PyTorch uses."""
-    plain = [_plain(argument) for argument in arguments]
-    getattr(_library(), name)(ctypes.addressof(structure), *plain, torch.get_num_threads())
+@functools.cache
+def precisions() -> frozenset[Number]:
+    """Those that this processor has the instructions for; none where nothing was compiled."""
+    library = _library()
+    mask = library.start() if library is not None else 0
+    return frozenset(one for number, one in enumerate(PRECISIONS) if mask >> number & 1)
 
 
-def _plain(argument: Tensor | ctypes.Structure | int) -> int:
-    if isinstance(argument, Tensor):
-        return argument.data_ptr()
-    return argument if isinstance(argument, int) else ctypes.addressof(argument)
+def library() -> ctypes.CDLL:
+    """Where `precisions` names any."""
+    loaded = _library()
+    assert loaded is not None
+    return loaded
 
 
-def room_for(stack: Stack, rows: int, longest: int) -> Tensor:
-    """For a pass of so many rows, which look at so many positions at most; see `begin` in C."""
-    keys_and_scores = 8 * longest + 4 * (longest + LANES)
-    quantized = BLOCK * rounded_up(max(stack.d_model, stack.d_ff), QUAD)
-    states = 4 * rows * (2 * stack.d_model + max(3 * stack.d_model, stack.d_ff))
-    size = torch.get_num_threads() * keys_and_scores + quantized + states
+def room_for(stack: Stack, rows: int, longest: int, threads: int) -> Tensor:
+    """For a pass of so many rows, which look at so many positions at most."""
+    size = library().room_for(ctypes.addressof(stack), rows, longest, threads)
     return torch.empty(size, dtype=torch.uint8, device=CPU)
 
 
@@ -138,14 +170,25 @@ def rounded_up(size: int, to: int) -> int:
 
 def log_sum_exp(logits_BWV: Tensor) -> Tensor:
     """The logarithm of the sum of e^logits, BW1."""
-    is_plain = logits_BWV.dtype == torch.float32 and logits_BWV.is_contiguous()
-    if logits_BWV.device != CPU or not is_plain or not available():
+    if not can_read(logits_BWV):
         return logits_BWV.logsumexp(dim=-1, keepdim=True)
     totals_BW1 = empty(*logits_BWV.shape[:-1], 1)
-    rows, threads = totals_BW1.numel(), torch.get_num_threads()
-    library = _library()
-    assert library is not None
-    library.log_sum_exp(
-        rows, logits_BWV.size(-1), logits_BWV.data_ptr(), totals_BW1.data_ptr(), threads
-    )
+    rows, size, threads = totals_BW1.numel(), logits_BWV.size(-1), torch.get_num_threads()
+    library().log_sum_exp(rows, size, logits_BWV.data_ptr(), totals_BW1.data_ptr(), threads)
     return totals_BW1
+
+
+def likeliest(logits_BWV: Tensor, otherwise: int) -> Tensor:
+    """The token of the greatest logit, BW, the first of several; `otherwise` where all are -inf."""
+    tokens_BW = torch.empty(logits_BWV.shape[:-1], dtype=torch.int64)
+    rows, size, threads = tokens_BW.numel(), logits_BWV.size(-1), torch.get_num_threads()
+    library().find_greatest(
+        rows, size, logits_BWV.data_ptr(), 0, None, otherwise, tokens_BW.data_ptr(), threads
+    )
+    return tokens_BW
+
+
+def can_read(x: Tensor) -> bool:
+    """Whether C can read it here."""
+    is_plain = x.device == CPU and x.dtype == torch.float32 and x.is_contiguous()
+    return is_plain and bool(precisions())

@@ -29,18 +29,45 @@ class Rules:
         """`device` is where the logits are."""
         never = NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT
         self._never = torch.tensor(never, device=device)
+        self._never_nor_end = torch.tensor((*never, EOS_ID), device=device)
         self._repetition_penalty = config.repetition_penalty
         self._ngram = config.no_repeat_ngram
         self._banned = banned
-        self._requests = list(requests)
+        self._looks_at_logits = bool(
+            banned is not None or config.no_repeat_ngram or config.repetition_penalty != 1
+        )
+        self._take(requests)
 
     def keep(self, rows: Sequence[int]) -> None:
         """The given sentences go on, in that order."""
-        self._requests = [self._requests[row] for row in rows]
+        self._take([self._requests[row] for row in rows])
+
+    def _take(self, requests: Sequence[Request]) -> None:
+        """Lengths from which on something holds for one of the sentences, or for all."""
+        self._requests = requests
+        self._first_full = min((request.max_length for request in requests), default=0)
+        self._first_long = min((request.min_length for request in requests), default=0)
+        self._last_short = max((request.min_length for request in requests), default=0)
+        bound = (len(one.prefix) + (one.after_prefix is not None) for one in requests)
+        self._first_free = max(bound, default=0)
 
     def full(self, length: int) -> list[int]:
         """Whose translations may not be longer."""
+        if length < self._first_full:  # mostly: sentences in a batch are not asked one by one
+            return []
         return [b for b, request in enumerate(self._requests) if request.max_length <= length]
+
+    def forbidden(self, length: int) -> Tensor | None:
+        """Tokens that no sentence may go on with after so many, if that is all there is to say.
+
+        What is full ends all the same. None where a rule looks at logits, or differs among
+        sentences.
+        """
+        if self._looks_at_logits or length < self._first_free:
+            return None
+        if length >= self._last_short:
+            return self._never
+        return self._never_nor_end if length < self._first_long else None
 
     def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
         """Change the logits of the token after `past_BWT` in place."""
@@ -54,9 +81,10 @@ class Rules:
             _forbid_repeated(logits_BWV, past_BWT, self._ngram)
         if self._banned is not None:
             self._banned.apply(logits_BWV, past_BWT)
-        short = [b for b, request in enumerate(self._requests) if request.min_length > length]
-        if short:
-            logits_BWV[short, :, EOS_ID] = -torch.inf
+        if length < self._last_short:
+            short = [b for b, request in enumerate(self._requests) if request.min_length > length]
+            is_all = len(short) == len(self._requests)  # a slice is sooner filled than rows
+            logits_BWV[slice(None) if is_all else short, :, EOS_ID] = -torch.inf
         if full:  # nothing may forbid the end of what is full
             logits_BWV[full] = -torch.inf
             logits_BWV[full, :, EOS_ID] = ends_BW

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from seq2seq_cli.decoding import native
 from seq2seq_cli.decoding.beam import BeamSearch
 from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.rules import Rules
-from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder
+from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder, GreedyStates
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.decoding_config import DecodingConfig
@@ -20,7 +21,7 @@ from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 _PIECES_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
 
-Choose = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
+Choose = Callable[[Tensor, Sequence[int]], Tensor]
 
 
 @torch.inference_mode()
@@ -67,33 +68,51 @@ def follow(
     """One token after another, each chosen for good; `width` independent translations of each."""
     outputs: list[list[Ids]] = [[[] for _ in range(width)] for _ in requests]
     states = decoder.start(src_BS)
+    greedy = states if choose is likeliest and isinstance(states, GreedyStates) else None
     going_on = list(range(len(requests)))
+    growing = [set(range(width)) for _ in requests]
     last_BW = src_BS.new_full((len(requests), 1), BOS_ID)
-    past_BWT = src_BS.new_zeros(len(requests), width, 0)
-    is_over_BW = torch.zeros(len(requests), width, dtype=torch.bool, device=src_BS.device)
+    chosen: list[Tensor] = []  # at every step, BW
     while going_on:
-        logits_BWV = states.logits(last_BW)
-        if logits_BWV.size(1) < width:  # the first step: all begin alike
-            states.reorder(last_BW.new_zeros(len(going_on), width))
-            logits_BWV = logits_BWV.expand(-1, width, -1).contiguous()
-        rules.apply(logits_BWV, past_BWT)
-        last_BW = choose(logits_BWV, past_BWT, going_on)
-        is_over_BW |= last_BW == EOS_ID
-        past_BWT = torch.cat([past_BWT, last_BW[:, :, None]], dim=2)
-        over = {row for row, is_over in enumerate(is_over_BW.all(dim=1).tolist()) if is_over}
-        over.update(rules.full(past_BWT.size(2)))
+        forbidden_N = rules.forbidden(len(chosen))
+        if greedy is not None and forbidden_N is not None:
+            last_BW = greedy.likeliest(last_BW, forbidden_N)
+            if full := rules.full(len(chosen)):
+                last_BW[full] = EOS_ID
+        else:
+            logits_BWV = states.logits(last_BW)
+            if logits_BWV.size(1) < width:  # the first step: all begin alike
+                states.reorder(last_BW.new_zeros(len(going_on), width))
+                logits_BWV = logits_BWV.expand(-1, width, -1).contiguous()
+            rules.apply(logits_BWV, _past(chosen, logits_BWV))
+            last_BW = choose(logits_BWV, going_on)
+        chosen.append(last_BW)
+        for of_sentence, tokens in zip(growing, last_BW.tolist(), strict=True):
+            if EOS_ID in tokens:
+                of_sentence -= {w for w, token in enumerate(tokens) if token == EOS_ID}
+        over = {row for row, of_sentence in enumerate(growing) if not of_sentence}
+        over.update(rules.full(len(chosen)))
         unfinished = [row for row in range(len(going_on)) if row not in over]
         if unfinished and len(unfinished) > WORTH_LEAVING * len(going_on):
             continue
+        past_BWT = torch.stack(chosen, dim=2)
         for row in over:
             outputs[going_on[row]] = [until_end(ids) for ids in past_BWT[row].tolist()]
         going_on = [going_on[row] for row in unfinished]
+        growing = [growing[row] for row in unfinished]
         rows_B = torch.tensor(unfinished, dtype=torch.int64, device=src_BS.device)
-        last_BW, past_BWT, is_over_BW = last_BW[rows_B], past_BWT[rows_B], is_over_BW[rows_B]
+        last_BW, chosen = last_BW[rows_B], list(past_BWT[rows_B].unbind(2))
         if going_on:
             states.keep(rows_B)
             rules.keep(unfinished)
     return [[Hypothesis(ids, 0.0) for ids in of_sentence] for of_sentence in outputs]
+
+
+def _past(chosen: Sequence[Tensor], logits_BWV: Tensor) -> Tensor:
+    """BWT."""
+    if not chosen:
+        return torch.empty(*logits_BWV.shape[:-1], 0, dtype=torch.int64, device=logits_BWV.device)
+    return torch.stack(tuple(chosen), dim=2)
 
 
 def until_end(ids: Ids) -> Ids:
@@ -101,8 +120,10 @@ def until_end(ids: Ids) -> Ids:
     return ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
 
 
-def likeliest(logits_BWV: Tensor, past_BWT: Tensor, sentences: Sequence[int]) -> Tensor:
+def likeliest(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
     """The choice of greedy search, BW; the end where the rules leave nothing."""
+    if native.can_read(logits_BWV):
+        return native.likeliest(logits_BWV, EOS_ID)
     best = top_k(logits_BWV, 1)
     return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
 
@@ -125,7 +146,7 @@ class Sampling:
             for request in requests
         ]
 
-    def __call__(self, logits_BWV: Tensor, past_BWT: Tensor, sentences: Sequence[int]) -> Tensor:
+    def __call__(self, logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
         logits_BWV = logits_BWV[..., : self._vocab_size] / self._config.temperature
         if self._config.top_k is not None:
             least = logits_BWV.topk(min(self._config.top_k, logits_BWV.size(-1))).values[..., -1:]

@@ -4,7 +4,7 @@ B sentences being decoded, W hypotheses of each, V target vocabulary, S source p
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,14 @@ class States(Protocol):
 
     def keep(self, sentences_B: Tensor) -> None:
         """The given sentences go on, in that order; the others have been translated."""
+
+
+@runtime_checkable
+class GreedyStates(States, Protocol):
+    """Those that choose a token themselves, sooner than who asks for all logits."""
+
+    def likeliest(self, last_BW: Tensor, forbidden_N: Tensor) -> Tensor:
+        """The likeliest token after `last_BW` but those forbidden, BW; EOS where none is left."""
 
 
 class Decoder(Protocol):

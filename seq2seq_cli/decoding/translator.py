@@ -12,8 +12,8 @@ from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import load_config
 from seq2seq_cli.data.statistics import TextStatistics, read_statistics
 from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.int8_decoder import Int8Decoder
 from seq2seq_cli.decoding.joining import Wanted
 from seq2seq_cli.decoding.linear import Number, has_int8
 from seq2seq_cli.decoding.piece_search import PieceSearch
@@ -216,11 +216,13 @@ def _decoder_of(models: Sequence[Transformer], number: Number) -> Decoder:
 
 
 def make_decoder(model: Transformer, number: Number) -> Decoder:
-    """On a CPU a fast twin of the model; on a GPU the model itself."""
+    """On a CPU a fast twin of the model if there is one; on a GPU the model itself."""
     if model.device.type == "cpu":
-        if number == "int8" and native.available():
-            return Int8Decoder(model)
-        return FastDecoder(model, number)
+        if CpuDecoder.why_unsupported(model, number) is None:
+            return CpuDecoder(model, number)
+        if FastDecoder.why_unsupported(model) is None:
+            return FastDecoder(model, number)
+        return PlainDecoder(model, use_bf16=number == "bf16")
     if number == "int8":
         raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
     return PlainDecoder(model, use_bf16=number == "bf16")
@@ -246,5 +248,5 @@ def _number(config: Config, model: Transformer, exact: bool) -> Number:
     if exact:
         return "fp32"
     if model.device.type == "cpu":
-        return "int8" if native.available() or has_int8() else "fp32"
+        return "int8" if "int8" in native.precisions() or has_int8() else "fp32"
     return "bf16" if has_fast_bf16(model.device) else "fp32"

@@ -426,12 +426,12 @@ def test_two_stages_find_what_topk_finds(size, k):
     assert torch.equal(logits.gather(-1, found.tokens), expected.values)
 
 
-def test_where_it_can_be_the_decoder_in_8_bits_is_compiled():
+def test_where_it_can_be_the_decoder_in_c_is_compiled():
     """Its tests are skipped where it is not."""
     info = Path("/proc/cpuinfo")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler and info.exists() and "avx512_vnni" in info.read_text():
-        assert native.available()
+        assert {"fp32", "int8"} <= native.precisions()
 
 
 @pytest.mark.parametrize("number", ["bf16", "int8"])
@@ -444,6 +444,17 @@ def test_lower_precision_is_close(number, monkeypatch):
         exact = PlainDecoder(model).start(src).logits(last)
         close = FastDecoder(model, number).start(src).logits(last)[..., :12]
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
+
+
+def test_pytorchs_operations_get_a_second_thread_for_much_work_alone():
+    decoder = FastDecoder(build(0, 300, d_model=128, d_ff=512), "fp32")
+    torch.set_num_threads(2)
+    try:
+        assert [decoder.step_threads(rows) for rows in (1, 5, 500)] == [1, 1, 2]
+        decoder.start(torch.full((1, 4), 5)).logits(torch.full((1, 1), BOS_ID))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_the_plain_decoder_can_compute_in_bf16_too():

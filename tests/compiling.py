@@ -1,0 +1,23 @@
+"""cpu_decoder.c, compiled by tests as the installation compiles it."""
+
+import shutil
+import subprocess
+import sysconfig
+import tomllib
+from pathlib import Path
+
+from commands import ROOT
+
+SOURCE = ROOT / "seq2seq_cli/decoding/cpu_decoder.c"
+COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+
+
+def compile_decoder(source: Path, library: Path, *options: str) -> None:
+    """With `options` after those of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    flags = [*module["extra-compile-args"], *options, "-shared", "-fPIC"]
+    links = module["extra-link-args"]
+    assert COMPILER is not None
+    command = [COMPILER, *flags, source, *links, "-o", library]
+    subprocess.run(command, check=True, cwd=source.parent)

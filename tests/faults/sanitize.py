@@ -1,0 +1,180 @@
+"""cpu_decoder.c under AddressSanitizer and UndefinedBehaviorSanitizer, on random models.
+
+    PYTHONPATH=tests python -m faults.sanitize --models 60 --seed 1
+
+In every precision that the processor has: sizes that fill no register, any number of heads, widths,
+sentences and threads; hypotheses that are reordered and sentences that leave at random. What is
+read or written beyond an array, or computed without a meaning, ends the process; the logits must be
+those of a twin in PyTorch that rounds in the same way.
+"""
+
+import argparse
+import importlib.machinery
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+
+import torch
+from commands import ROOT
+from compiling import COMPILER, SOURCE, compile_decoder
+from rounded_models import rounded
+from small_models import build
+
+from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder, CpuStates
+from seq2seq_cli.decoding.states import PlainDecoder, PlainStates
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
+# Name: options of the compiler, and what is put in place of what.
+BUILDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "as it is installed": ((), {}),
+    "without AMX": (("-DWITHOUT_AMX",), {}),
+    "with threads in every loop": (
+        (),
+        {"FOR_A_THREAD = 1 << 19": "FOR_A_THREAD = 1", "FOR_A_TEAM = 40 << 20": "FOR_A_TEAM = 1"},
+    ),
+}
+# Of the logits' norm: a number between two that can be rounded to may become the other.
+WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}
+
+
+def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecoder, int]:
+    """The twin, the decoder in C, and how many tokens they have."""
+    heads = random.choice((1, 1, 2, 3, 4, 8, 16))
+    size = random.choice((1, 2, 5, 8, 15, 16, 17, 32, 33, 64))
+    d_model = min(heads * size, 512)
+    d_model -= d_model % (2 * heads)  # positions have pairs of sines and cosines
+    vocabulary = random.choice((4, 5, 12, 63, 64, 65, 300))
+    options = {
+        "d_model": d_model or 2 * heads,
+        "heads": heads,
+        "d_ff": random.choice((1, 3, 16, 30, 64, 100, 256)),
+        "layers": {"encoder": random.randint(1, 3), "decoder": random.randint(1, 3)},
+        "norm": random.choice(("pre", "post")),
+        "activation": random.choice(("relu", "gelu")),
+        "attention_bias": random.random() < 0.5,
+    }
+    model = build(random.randrange(10**6), vocabulary, **options)
+    return PlainDecoder(rounded(model, precision)), CpuDecoder(model, precision), vocabulary
+
+
+def walk(random: Random, precision: str) -> None:
+    """Through a search that chooses at random."""
+    twin, decoder, vocabulary = random_model(random, precision)
+    sentences = random.choice((1, 1, 2, 5, 16, 17, 40, 130))
+    lengths = [random.randint(1, random.choice((3, 20, 70))) for _ in range(sentences)]
+    src = torch.full((sentences, max(lengths)), PAD_ID)
+    for row, length in enumerate(lengths):
+        src[row, :length] = torch.randint(4, 12, (length,))
+        src[row, length - 1] = EOS_ID
+    both = twin.start(src), decoder.start(src)
+    last = torch.full((sentences, 1), BOS_ID)
+    for _ in range(random.randint(1, 40 if sentences < 40 else 5)):
+        torch.set_num_threads(random.randint(1, 3))
+        step(*both, last, random, precision)
+        if random.random() < 0.3:
+            origin = torch.randint(0, last.size(1), (len(last), random.randint(1, 9)))
+            last = reordered(both, last, origin)
+        if random.random() < 0.1:
+            rows = torch.tensor(random.sample(range(len(last)), random.randint(1, len(last))))
+            for states in both:
+                states.keep(rows)
+            last = last[rows]
+        last = torch.randint(0, vocabulary, last.shape)
+        last[last == PAD_ID] = EOS_ID  # the model looks at no padding
+
+
+def reordered(both: tuple[PlainStates, CpuStates], last: torch.Tensor, origin: torch.Tensor):
+    for states in both:
+        states.reorder(origin)
+    return last.gather(1, origin)
+
+
+def step(
+    twin: PlainStates, states: CpuStates, last: torch.Tensor, random: Random, precision: str
+) -> None:
+    with torch.inference_mode():
+        expected = twin.logits(last)
+        size = expected.size(-1)
+        limit = WORST[precision] * expected.norm()
+        if random.random() < 0.3:
+            token = states.likeliest(last, torch.tensor([PAD_ID, BOS_ID]))
+            expected[..., [PAD_ID, BOS_ID]] = -torch.inf
+            chosen = expected.gather(-1, token[..., None])[..., 0]
+            assert (expected.amax(dim=-1) - chosen).max() <= 2 * limit
+            return
+        logits = states.logits(last)
+        assert (logits[..., :size] - expected).norm() <= limit
+        assert (logits[..., size:] == -torch.inf).all()
+        totals = native.log_sum_exp(logits)
+        torch.testing.assert_close(totals, logits.logsumexp(-1, keepdim=True), atol=1e-4, rtol=1e-5)
+
+
+def run_here(models: int, seed: int) -> None:
+    """In the process whose library was made for it."""
+    assert not Path(native.__file__).is_relative_to(ROOT)
+    for precision in sorted(native.precisions()):
+        for number in range(models):
+            try:
+                walk(Random(f"{seed}/{number}"), precision)
+            except AssertionError:
+                print(f"{precision}, seed {seed}, model {number}", flush=True)
+                raise
+        print(f"  {precision}: {models} models", flush=True)
+
+
+def run_build(name: str, models: int, seed: int) -> int:
+    options, substitutions = BUILDS[name]
+    print(f"{name}:", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "seq2seq_cli")
+        shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("*.so"))
+        source = package / "decoding" / SOURCE.name
+        text = source.read_text(encoding="utf-8")
+        for before, after in substitutions.items():
+            assert before in text
+            text = text.replace(before, after)
+        source.write_text(text, encoding="utf-8")
+        library = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
+        compile_decoder(source, source.with_name(library), *SANITIZERS, *options)
+        environment = os.environ | {
+            "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT / 'tests'}",
+            "GOMP_SPINCOUNT": "10000",
+        }
+        command = ["--models", str(models), "--seed", str(seed), "--here"]
+        return subprocess.run(
+            [sys.executable, "-m", "faults.sanitize", *command], cwd=folder, env=environment
+        ).returncode
+
+
+def runtime(name: str) -> str:
+    """Where the compiler's library of a sanitizer is."""
+    assert COMPILER is not None
+    command = [COMPILER, f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=int, default=60, help="of each precision and build")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.here:
+        run_here(given.models, given.seed)
+        return
+    failed = [name for name in BUILDS if run_build(name, given.models, given.seed)]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+    print("no report, and every logit as it should be")
+
+
+if __name__ == "__main__":
+    main()

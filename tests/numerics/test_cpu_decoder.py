@@ -1,0 +1,339 @@
+"""The decoder in C beside a plain one in PyTorch whose products are rounded in the same way."""
+
+import itertools
+import os
+import subprocess
+import sys
+from ctypes import addressof
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rounded_models import LINEAR, rounded
+from small_models import (
+    MODES,
+    build,
+    logits_through_all_changes,
+    random_sources,
+    requests_of,
+)
+from torch import Tensor, nn
+
+from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder, _Weights
+from seq2seq_cli.decoding.fast import FastDecoder
+from seq2seq_cli.decoding.linear import Number
+from seq2seq_cli.decoding.search import search
+from seq2seq_cli.decoding.states import Ensemble, PlainDecoder
+from seq2seq_cli.decoding.translator import make_decoder
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
+
+pytestmark = pytest.mark.skipif(
+    not native.precisions(), reason="not compiled, or a processor without AVX-512"
+)
+
+PRECISIONS = sorted(native.precisions())
+
+
+ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
+
+
+def product(
+    layer: nn.Linear, x: Tensor, residual: Tensor, precision: Number, activation: int = 0
+) -> Tensor:
+    weights = _Weights(precision)
+    structure = weights.linear([layer])
+    made = residual.clone()
+    words = torch.empty(96 * (4 * layer.in_features + 256), dtype=torch.uint8)
+    arguments = (x.data_ptr(), made.data_ptr(), made.data_ptr(), words.data_ptr())
+    threads = torch.get_num_threads()
+    native.library().linear(addressof(structure), activation, len(x), *arguments, threads)
+    return made
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(128, 192), (64, 70), (10, 5), (30, 64), (1, 1), (320, 17)]
+)
+@pytest.mark.parametrize("rows", [1, 5, 6, 11, 12, 16, 17, 33, 97, 200])
+def test_products_are_those_of_rounded_numbers(precision, inputs, outputs, rows):
+    """With few rows and with many, at the borders of what is done at once."""
+    torch.manual_seed(rows)
+    layer = nn.Linear(inputs, outputs)
+    x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
+    x[rows // 2] = 0
+    with torch.inference_mode():
+        for number, activation in enumerate(ACTIVATIONS):
+            expected = activation(LINEAR[precision](layer)(x)) + residual
+            made = product(layer, x, residual, precision, number)
+            torch.testing.assert_close(made, expected, atol=3e-6, rtol=3e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_row_gives_the_same_bits_whatever_is_beside_it(precision):
+    torch.manual_seed(0)
+    layer, x, residual = nn.Linear(128, 100), torch.randn(150, 128), torch.randn(150, 100)
+    rows = zip(x.split(1), residual.split(1), strict=True)
+    alone = torch.cat([product(layer, *row, precision) for row in rows])
+    for count in (2, 7, 12, 20, 33, 100, 150):
+        made = product(layer, x[:count], residual[:count], precision)
+        assert torch.equal(made, alone[:count])
+    torch.set_num_threads(2)
+    try:
+        made = product(layer, x.repeat(4, 1), residual.repeat(4, 1), precision)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(made, alone.repeat(4, 1))
+
+
+# Of the logits' norm, at the worst step: a number that lies between two of bf16, or between two
+# whole ones, may be rounded to the other.
+WORST = {"fp32": 1e-6, "bf16": 0.005, "int8": 0.01}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "post", "attention_bias": False, "tie_embeddings": True},
+        {"activation": "gelu", "d_model": 64, "d_ff": 128},
+        {"d_model": 20, "d_ff": 30},
+    ],
+    ids=str,
+)
+def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options, precision):
+    model = build(0, vocabulary=70, **options)
+    twin = model if precision == "fp32" else rounded(model, precision)
+    both = logits_through_all_changes(PlainDecoder(twin), CpuDecoder(model, precision))
+    errors = [float((actual - expected).norm() / expected.norm()) for expected, actual in both]
+    assert len(errors) == 90
+    if precision != "bf16" or "activation" not in options:  # of many numbers one always is
+        assert sorted(errors)[len(errors) // 2] < 1e-6
+    assert max(errors) < WORST[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "options", [{}, {"d_model": 64, "d_ff": 128, "activation": "gelu"}], ids=str
+)
+@pytest.mark.parametrize("name", MODES)
+def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name, options, precision):
+    """Whatever instructions and threads the batch takes."""
+    for seed in range(2):
+        decoder = CpuDecoder(build(seed, **options), precision)
+        requests = requests_of(random_sources(30))
+        alone = [search(decoder, [request], MODES[name])[0] for request in requests]
+        torch.set_num_threads(2)
+        try:
+            assert search(decoder, requests, MODES[name]) == alone
+        finally:
+            torch.set_num_threads(1)
+
+
+def test_in_fp32_it_finds_what_the_model_finds():
+    for seed, mode in itertools.product(range(3), MODES):
+        model, requests = build(seed), requests_of(random_sources(20))
+        expected = search(PlainDecoder(model), requests, MODES[mode])
+        found = search(CpuDecoder(model, "fp32"), requests, MODES[mode])
+        for one, other in zip(found, expected, strict=True):
+            assert [hypothesis.ids for hypothesis in one] == [h.ids for h in other]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [{}, {"min_length": 4}, {"min_length": 30}, {"prefix": (7, 5)}, {"max_length": 3}],
+    ids=str,
+)
+def test_the_tokens_it_chooses_itself_are_those_of_the_greatest_logits(wishes):
+    """An ensemble of one asks for logits, and search applies the rules to them."""
+    requests = [
+        replace(request, **wishes) if number % 2 else request
+        for number, request in enumerate(requests_of(random_sources(20)))
+    ]
+    for some in (requests, requests[1::2]):
+        decoder = CpuDecoder(build(3), "fp32")
+        expected = search(Ensemble([decoder]), some, MODES["greedy"])
+        assert search(decoder, some, MODES["greedy"]) == expected
+
+
+def test_an_ensemble_of_one_model_and_itself_is_that_model():
+    decoder = CpuDecoder(build(0), "int8")
+    requests = requests_of(random_sources(5))
+    twins = search(Ensemble([decoder, decoder]), requests, MODES["beam"])
+    for both, one in zip(twins, search(decoder, requests, MODES["beam"]), strict=True):
+        assert [found.ids for found in both] == [found.ids for found in one]
+
+
+def test_sentences_that_have_left_get_no_room():
+    decoder = CpuDecoder(build(0), "fp32")
+    states = decoder.start(torch.full((8, 3), 5))
+    last = torch.full((8, 1), BOS_ID)
+    for _ in range(5):
+        states.logits(last)
+    states.keep(torch.tensor([6]))
+    for _ in range(40):
+        states.logits(last[:1])
+    assert [piece.size(2) for piece in states._past] == [8, 1]
+
+
+LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}
+COUNT_THREADS = """
+import os, torch
+from small_models import build
+from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
+
+def threads_after(decoder, sentences, width):
+    src, last = torch.full((sentences, 20), 5), torch.full((sentences, width), 2)
+    for threads in (1, 2):  # first PyTorch makes its tables
+        torch.set_num_threads(threads)
+        states = decoder.start(src)
+        states.logits(last[:, :1])
+        states.reorder(torch.zeros(sentences, width, dtype=torch.int64))
+        states.logits(last)
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(1)
+small, large = (CpuDecoder(build(0, **options), "fp32") for options in (
+    {"d_model": 128, "d_ff": 256, "vocabulary": 2000}, %r))
+print(*(threads_after(*given) for given in ((small, 1, 1), (small, 1, 4), (large, 99, 4))))
+"""
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_threads_change_no_bits(precision):
+    decoder = CpuDecoder(build(0, **LARGE), precision)
+    src = torch.randint(4, 12, (300, 9))
+    last, origin = torch.full((300, 1), BOS_ID), torch.zeros(300, 2, dtype=torch.int64)
+
+    def logits(threads: int) -> list[Tensor]:
+        torch.set_num_threads(threads)
+        states = decoder.start(src)
+        first = states.logits(last)
+        states.reorder(origin)
+        return [first, states.logits(last.expand(-1, 2))]
+
+    try:
+        alone, *others = map(logits, (1, 2, 3))
+    finally:
+        torch.set_num_threads(1)
+    for other in others:
+        assert all(map(torch.equal, other, alone))
+
+
+def test_a_second_thread_is_for_much_work_alone():
+    """It costs more than it saves where another program keeps it from running."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("no /proc")
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_THREADS % LARGE],
+        capture_output=True, text=True, check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    alone, with_a_beam, many = map(int, done.stdout.split())
+    assert with_a_beam == alone
+    assert many == alone + 1
+
+
+def test_more_threads_in_the_middle_of_a_translation():
+    decoder, last = CpuDecoder(build(0, **LARGE), "fp32"), torch.full((99, 1), BOS_ID)
+    alone, other = (decoder.start(torch.full((99, 4), 5)) for _ in range(2))
+    expected = [alone.logits(last) for _ in range(2)]
+    found = [other.logits(last)]
+    torch.set_num_threads(7)
+    try:
+        found.append(other.logits(last))
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(torch.equal, expected, found))
+
+
+def test_a_token_that_is_none_reads_no_foreign_memory():
+    """A search among logits that are no numbers may ask for one."""
+    states = CpuDecoder(build(0), "fp32").start(torch.tensor([[5, EOS_ID]]))
+    for token in (-1, 12, 63, 2**62, -(2**62)):
+        assert states.logits(torch.tensor([[token]])).shape == (1, 1, 64)
+
+
+@pytest.mark.parametrize("size", [1, 15, 64, 1_000])
+def test_log_sum_exp_is_pytorchs(size):
+    torch.manual_seed(size)
+    logits = 10 * torch.randn(3, 2, size)
+    logits[0, 0, size // 2 :] = -torch.inf
+    logits[0, 0, 0] = 7
+    expected = logits.logsumexp(dim=-1, keepdim=True)
+    torch.testing.assert_close(native.log_sum_exp(logits), expected, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 64, 1_000])
+def test_the_likeliest_token_is_the_first_of_the_greatest_logit(size):
+    torch.manual_seed(size)
+    logits = torch.randint(-3, 3, (5, 2, size)).float()
+    logits[0, 0, : size // 2] = -torch.inf
+    expected = (logits == logits.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)
+    assert torch.equal(native.likeliest(logits, 9_999), expected)
+    for nothing in (-torch.inf, torch.nan):
+        assert native.likeliest(torch.full((2, 1, size), nothing), 9_999).unique() == 9_999
+
+
+class Gated(nn.Module):
+    """An activation that no decoder knows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sigmoid() + 1
+
+
+def with_part(kind: str) -> Transformer:
+    """A model with a part that the decoder in C does not know."""
+    model = build(0, vocabulary=70)
+    for layer in (*model.encoder, *model.decoder):
+        if kind == "activation":
+            layer.feed_forward.activation = Gated()
+        if kind == "approximate gelu":
+            layer.feed_forward.activation = nn.GELU("tanh")
+        if kind == "norm":
+            layer.add_transformed.norm = nn.RMSNorm(16)
+        if kind == "norm without bias":
+            layer.add_transformed.norm = nn.LayerNorm(16, bias=False)
+    if kind == "last norm":
+        model.decoder_norm = nn.Tanh()
+    if kind == "one layer's activation":
+        model.decoder[1].feed_forward.activation = nn.GELU()
+    if kind == "one layer's heads":
+        model.decoder[1].cross_attention.heads = 4
+    if kind == "one layer's norms":
+        model.encoder[1].add_transformed.norm_first = False
+    return model
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("kind", "known_to_fast"),
+    [
+        ("activation", True),
+        ("approximate gelu", True),
+        ("norm", False),
+        ("norm without bias", False),
+        ("last norm", False),
+        ("one layer's activation", False),
+        ("one layer's heads", False),
+        ("one layer's norms", False),
+    ],
+)
+def test_a_model_that_a_decoder_does_not_know_never_runs_on_it(kind, known_to_fast, precision):
+    model = with_part(kind)
+    assert CpuDecoder.why_unsupported(model, precision)
+    assert (FastDecoder.why_unsupported(model) is None) == known_to_fast
+    decoder = make_decoder(model, precision)
+    assert type(decoder) is (FastDecoder if known_to_fast else PlainDecoder)
+    plain, exact = PlainDecoder(model), make_decoder(model, "fp32")
+    for expected, actual in logits_through_all_changes(plain, exact):
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_model_that_it_knows_runs_on_it(precision):
+    for options in ({}, {"norm": "post", "activation": "gelu", "attention_bias": False}):
+        assert type(make_decoder(build(0, **options), precision)) is CpuDecoder

@@ -1,0 +1,67 @@
+"""Models in PyTorch whose linear layers round as the decoder in C does: slow, and plain to read."""
+
+import copy
+import math
+
+from torch import Tensor, nn
+
+from seq2seq_cli.decoding.linear import Number
+from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.transformer import Transformer
+
+
+class Int8Linear(nn.Module):
+    """A linear layer of whole numbers: a scale for each output, and one for each row of inputs."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.scale = layer.weight.abs().amax(dim=1).clamp(min=1e-12) / 127
+        self.weight = (layer.weight / self.scale[:, None]).round()
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        top = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30)
+        rounded = (x * (127 / top)).round()
+        made = (rounded.double() @ self.weight.T.double()).float() * (self.scale * top / 127)
+        return made if self.bias is None else made + self.bias
+
+
+class Bf16Linear(nn.Module):
+    """Inputs and weights of 8 significant bits, exact products and sums."""
+
+    def __init__(self, layer: nn.Linear, divisor: float = 1.0) -> None:
+        """`divisor`: of the weights before they are rounded."""
+        super().__init__()
+        self.weight = divisor * (layer.weight / divisor).bfloat16().double()
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = (x.bfloat16().double() @ self.weight.T).float()
+        return made if self.bias is None else made + self.bias
+
+
+class Fp32Linear(nn.Module):
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight.double(), layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = (x.double() @ self.weight.T).float()
+        return made if self.bias is None else made + self.bias
+
+
+LINEAR = {"int8": Int8Linear, "bf16": Bf16Linear, "fp32": Fp32Linear}
+
+
+def rounded(model: Transformer, precision: Number) -> Transformer:
+    make = LINEAR[precision]
+    model = copy.deepcopy(model)
+    for module in list(model.modules()):
+        if isinstance(module, MultiHeadAttention) and precision == "bf16":
+            size = module.query.out_features // module.heads
+            module.query = Bf16Linear(module.query, math.sqrt(size))
+        for name, layer in list(module.named_children()):
+            if isinstance(layer, nn.Linear) and layer is not model.projection:
+                setattr(module, name, make(layer))
+    model.projection.forward = make(model.projection).forward  # its weight is used elsewhere
+    return model
