@@ -2,8 +2,10 @@
 
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # PyTorch reads these when it is imported. Threads that wait for work spin for some 10 µs: with the
@@ -19,6 +21,20 @@ def torch_environment() -> dict[str, str]:
     if num_cores() < _num_processors():  # OpenMP knows nothing of quotas
         defaults["OMP_NUM_THREADS"] = str(num_cores())
     return defaults | os.environ
+
+
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block; processes that are started in it never hear of it.
+
+    It is the first process's business, which ends the others; while they import PyTorch they could
+    only print where they are.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def num_cores(root: Path = _ROOT) -> int:

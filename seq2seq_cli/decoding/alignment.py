@@ -73,4 +73,5 @@ def _align_copy(attention_MN: Tensor, share: Tensor, tgt: range, src: range) -> 
 def _expanded(words: Sequence[range]) -> tuple[Tensor, Tensor]:
     """Numbers of tokens and of their words, a pair for each word of a token."""
     tokens = [token for token, of_token in enumerate(words) for _ in of_token]
-    return torch.tensor(tokens), torch.tensor([word for of_token in words for word in of_token])
+    of_tokens = [word for of_token in words for word in of_token]
+    return torch.tensor(tokens, dtype=torch.int64), torch.tensor(of_tokens, dtype=torch.int64)

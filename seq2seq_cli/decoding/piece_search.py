@@ -93,7 +93,10 @@ class PieceSearch:
             )
             if place == 0 and sentence.prefix:
                 prefix, after_prefix = self._words.prefix(sentence.prefix)
-                request = replace(request, prefix=prefix, after_prefix=after_prefix)
+                room = max(longest, len(prefix))
+                request = replace(
+                    request, prefix=prefix, after_prefix=after_prefix, max_length=room
+                )
             requests.append(request)
         if not phrases or not requests:
             return requests

@@ -22,7 +22,7 @@ from seq2seq_cli.decoding.pieces import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import available_memory, num_cores
+from seq2seq_cli.machine import available_memory, held_interrupts, num_cores
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
@@ -153,15 +153,21 @@ def _translate_in_processes(
     with ProcessPoolExecutor(workers, context, _start_in_process, (job, workers)) as pool:
         ahead: deque[Future[tuple[list[Line], Cuts]]] = deque()
         unreadable: UserError | None = None
-        try:
+
+        def readable() -> Chunks:
+            nonlocal unreadable
             try:
-                for first_number, chunk in chunks:
-                    if chunk:
-                        ahead.append(pool.submit(_translate_in_process, first_number, chunk))
-                    while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
-                        yield ahead.popleft().result()
+                yield from chunks
             except UserError as error:
                 unreadable = error
+
+        try:
+            for first_number, chunk in readable():
+                if chunk:
+                    with held_interrupts():  # the first chunk starts the processes
+                        ahead.append(pool.submit(_translate_in_process, first_number, chunk))
+                while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
+                    yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
         except BrokenProcessPool:

@@ -37,6 +37,9 @@ def shortest(options: DecodingConfig, length: str) -> str:
 def _given(options: DecodingConfig) -> dict[str, Any]:
     defaults = DecodingConfig()
     given = {name: value for name, value in options if value != getattr(defaults, name)}
+    if not options.sample:  # they mean nothing then, but would make CTranslate2 draw
+        for name in ("temperature", "top_k", "top_p"):
+            given.pop(name, None)
     if options.length_penalty_formula != "power":  # the number means something else
         given["length_penalty_formula"] = options.length_penalty_formula
         given.pop("length_penalty", None)

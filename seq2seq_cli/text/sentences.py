@@ -9,10 +9,11 @@ _BEFORE_SPACE = ".!?…‽؟۔।॥။።։"  # marks that end a sentence where
 _ANYWHERE = "。！？｡"
 MARKS = _BEFORE_SPACE + _ANYWHERE
 _CLOSING = "\"'”’“‘»›«‹)\\]」』）》】"  # right after a mark also those that open elsewhere
+_CLOSING_ANYWHERE = "\"'”’»›)\\]」』）》】"  # “ opens there: 他笑了。“你好。”
 _OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
 _CANDIDATE = re.compile(
     f"(?<![{_BEFORE_SPACE}])([{_BEFORE_SPACE}]++)[{_CLOSING}]*+\\s++"
-    f"|(?<![{_ANYWHERE}])([{_ANYWHERE}]++)[{_CLOSING}]*+\\s*+"
+    f"|(?<![{_ANYWHERE}])([{_ANYWHERE}]++)[{_CLOSING_ANYWHERE}]*+\\s*+"
 )
 _AT_THE_END = re.compile(f"([{MARKS}]++)[{_CLOSING}]*+$")
 _SAME = str.maketrans("！？｡", "!?。")  # before and after Unicode's compatibility normalization

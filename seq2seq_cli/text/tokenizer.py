@@ -49,18 +49,17 @@ class Tokenizer:
     def fit(cls, lines: Iterable[str], config: TokenizerConfig) -> Self:
         """Learn a vocabulary from lines of text as they are; the same lines give the same bytes."""
         symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
-        pattern = f"(?:{'|'.join(map(re.escape, symbols))})"
-        has_symbol = re.compile(rf"\S*{pattern}\S*" if config.kind == "word" else pattern)
+        symbol = re.compile("|".join(map(re.escape, symbols)))
 
-        def learnable() -> Iterator[str]:
-            for line in lines:
-                # Symbols are entries already: there is nothing to learn of them.
-                yield quoting.one_spaced(has_symbol.sub(" ", line) if symbols else line)
+        def learnable(line: str) -> str:  # symbols are entries already
+            if symbols and config.kind == "word":
+                line = " ".join(word for word in line.split() if not symbol.search(word))
+            return quoting.prepared(symbol.sub(" ", line) if symbols else line)
 
         least = config.min_character_frequency
         if least == "auto" and config.kind not in SUBWORDS:
             least = 1
-        chosen = sample(map(quoting.quoted, learnable()), config.max_sentences)
+        chosen = sample(map(learnable, lines), config.max_sentences)
         return cls(_trained(without_rare_characters(chosen, least), config))
 
     def normalizing(self, normalization: Normalization, config: TokenizerConfig) -> "Tokenizer":

@@ -12,7 +12,7 @@ import torch
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.config_file import config_yaml, flatten, load_config, yaml_text
-from seq2seq_cli.data.statistics import write_statistics
+from seq2seq_cli.data.statistics import TextStatistics, write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, write_bytes
 from seq2seq_cli.text.tokenizer import save_tokenizers
@@ -122,7 +122,7 @@ def begin_run(run: RunFolder, config: Config, source: Path | None, workers: Work
     state = TrainingState(
         text=prepared.train.key,
         tokens_per_batch=config.training.batch_budget,
-        scored_by=_scored_by(config, text_hashes(config)),
+        scored_by=_scored_by(config, text_hashes(config), prepared.statistics),
     )
     run.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(run, prepared.tokenizers)
@@ -272,7 +272,8 @@ def _follow_changes(
     Compared is what the checkpoint was written with, whenever the change was made.
     """
     is_midway = bool(state.position or state.earlier_parts)
-    budget, scored_by = config.training.batch_budget, _scored_by(config, hashes)
+    budget = config.training.batch_budget
+    scored_by = _scored_by(config, hashes, prepared.statistics)
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
     if state.text != prepared.train.key:
         if is_midway:
@@ -290,14 +291,15 @@ def _follow_changes(
     state.text, state.tokens_per_batch, state.scored_by = prepared.train.key, budget, scored_by
 
 
-def _scored_by(config: Config, hashes: dict[str, str]) -> str:
-    """A hash of what a validation score depends on: text, metric, decoding."""
+def _scored_by(config: Config, hashes: dict[str, str], statistics: TextStatistics) -> str:
+    """A hash of what a validation score depends on: text, metric, decoding, where lines are cut."""
     validation = config.validation
     parts = [
         hashes.get("valid"),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch"}),
+        statistics.model_dump(),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

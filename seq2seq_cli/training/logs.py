@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -53,12 +54,13 @@ class EventFile:
     def __init__(self, folder: Path, step: int) -> None:
         """TensorBoard forgets what earlier files have from `step` on."""
         self._file = GrowingFile(_next_event_file(folder))
-        self._folder = folder
+        self._options = GrowingFile(folder / "events.out.tfevents.0000000000.hparams")
         start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
         self._file.append(_records(_VERSION, start))
 
     def sync(self) -> None:
         self._file.sync()
+        self._options.sync()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         made = [summary.scalar(*value) for value in values.items()]  # type: ignore[no-untyped-call]
@@ -75,10 +77,10 @@ class EventFile:
         In a file of its own, the first in the order of their names: of such events TensorBoard
         takes the first that it reads, and one for a run.
         """
-        path = self._folder / "events.out.tfevents.0000000000.hparams"
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._options.path.unlink(missing_ok=True)
         _, made, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
-        GrowingFile(path).append(_records(_VERSION, Event(summary=made)))
+        self._options.append(_records(_VERSION, Event(summary=made)))
 
 
 _VERSION = Event(file_version="brain.Event:2")  # how every file begins

@@ -276,9 +276,14 @@ def finished_line(run: RunFolder, config: Config, state: TrainingState, total_st
     """Why the run is at its end, and where its model is."""
     limit = limit_reached(config.training, state, total_steps)
     why = f"training.{limit} reached" if limit else "no better score within validation.patience"
+    finished = f"finished after {state.step:,} updates ({why})"
+    if not run.model.exists():
+        return f"{finished}; no validation gave a finite score, so that there is no {run.model}"
     which, metric = "the last", config.validation.metric
     if state.best_models:
         best = state.best_models[0]
         which = f"the best, of step {best.step:,}, with validation {metric} {best.score:.3f}"
         which += "" if metric == "loss" else f" and loss {best.loss:.3f}"
-    return f"finished after {state.step:,} updates ({why}): {run.model} is {which}"
+    elif config.data.valid is not None:
+        which = "the best by an earlier validation"
+    return f"{finished}: {run.model} is {which}"

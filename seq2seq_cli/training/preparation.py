@@ -165,6 +165,7 @@ def settle_warmup(config: Config, total_steps: int) -> Config:
         raise UserError(
             f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
             f"{getattr(training, limit):,} ends the run after {total_steps:,} updates, before the "
-            f"peak rate is reached; lower warmup_steps, leave it out, or raise {limit}"
+            f"peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a new "
+            "run; a run that has begun keeps its own (--allow-changed training.warmup_steps)"
         )
     return config

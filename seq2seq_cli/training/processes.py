@@ -25,7 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.machine import num_cores
+from seq2seq_cli.machine import available_memory, held_interrupts, num_cores
 from seq2seq_cli.training.workers import Workers, check_gpus, choose_workers
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ def work_together(work: Work[Result], config: Config) -> Result:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _work_under_torchrun(work, config)
-    count = choose_workers(config, num_cores())
+    cores = min(num_cores(), torch.get_num_threads())
+    count = choose_workers(config, cores, available_memory())
     if count == 1:
         return work(Workers())
     return _work_locally(work, count)
@@ -108,7 +109,8 @@ class _Others:
         for rank in range(1, count):
             arguments = (work, port, folder, Workers(rank, count, threads), threads)
             self._processes[rank] = spawn.Process(target=_follow, args=arguments, daemon=True)
-            self._processes[rank].start()
+            with held_interrupts():
+                self._processes[rank].start()
         self._reason: UserError | None = None
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)

@@ -20,6 +20,7 @@ Value = TypeVar("Value")
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a worker is busier with overhead than with products
 _BYTES_OF_A_TOKEN = 4  # nearly
+_BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
 _EXCHANGEABLE = 20_000_000  # parameters whose gradients are exchanged in a small part of an update
 
 
@@ -84,13 +85,14 @@ class Workers:
         return float(numbers)
 
 
-def choose_workers(config: Config, cores: int) -> int:
+def choose_workers(config: Config, cores: int, memory: int) -> int:
     """Processes to start on this machine; `auto`: one for each core where that is no slower.
 
     Threads meet in every operation, processes once in an update: beside another busy program
     processes keep two thirds of their speed, threads a third. But each needs tokens enough to
-    work on, and large models lose more by exchanging gradients. On GPUs only what is asked for is
-    started.
+    work on, and memory (of which there are so many bytes), and large models lose more by exchanging
+    gradients. Of numbers of processes that divide the cores, rather than one that leaves some idle.
+    On GPUs only what is asked for is started.
     """
     asked = config.training.workers
     is_cpu = choose_device(config.training.device).type == "cpu"
@@ -100,7 +102,8 @@ def choose_workers(config: Config, cores: int) -> int:
         text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
         budget = config.training.tokens_per_batch
         tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
-        return max(1, min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH))
+        most = min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH, memory // _BYTES_EACH)
+        return max(range(1, max(1, most) + 1), key=lambda count: (count * (cores // count), count))
     check_gpus(config, asked)
     return asked
 

@@ -131,6 +131,8 @@ def test_alignments_find_the_words(trained, seq2seq):
 def test_prefixes_requirements_and_bans(trained, seq2seq):
     line = seq2seq("translate", trained, "--prefix", "nine", "1 2").stdout
     assert line.startswith("nine")
+    long = " ".join(["nine"] * 40)
+    assert seq2seq("translate", trained, "--prefix", long, "1 2").stdout.startswith(long)
     required = ("--beam-size", 5, "--require", "eight")
     assert "eight" in seq2seq("translate", trained, *required, "1 2 3").stdout.split()
     refused = seq2seq("translate", trained, "--require", "eight", "1")

@@ -88,6 +88,21 @@ def test_lines_before_one_that_cannot_be_read_are_translated(trained, seq2seq, t
     assert "line 3: longer than" in broken.stderr
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_follows_a_line_that_cannot_be_translated_is_not_printed(
+    trained, seq2seq, tmp_path, workers
+):
+    """The lines that are printed are the first ones, without a gap."""
+    lines = ['{"src": "1"}\n'] * 14_000
+    lines[2_500] = '{"src": "1", "required": ["two"]}\n'
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    options = ("--input-format", "jsonl", "--workers", workers)
+    refused = seq2seq("translate", trained, "-i", tmp_path / "in.jsonl", *options)
+    assert refused.exit_code == 2
+    assert "need a beam search" in refused.stderr
+    assert refused.stdout == "one\n" * 2_000
+
+
 def test_a_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
     stdin = '{"src": "1"}\n\n \t\n{"src": "2"}\n\n'
     lines = seq2seq("translate", trained, "--input-format", "jsonl", stdin=stdin).stdout

@@ -113,3 +113,14 @@ def test_tokens_share_what_they_look_at_among_the_words_they_are_part_of():
     (one,) = joined("a x y b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
     assert one.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
     assert one.alignment == ((0, 0), (3, 1))
+
+
+def test_a_sentence_without_a_translation_looks_at_nothing():
+    tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["word"])
+    (pieces,), _ = cut_lines(["the. b"], tokenizers.src, Bounds(100, 1))
+    assert len(pieces) == 2
+    ids = tokenizers.tgt.to_ids("b")
+    forced = Forced([], torch.empty(0, len(pieces[0].ids))), Forced([], torch.ones(1, 1))
+    found = [[Found(pieces[0], [], None, forced[0])], [Found(pieces[1], ids, None, forced[1])]]
+    (one,) = joined("the. b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
+    assert (one.alignment, one.attention) == (((1, 0),), ((0.0, 1.0),))

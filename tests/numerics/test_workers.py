@@ -188,7 +188,9 @@ def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, 
     many.write_text("one line\n" * 100_000)
 
     def chosen(cores: int, *overrides: str) -> int:
-        return choose_workers(load_config(config, ["training.device=cpu", *overrides]), cores)
+        return choose_workers(
+            load_config(config, ["training.device=cpu", *overrides]), cores, 1 << 40
+        )
 
     assert chosen(2, "training.tokens_per_batch=4096") == 2
     assert chosen(8, "training.tokens_per_batch=4096") == 8
@@ -200,6 +202,9 @@ def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, 
     assert chosen(2, f"data.train={{src: {few}, tgt: {few}}}") == 1
     assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
     assert chosen(1, "training.workers=3") == 3
+    assert chosen(12, "training.tokens_per_batch=4096") == 6, "of two threads, and not 8 of one"
+    enough = load_config(config, ["training.device=cpu", "training.tokens_per_batch=4096"])
+    assert [choose_workers(enough, 4, gib << 30) for gib in (0, 1, 2, 3, 4)] == [1, 1, 2, 2, 4]
 
 
 SHORT = [

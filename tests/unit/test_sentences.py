@@ -14,6 +14,7 @@ from seq2seq_cli.text.words import goes_on, split_words, words_of_spans
 # Sentences are divided by |.
 LINES = [
     "He came.|She left!|Did he?|Yes…|No... |Well.",
+    "他笑了。|“你好。”|‘是的。’|他说。",
     "“Why?” she said.|“Because.”|He went.",
     "Mr. Smith and Dr. Weber met J. R. R. Tolkien.|They talked.",
     "Das ist z. B. gut, d. h. nicht schlecht.|Es war am 3. Oktober 1990.|Danach kam z.B. Anna.",
@@ -73,7 +74,8 @@ def test_sentences_are_joined_as_their_script_is_written():
 
 
 odd_lines = st.lists(
-    st.text(max_size=5) | st.sampled_from([*ATOMS, ". ", "! A", "。", "…” ", " Mr. "]), max_size=20
+    st.text(max_size=5) | st.sampled_from([*ATOMS, ". ", "! A", "。", "…” ", " Mr. ", "。“a"]),
+    max_size=20,
 ).map("".join)
 
 
