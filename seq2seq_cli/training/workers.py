@@ -88,7 +88,7 @@ def choose_workers(config: Config, cores: int) -> int:
     """Processes to start on this machine; `auto`: one for each core where that is no slower.
 
     Threads meet in every operation, processes once in an update: beside another busy program
-    processes keep two thirds of their speed, threads a third. But each needs tokens enough to
+    processes keep 60 % of their speed and more, threads a third. But each needs tokens enough to
     work on, and large models lose more by exchanging gradients. On GPUs only what is asked for is
     started.
     """
