@@ -163,8 +163,9 @@ class TrainingConfig(Section):
     )
     workers: AutoOrThousand = Field(
         "auto",
-        description="processes that share each batch; auto: one for each CPU core where model, "
-        "batch and text are large enough for it, one on a GPU; under torchrun as many as it starts",
+        description="processes that share each batch; auto: one for each CPU core where batch and "
+        "text are large enough for it and the model is not too large (20 million weights), one on "
+        "a GPU; under torchrun as many as it starts",
     )
     on_nonfinite: OnNonfinite = Field(
         "stop",
@@ -173,7 +174,9 @@ class TrainingConfig(Section):
     )
     log_every: PositiveInt = Field(50, description="updates between two logged points")
     save_every: PositiveInt | None = Field(
-        500, description="updates between checkpoints, which validations make too; null: only those"
+        500,
+        description="updates between checkpoints; validations make them too, as far as a tenth of "
+        "the time allows, and so does the end; null: only those",
     )
     keep_last: PositiveInt = Field(
         2, description="checkpoints kept, the newest ones: if one is damaged, the one before serves"

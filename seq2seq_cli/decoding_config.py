@@ -65,8 +65,8 @@ class DecodingConfig(Section):
     )
     replace_unk: bool = Field(
         False,
-        description="where the model would put <unk>, the source word it looks at most; otherwise "
-        "it never does",
+        description="where the model would put <unk>, the source token it looks at most, as it is "
+        "written there; otherwise it never does",
     )
     precision: DecodingPrecision = Field(
         "auto",

@@ -1,4 +1,7 @@
-"""What this process may use of the machine, within the limits of containers; without torch."""
+"""What this process may use of the machine, within the limits of containers, and how long it lives.
+
+Without torch.
+"""
 
 import os
 import resource
@@ -59,6 +62,19 @@ def peak_memory() -> int:
         return int(peak.split()[1]) << 10
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_rss if sys.platform == "darwin" else peak_rss << 10
+
+
+def end_with_parent(status: int) -> None:
+    """Wait for the end of the process that started this one, then end this one with that status.
+
+    Meant for a thread: whatever the others wait for, they end too.
+    """
+    from multiprocessing import parent_process  # 10 ms that most commands need not wait for
+
+    parent = parent_process()
+    assert parent is not None, "another process of this program started this one"
+    parent.join()
+    os._exit(status)
 
 
 def _num_processors() -> int:

@@ -15,7 +15,7 @@ from seq2seq_cli.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MEGABYTE = 1 << 20
+MEBIBYTE = 1 << 20
 
 
 class RunFolder:
@@ -96,7 +96,7 @@ class RunFolder:
         """Of the logged points, with their ends; the last one may be half of one."""
         if not self.metrics.exists():
             return []
-        return read_bytes(self.metrics, 256 * MEGABYTE).splitlines(keepends=True)
+        return read_bytes(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
 
     def weights(self, which: str = "best") -> Path:
         """Of the best model, of the last checkpoint, or of a step that was kept: best, last, 500.
@@ -224,7 +224,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Raises UserError when the file is missing, damaged or larger than such a file can be."""
     try:
-        return json.loads(read_bytes(path, 16 * MEGABYTE), parse_constant=_no_number)
+        return json.loads(read_bytes(path, 16 * MEBIBYTE), parse_constant=_no_number)
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     except (ValueError, RecursionError):

@@ -101,8 +101,8 @@ class DataConfig(Section):
     )
     max_length: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
         256,
-        description="tokens; training pairs with a longer side are dropped and counted, longer "
-        "lines to translate are translated in pieces",
+        description="tokens; training pairs with a longer side are dropped and counted; a longer "
+        "sentence to translate is translated in parts (lines of several sentences: see README)",
     )
     on_bad_line: OnBadLine = Field(
         "error",

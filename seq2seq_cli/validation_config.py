@@ -19,7 +19,9 @@ FEWEST_WITH_4_GRAMS = 0.1  # of the references; below it chrF tells more models 
 class ValidationConfig(Section):
     every: PositiveInt = Field(1, description="epochs or steps between two validations")
     unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
-    decode: bool = Field(True, description="translate the text too, for BLEU, chrF, exact match")
+    decode: bool = Field(
+        True, description="translate the text too, for BLEU, chrF, exact match and, with ter, TER"
+    )
     ter: bool = Field(
         False,
         description="translation edit rate of the translations too, the lower the better; slow for "

@@ -33,14 +33,17 @@ def evaluate(
     ref: References = None,
     pairs: Pairs = None,
     loss_only: Annotated[
-        bool, typer.Option("--loss-only", help="Do not translate: no BLEU, chrF, exact match.")
+        bool, typer.Option("--loss-only", help="Do not translate: no BLEU, chrF, TER, exact match.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
 ) -> None:
-    """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match."""
+    """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match.
+
+    TER too, with validation.ter.
+    """
     with corpus_of(src, ref, pairs) as corpus:
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus

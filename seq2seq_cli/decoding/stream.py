@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-import os
 import queue
 import signal
 import threading
@@ -22,7 +21,7 @@ from seq2seq_cli.decoding.pieces import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import available_memory, held_interrupts, num_cores
+from seq2seq_cli.machine import available_memory, end_with_parent, held_interrupts, num_cores
 from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
@@ -187,20 +186,12 @@ _translate_lines: TranslateLines | UserError | None = None
 def _start_in_process(job: Job, workers: int) -> None:
     global _translate_lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's business
-    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     torch.set_num_threads(max(1, num_cores() // workers))
     try:
         _translate_lines = job.start()
     except UserError as error:
         _translate_lines = error
-
-
-def _end_with_the_first() -> None:
-    """End this process when the one that started it is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "another process started this one"
-    parent.join()
-    os._exit(1)
 
 
 def _translate_in_process(first_number: int, sentences: list[Sentence]) -> tuple[list[Line], Cuts]:

@@ -13,7 +13,7 @@ import sentencepiece
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.option_types import Normalization, OnBadLine
-from seq2seq_cli.run_folder import MEGABYTE, RunFolder, read_bytes, write_bytes
+from seq2seq_cli.run_folder import MEBIBYTE, RunFolder, read_bytes, write_bytes
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.parallel import read_pairs
 from seq2seq_cli.text.sample import MAX_LINE_BYTES, sample, without_rare_characters
@@ -79,7 +79,7 @@ class Tokenizer:
     def load(cls, path: Path, like: "Tokenizer | None" = None) -> Self:
         """Raises UserError when the file is missing or something else."""
         try:
-            return cls(read_bytes(path, 64 * MEGABYTE), like)
+            return cls(read_bytes(path, 64 * MEBIBYTE), like)
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None
         except UserError as error:

@@ -25,7 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from seq2seq_cli.config import Config
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.machine import available_memory, held_interrupts, num_cores
+from seq2seq_cli.machine import available_memory, end_with_parent, held_interrupts, num_cores
 from seq2seq_cli.training.workers import Workers, check_gpus, choose_workers
 
 logger = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _refusal(folder: Path, rank: int) -> Path:
 
 def _follow(work: Work[object], port: int, folder: Path, workers: Workers, threads: int) -> None:
     """The life of a worker that is not the first; the first one tells the user what happened."""
-    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(_LOST,), daemon=True).start()
     try:
         _started(folder, workers.rank).touch()
         meeting = TCPStore(_THIS_MACHINE, port)
@@ -189,14 +189,6 @@ def _follow(work: Work[object], port: int, folder: Path, workers: Workers, threa
             raise SystemExit(_LOST) from None
         traceback.print_exc()
         raise SystemExit(1) from None
-
-
-def _end_with_the_first() -> None:
-    """End this worker when the process that started it is gone, whatever it is waiting for."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "the first worker started this one"
-    parent.join()
-    os._exit(_LOST)
 
 
 @contextmanager

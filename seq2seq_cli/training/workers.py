@@ -89,10 +89,10 @@ def choose_workers(config: Config, cores: int, memory: int) -> int:
     """Processes to start on this machine; `auto`: one for each core where that is no slower.
 
     Threads meet in every operation, processes once in an update: beside another busy program
-    processes keep two thirds of their speed, threads a third. But each needs tokens enough to
-    work on, and memory (of which there are so many bytes), and large models lose more by exchanging
-    gradients. Of numbers of processes that divide the cores, rather than one that leaves some idle.
-    On GPUs only what is asked for is started.
+    processes keep 60 % of their speed and more, threads a third. But each needs tokens enough to
+    work on, and its share of the `memory` (bytes); and large models lose more by exchanging
+    gradients. Fewer processes of more threads are started where that leaves no core idle. On GPUs
+    only what is asked for is started.
     """
     asked = config.training.workers
     is_cpu = choose_device(config.training.device).type == "cpu"
