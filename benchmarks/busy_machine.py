@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
     given = parser.parse_args()
     os.environ.pop("OMP_NUM_THREADS", None)
+    os.environ["PYTHONSAFEPATH"] = "1"  # each Python imports its own package, not this folder's
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "ctranslate2"
         seq2seq = Path(sys.executable).parent / "seq2seq"
