@@ -20,6 +20,7 @@ from seq2seq_cli.training.checkpoint import (
     TrainingState,
     load_checkpoint,
     load_last_checkpoint,
+    remove_later_checkpoints,
     save_checkpoint,
 )
 from seq2seq_cli.training.manifest import (
@@ -162,6 +163,7 @@ def continue_run(
     record_continuation(run, begun, config, prepared.device, state.step, hashes)
     write_statistics(run, prepared.statistics)
     _write_config(run, config)
+    remove_later_checkpoints(run, state.step)
     return Beginning(config, prepared, optimizer, state, total_steps)
 
 

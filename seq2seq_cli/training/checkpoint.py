@@ -99,10 +99,10 @@ def save_checkpoint(
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    shutil.rmtree(folder, ignore_errors=True)  # a damaged one: the run went on from one before it
+    shutil.rmtree(folder, ignore_errors=True)  # step 0 again, of a beginning that was not whole
     part.rename(folder)
     sync(folder.parent)
-    _take_old_away(run, state.step, config)
+    _take_old_away(run, config)
 
 
 def replace_state(run: RunFolder, state: TrainingState) -> None:
@@ -151,24 +151,32 @@ def load_checkpoint(
     return state
 
 
-def make_room(run: RunFolder, step: int, config: TrainingConfig) -> bool:
-    """Take all but the checkpoint of that step and every n-th away; whether there were others."""
+def remove_later_checkpoints(run: RunFolder, step: int) -> None:
+    """Take away those after `step`, from which the run goes on: they are damaged.
+
+    One that is left when the run has passed it would count as one of `training.keep_last`, in place
+    of one that can be read.
+    """
+    for number, folder in run.all_checkpoints().items():
+        if number > step:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_room(run: RunFolder, config: TrainingConfig) -> bool:
+    """Take all but the last checkpoint and every n-th away; whether there were others."""
     before = run.all_checkpoints()
-    _take_old_away(run, step, config.model_copy(update={"keep_last": 1}))
+    _take_old_away(run, config.model_copy(update={"keep_last": 1}))
     return len(run.all_checkpoints()) < len(before)
 
 
-def _take_old_away(run: RunFolder, step: int, config: TrainingConfig) -> None:
-    """All but the last ones and every n-th; also those of later steps, which were damaged.
-
-    And what a killed process left half-written.
-    """
+def _take_old_away(run: RunFolder, config: TrainingConfig) -> None:
+    """All but the last ones and every n-th; also what a killed process left half-written."""
     for part in run.checkpoints.glob("*.part"):
         shutil.rmtree(part, ignore_errors=True)
-    older = [earlier for earlier in run.all_checkpoints() if earlier <= step]
-    for number, folder in run.all_checkpoints().items():
+    checkpoints = run.all_checkpoints()
+    for number, folder in list(checkpoints.items())[config.keep_last :]:
         is_nth = config.keep_every is not None and number > 0 and number % config.keep_every == 0
-        if number > step or not (number in older[: config.keep_last] or is_nth):
+        if not is_nth:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -137,7 +137,7 @@ class Saver:
                 write()
             except OSError as error:
                 training = self._config.training
-                if error.errno not in _FULL or not make_room(self._run, self._last, training):
+                if error.errno not in _FULL or not make_room(self._run, training):
                     raise
                 write()
 

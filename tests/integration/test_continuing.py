@@ -159,6 +159,17 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         must_be_equal(run, whole)
 
 
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(config, seq2seq, tmp_path):
+    """It is not one of the two that are kept, when the run has gone on from the one before it."""
+    run = begun(config, tmp_path / "run", 13)  # between the steps at which checkpoints are due
+    (last_checkpoint(run) / "state.json").write_bytes(b"")
+    loop.train(load_config(config), run, until=16)
+    assert list(RunFolder(run).all_checkpoints()) == [16, 12]
+    (last_checkpoint(run) / "state.json").write_bytes(b"")
+    result = seq2seq("train", config, "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_a_folder_in_use_is_locked_against_a_second_trainer(config, seq2seq, tmp_path):
     run = tmp_path / "run"
     with RunFolder(run).locked():
