@@ -171,7 +171,9 @@ def test_packed_batches_give_the_loss_and_gradients_of_padded_ones(norm):
         torch.testing.assert_close(actual[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize(("use_bf16", "tolerance"), [(False, 1e-5), (True, 0.05)])
+@pytest.mark.parametrize(
+    ("use_bf16", "tolerance"), [(False, 1e-5), pytest.param(True, 0.05, marks=pytest.mark.slow)]
+)
 def test_a_compiled_step_gives_the_loss_and_gradients_of_the_plain_one(
     use_bf16, tolerance, monkeypatch
 ):
