@@ -22,7 +22,7 @@ demo: install
 	@echo
 
 test: install
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # Some 50 minutes: damage of all kinds, and files made to lose lines.
 faults: install

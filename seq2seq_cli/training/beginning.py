@@ -95,7 +95,6 @@ def begin(
         workers.of_the_first((beginning.state, beginning.total_steps))
     else:
         beginning = follow_the_first(run, workers)
-    gc.collect()
     gc.freeze()  # what is here now stays to the end: nothing to search for garbage
     return beginning
 
