@@ -15,8 +15,8 @@ from commands import ROOT
 
 CATALOGUE = ROOT / "docs" / "errors.md"
 ERRORS = {"UserError", "BadLineError", "yaml.MarkedYAMLError"}
-OPTION_FILES = {"config.py", "text_config.py", "decoding_config.py", "validation_config.py"}
-WORDED_ELSEWHERE = {"config_file.py": ["_describe", "_unknown_option", "_wrong_choice"]}
+OPTION_FILES = {"config/schema.py", "config/text.py", "config/decoding.py", "config/validation.py"}
+WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option", "_wrong_choice"]}
 VARIES = "…"
 
 

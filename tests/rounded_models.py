@@ -5,7 +5,7 @@ import math
 
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.linear import Number
+from seq2seq_cli.decoding.engines.linear import Number
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.transformer import Transformer
 

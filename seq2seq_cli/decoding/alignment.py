@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.pieces import Piece
+from seq2seq_cli.decoding.segmentation import Piece
 from seq2seq_cli.text.tokenizer import Tokenizer
 from seq2seq_cli.text.words import split_words, words_of_spans
 

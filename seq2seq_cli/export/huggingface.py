@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import Config, ModelConfig
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
@@ -68,7 +68,7 @@ _NAMES = {
     "beam_size": "num_beams",
     "length_penalty": "length_penalty",
     "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram": "no_repeat_ngram_size",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
     "top_k": "top_k",
     "top_p": "top_p",
     "temperature": "temperature",
@@ -181,7 +181,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
     }
     if options.beam_size > 1:
         found["early_stopping"] = "never"  # not before nothing better can come
-    if options.sample:
+    if options.sampling:
         found = {"top_k": 0, "do_sample": True} | found  # of all tokens
     return found
 
@@ -201,12 +201,12 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
             name = f"model.{side}.layers.{number}"
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             found |= _attention(f"{name}.self_attn", layer.self_attention, order)
-            found |= _norm(f"{name}.self_attn_layer_norm", layer.add_attended.norm, order)
+            found |= _norm(f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm, order)
             found |= _feed_forward(name, layer.feed_forward, order)
-            found |= _norm(f"{name}.final_layer_norm", layer.add_transformed.norm, order)
+            found |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
             if isinstance(layer, DecoderLayer):
                 found |= _attention(f"{name}.encoder_attn", layer.cross_attention, order)
-                found |= _norm(f"{name}.encoder_attn_layer_norm", layer.add_gathered.norm, order)
+                found |= _norm(f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm, order)
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layout import Layout
+from seq2seq_cli.model.packing import Layout
 
 _VECTOR = 16  # numbers that a CPU's softmax takes at once; over fewer it is ten times slower
 _LONGEST_WEIGHTS = 256  # positions squared of the attention weights held at once
@@ -20,12 +20,12 @@ _LONGEST_WEIGHTS = 256  # positions squared of the attention weights held at onc
 Record = list[Tensor]  # attention weights (BHQM) of the attentions computed, in their order
 
 
-def keep_tokens(ids_BS: Tensor, pad_id: int) -> Tensor:
+def padding_mask(ids_BS: Tensor, pad_id: int) -> Tensor:
     """True where there is a token; B11S, broadcasts over heads and queries."""
     return (ids_BS != pad_id)[:, None, None, :]
 
 
-def keep_past(queries: int, memory: int, device: torch.device) -> Tensor:
+def causal_mask(queries: int, memory: int, device: torch.device) -> Tensor:
     """True where a memory position is not after its query; 11QM.
 
     The queries are the last of the memory's positions: all of them in training, one at a time

@@ -72,8 +72,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "unknown choice": (option("tokenizer.kind", "bep"), "not 'bep', did you mean bpe?"),
     "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
     "neither auto nor a number": (
-        option("training.workers", "many"),
-        "workers: must be auto or a whole number from 1 to 1,000, not 'many'",
+        option("training.processes", "many"),
+        "processes: must be auto or a whole number from 1 to 1,000, not 'many'",
     ),
     "no tokens": (option("training.tokens_per_batch", 0), "tokens_per_batch: must be auto or"),
     "warm-up without end": (option("training.warmup_steps", 999), "would never be reached"),
@@ -280,7 +280,7 @@ def test_weights_that_are_no_numbers_are_refused(trained, seq2seq, tmp_path):
     for number in (math.nan, math.inf):
         name = max(weights)
         save_file(weights | {name: weights[name].fill_(number)}, run / "model.safetensors")
-        result = seq2seq("translate", run, "--sample", "1 2")
+        result = seq2seq("translate", run, "--sampling", "1 2")
         assert result.exit_code == 2
         assert f"model.safetensors is damaged: {name} holds" in result.stderr
 

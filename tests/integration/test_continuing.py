@@ -13,12 +13,13 @@ from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.data.batches import Epochs
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training import logs, loop, saving
+from seq2seq_cli.training import loop, saving
+from seq2seq_cli.training import tensorboard
 from seq2seq_cli.training.checkpoint import read_state
-from seq2seq_cli.training.difference import differing_results
+from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.saving import Allowance
 
 STEPS = 24
@@ -223,14 +224,14 @@ def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
 ):
     """In the middle of an epoch, twice."""
     seen: list[np.ndarray] = []
-    real = Epochs.batches
+    real = BatchSampler.batches
 
     def noting(self, epoch, position, count, earlier=()):
         if epoch == 1:
             seen.extend(self.plan(epoch, earlier)[position : position + count])
         return real(self, epoch, position, count, earlier)
 
-    monkeypatch.setattr(Epochs, "batches", noting)
+    monkeypatch.setattr(BatchSampler, "batches", noting)
     run = begun(config, tmp_path / "run", 7)
     for steps, tokens in ((11, 256), (80, 700)):
         given = (*option("max_steps", steps), *option("tokens_per_batch", tokens))
@@ -460,7 +461,7 @@ def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, mo
     monkeypatch.setattr(loop, "advance", advance)
     monkeypatch.setattr(saving, "save_tensors", failing(saving.save_tensors))
     monkeypatch.setattr(saving, "save_checkpoint", failing(saving.save_checkpoint))
-    monkeypatch.setattr(logs, "_append", failing(logs._append))
+    monkeypatch.setattr(tensorboard, "_append", failing(tensorboard._append))
     run = tmp_path / "run"
     result = seq2seq("train", config, "--run-dir", run)
     assert result.exit_code == 0
@@ -512,7 +513,7 @@ def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
 
 def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
     run = begun(config, tmp_path / "run", 10)
-    monkeypatch.setattr(logs.time, "time", lambda: 1_000.0)
+    monkeypatch.setattr(tensorboard.time, "time", lambda: 1_000.0)
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     must_be_equal(run, whole)
     events = EventAccumulator(str(run)).Reload()

@@ -7,18 +7,18 @@ import torch
 from literal_transformer import transformer as literal_transformer
 from torch import nn
 
-from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.model import attention as attention_module
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
-    keep_past,
-    keep_tokens,
+    causal_mask,
+    padding_mask,
 )
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import sinusoidal_positions
-from seq2seq_cli.model.layout import Padded
+from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters, load_weights, save_tensors, weights_of
 
@@ -194,7 +194,7 @@ def test_attention_equals_pytorchs_with_the_same_weights():
         theirs.out_proj.weight.copy_(ours.output.weight)
         theirs.out_proj.bias.copy_(ours.output.bias)
     query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
-    keep = keep_tokens(SRC_BS, PAD)
+    keep = padding_mask(SRC_BS, PAD)
     record = []
     keys_values = ours.keys_values(memory, PADDED)
     expected, weights = theirs(
@@ -240,15 +240,15 @@ def test_short_rows_of_attention_weights_are_the_softmax(length):
 
 
 def test_masks_keep_what_their_names_say():
-    assert keep_tokens(SRC_BS, PAD)[1, 0, 0].tolist() == [True, True, True, False, False]
-    assert keep_past(3, 3, torch.device("cpu"))[0, 0].int().tolist() == [
+    assert padding_mask(SRC_BS, PAD)[1, 0, 0].tolist() == [True, True, True, False, False]
+    assert causal_mask(3, 3, torch.device("cpu"))[0, 0].int().tolist() == [
         [1, 0, 0],
         [1, 1, 0],
         [1, 1, 1],
     ]
-    assert keep_past(1, 3, torch.device("cpu"))[0, 0].int().tolist() == [[1, 1, 1]]
+    assert causal_mask(1, 3, torch.device("cpu"))[0, 0].int().tolist() == [[1, 1, 1]]
     uniform = attention_weights(
-        torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 5, 4), keep_tokens(SRC_BS, PAD)
+        torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 5, 4), padding_mask(SRC_BS, PAD)
     )
     torch.testing.assert_close(uniform[1, 0, 0], torch.tensor([1 / 3] * 3 + [0.0] * 2))
 

@@ -10,7 +10,7 @@ from commands import ROOT
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
-from seq2seq_cli.config import Config
+from seq2seq_cli.config.schema import Config
 
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 DOCUMENTS = [
