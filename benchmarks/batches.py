@@ -7,7 +7,8 @@ row for each: what the last validation says, the share of padding, and CPU time.
 
 * longer: the project's own (`data/batches.py: plan_epoch`): pairs in random order, sorted by their
   longer side;
-* keys: sorted by the longer side, then by the source side: the least padding;
+* keys: sorted by the longer side, then by how much longer it is than the other side, up and down in
+  turn: the least padding, and the project's own plan until 2026-11-22;
 * noiseN: sorted by the longer side plus up to N tokens of noise, drawn anew in each epoch;
 * poolN: random pools of as many pairs as N batches hold, each sorted by the longer side;
 * random: not sorted at all.
@@ -33,7 +34,9 @@ Order = Callable[..., np.ndarray]  # of the pairs, from source lengths, target l
 
 
 def by_keys(src: np.ndarray, tgt: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    return np.lexsort((generator.permutation(len(src)), src, np.maximum(src, tgt)))
+    longer, difference = np.maximum(src, tgt), src - tgt
+    turning = np.where(longer % 2, difference, -difference)
+    return np.lexsort((generator.permutation(len(src)), turning, longer))
 
 
 def by_noisy_length(
