@@ -24,9 +24,9 @@ from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.model import attention, dropout
 from seq2seq_cli.model.packing import Packed, Padded
-from seq2seq_cli.training import loss, optimizer
 from seq2seq_cli.tools import bench_training
 from seq2seq_cli.tools.bench_training import measure_training
+from seq2seq_cli.training import loss, optimizer
 
 
 def nothing() -> None:

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, make_batch, bucket_by_length
+from seq2seq_cli.config.text import Corpus, DataConfig
+from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.packing import Packed
-from seq2seq_cli.config.types import METRICS, Metric
-from seq2seq_cli.text.metrics import TextScore, score_text
 from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.metrics import TextScore, score_text
 from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.config.text import Corpus, DataConfig
 
 logger = logging.getLogger(__name__)
 
@@ -181,9 +181,7 @@ def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float,
     )
     for places in plan:
         batch = make_batch(store, scored[places]).to(translator.model.device)
-        states_BTD, layout = translator.model.forward_hidden(
-            batch.src_BS, batch.tgt_in_BT, Packed
-        )
+        states_BTD, layout = translator.model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)
         labels_BT = layout.place(batch.labels_BT, IGNORE_INDEX)
         chunks = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in (states_BTD, labels_BT))
         for states_RD, labels_R in zip(*chunks, strict=True):

@@ -232,11 +232,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """A file that comes from elsewhere, whole; UserError if it has more than so many bytes."""
+    """A file that comes from elsewhere, whole; UserError if it has more bytes."""
     with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise UserError(f"{path} is larger than {most:,} bytes, which no such file needs")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UserError(f"{path} is larger than {max_bytes:,} bytes, which no such file needs")
     return data
 
 

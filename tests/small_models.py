@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.decoding.requests import Request
-from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.decoding.engines.base import Decoder
+from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 

@@ -77,7 +77,10 @@ def padded(rows, padding):
 
 
 def update(batch):
-    src_ids, labels = padded([src[i] for i in batch], PAD), padded([tgt[i] for i in batch], IGNORE_INDEX)
+    src_ids, labels = (
+        padded([src[i] for i in batch], PAD),
+        padded([tgt[i] for i in batch], IGNORE_INDEX),
+    )
     tgt_in = padded([[PAD, *tgt[i][:-1]] for i in batch], PAD)
     with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
         logits = model(

@@ -156,8 +156,8 @@ def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> Iterato
     """
     from pydantic import ValidationError
 
-    from seq2seq_cli.text.streams import as_files
     from seq2seq_cli.config.text import Corpus
+    from seq2seq_cli.text.streams import as_files
 
     if not (src or ref or pairs):
         yield None

@@ -203,7 +203,9 @@ def translate(
         _converse(job)
         return
     lines = sentences or lines_to_translate(input_file)
-    write_lines(output_file, _watched(translate_stream(job, lines, input_file, processes), sentences))
+    write_lines(
+        output_file, _watched(translate_stream(job, lines, input_file, processes), sentences)
+    )
 
 
 def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from seq2seq_cli.config.types import (
     DecodingPrecision,
+    EngineName,
     Factor,
     LengthPenalty,
     NonNegativeInt,
@@ -72,6 +73,12 @@ class DecodingConfig(Section):
         "auto",
         description="of matrix products when translating; auto: int8 on a processor made for it, "
         "bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
+    )
+    engine: EngineName = Field(
+        "auto",
+        description="the code that computes the model when decoding; native: C, on CPUs with "
+        "AVX-512; torch: PyTorch with a KV cache in place, on CPUs; plain: the model's own; auto: "
+        "the first of them that supports the model",
     )
     tokens_per_batch: Annotated[int, Field(gt=0, le=10_000_000)] = Field(
         4_096, description="source tokens translated at once, padding included"

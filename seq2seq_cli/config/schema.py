@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.text import DataConfig, TokenizerConfig
 from seq2seq_cli.config.types import (
     Activation,
     AutoOrNonNegativeInt,
@@ -35,7 +36,6 @@ from seq2seq_cli.config.types import (
     Share,
     UpToThousand,
 )
-from seq2seq_cli.config.text import DataConfig, TokenizerConfig
 from seq2seq_cli.config.validation import ValidationConfig
 
 MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
@@ -122,7 +122,9 @@ class TrainingConfig(Section):
         "holds when all pairs are as long as the longest, with a tenth to spare, but at most "
         f"{MOST_TOKENS:,} and at least {FEWEST_BATCHES} batches an epoch; a run keeps its number",
     )
-    gradient_accumulation: PositiveInt = Field(1, description="batches whose gradients make one update")
+    gradient_accumulation: PositiveInt = Field(
+        1, description="batches whose gradients make one update"
+    )
     optimizer: OptimizerName = Field("adamw", description="adamw decouples the weight decay")
     lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
     schedule: Schedule = Field(

@@ -36,10 +36,12 @@ AutoOrPositiveInt = Annotated[
     WrapValidator(with_message("auto or a whole number greater than 0")),
 ]
 AutoOrNonNegativeInt = Annotated[
-    Literal["auto"] | NonNegativeInt, WrapValidator(with_message("auto or a whole number from 0 on"))
+    Literal["auto"] | NonNegativeInt,
+    WrapValidator(with_message("auto or a whole number from 0 on")),
 ]
 AutoOrThousand = Annotated[
-    Literal["auto"] | UpToThousand, WrapValidator(with_message("auto or a whole number from 1 to 1,000"))
+    Literal["auto"] | UpToThousand,
+    WrapValidator(with_message("auto or a whole number from 1 to 1,000")),
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -61,6 +63,7 @@ Metric = Literal["auto", "loss", "perplexity", "accuracy", "bleu", "chrf", "ter"
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
+EngineName = Literal["auto", "native", "torch", "plain"]
 LengthPenalty = Literal["power", "gnmt"]
 
 

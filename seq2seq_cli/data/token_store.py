@@ -20,13 +20,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.run_folder import fsync
 from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
-from seq2seq_cli.config.text import Corpus
 
 _FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
 _LINES_AT_ONCE = 10_000

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.lexical_constraints import forbid_end, allocate_beam
-from seq2seq_cli.decoding.engines.cpu_library import log_sum_exp
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
-from seq2seq_cli.decoding.logit_rules import LogitRules
-from seq2seq_cli.decoding.engines.base import WORTH_LEAVING, Decoder
-from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.types import LengthPenalty
+from seq2seq_cli.decoding.engines.base import WORTH_LEAVING, Decoder
+from seq2seq_cli.decoding.engines.cpu_library import log_sum_exp
+from seq2seq_cli.decoding.lexical_constraints import allocate_beam, forbid_end
+from seq2seq_cli.decoding.logit_rules import LogitRules
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 _IMPOSSIBLE = -1e4  # score of the empty translation where wishes exclude each other

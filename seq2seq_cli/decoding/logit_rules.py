@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.requests import Request, WordEnds
 from seq2seq_cli.decoding.word_rules import BannedWords
-from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)

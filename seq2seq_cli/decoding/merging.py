@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from seq2seq_cli.decoding.alignment import Placed, align
-from seq2seq_cli.decoding.segmentation import Piece
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import GivenScore
+from seq2seq_cli.decoding.segmentation import Piece
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.sentences import join_sentences, separator
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers

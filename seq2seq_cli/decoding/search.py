@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.beam import BeamSearch
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
-from seq2seq_cli.decoding.logit_rules import LogitRules
+from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import WORTH_LEAVING, Decoder, GreedyDecodingState
+from seq2seq_cli.decoding.logit_rules import LogitRules
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding.word_rules import BannedWords
-from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 _SEGMENTS_APART = 0x9E3779B97F4A7C15  # far more than a text has lines

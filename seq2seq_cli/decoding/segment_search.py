@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.merging import Found, Wanted, joined
-from seq2seq_cli.decoding.segmentation import Piece
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
 from seq2seq_cli.decoding.scoring import GivenScore, score_given
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.engines.base import Decoder
+from seq2seq_cli.decoding.segmentation import Piece
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.decoding.word_rules import BannedWords, TargetWords
-from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizers
@@ -38,7 +38,9 @@ class SegmentSearch:
         self._tokenizers = tokenizers
         self._options = options
         self._is_ranked = options.beam_size > 1
-        self._banned = BannedWords(options.banned_words, tokenizers.tgt) if options.banned_words else None
+        self._banned = (
+            BannedWords(options.banned_words, tokenizers.tgt) if options.banned_words else None
+        )
 
     def translations(
         self,

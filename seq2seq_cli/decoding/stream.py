@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.merging import Wanted
 from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
@@ -23,7 +24,6 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import available_memory, end_with_parent, held_interrupts, num_cores
 from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import may_wait
 
@@ -109,7 +109,7 @@ def translate_stream(
     """What is printed for each line, as soon as the lines that came with it are done.
 
     `lines` are those of `file`, or of standard input where it is None, unless they are a sequence.
-    `processes` None: `automatic_processes` where a large file is translated on a CPU, otherwise one.
+    `processes` None: `automatic_processes` where a large file is translated on a CPU, else one.
     A line that cannot be read ends it with a UserError, after all lines before it. What was cut is
     reported once, at the end.
     """

@@ -8,24 +8,22 @@ from typing import Any, Self
 
 import torch
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import DeviceName, EngineName
 from seq2seq_cli.data.statistics import TextStatistics, read_statistics
-from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
+from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
+from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
+from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.decoding.merging import Wanted
-from seq2seq_cli.decoding.engines.linear import Precision, has_int8
+from seq2seq_cli.decoding.scoring import score_given
 from seq2seq_cli.decoding.segment_search import SegmentSearch
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Piece, segment_lines
-from seq2seq_cli.decoding.scoring import score_given
-from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.model.device import choose_device, has_fast_bf16, use_threads
+from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
-from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, load_tokenizers
 
@@ -68,7 +66,7 @@ class Translator:
         self.config = config
         self.precision = precision
         self.statistics = statistics
-        self.decoder = decoder or _decoder_of(self.models, precision)
+        self.decoder = decoder or _decoder_of(self.models, precision, config.decoding.engine)
         self._search = SegmentSearch(self.decoder, self.models, tokenizers, config.decoding)
 
     @classmethod
@@ -103,8 +101,10 @@ class Translator:
         with use_threads(1):  # it is all memory's work, and others may be busy
             load_weights(model, weights)
             model = model.to(choose_device(device)).eval()
-            precision = _choose_precision(config, model, exact)
-            decoder = make_decoder(model, precision)
+            asked = config.decoding.precision
+            asked = "fp32" if exact and asked == "auto" else asked
+            precision = choose_precision(asked, model, config.decoding.engine)
+            decoder = make_decoder(model, precision, config.decoding.engine)
         statistics = read_statistics(run)
         return cls(model, tokenizers, config, decoder, precision=precision, statistics=statistics)
 
@@ -210,22 +210,9 @@ class Translator:
         ]
 
 
-def _decoder_of(models: Sequence[Transformer], precision: Precision) -> Decoder:
-    decoders = [make_decoder(model, precision) for model in models]
+def _decoder_of(models: Sequence[Transformer], precision: Precision, engine: EngineName) -> Decoder:
+    decoders = [make_decoder(model, precision, engine) for model in models]
     return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
-
-
-def make_decoder(model: Transformer, precision: Precision) -> Decoder:
-    """On a CPU a fast twin of the model if there is one; on a GPU the model itself."""
-    if model.device.type == "cpu":
-        if CpuDecoder.unsupported(model, precision) is None:
-            return CpuDecoder(model, precision)
-        if TorchDecoder.unsupported(model) is None:
-            return TorchDecoder(model, precision)
-        return PlainDecoder(model, use_bf16=precision == "bf16")
-    if precision == "int8":
-        raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
-    return PlainDecoder(model, use_bf16=precision == "bf16")
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
@@ -239,14 +226,3 @@ def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
         raise UserError(
             "a model of this size does not fit into memory: see section model"
         ) from None
-
-
-def _choose_precision(config: Config, model: Transformer, exact: bool) -> Precision:
-    asked = config.decoding.precision
-    if asked != "auto":
-        return asked
-    if exact:
-        return "fp32"
-    if model.device.type == "cpu":
-        return "int8" if "int8" in cpu_library.precisions() or has_int8() else "fp32"
-    return "bf16" if has_fast_bf16(model.device) else "fp32"

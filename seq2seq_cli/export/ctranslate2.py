@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import Activation
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
 from seq2seq_cli.model.attention import MultiHeadAttention
@@ -15,6 +17,8 @@ from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinus
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder, read_json
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
+
+_ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU"}  # by CTranslate2's names
 
 _README = """# A CTranslate2 model
 
@@ -76,6 +80,11 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
     )
 
 
+def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
+    """The reason why CTranslate2 cannot compute this model; None if it can."""
+    return unsupported_model(model, _ACTIVATIONS)
+
+
 def write_ctranslate2(
     model: Transformer, whole_config: Config, tokenizers: Tokenizers, folder: Path
 ) -> None:
@@ -87,28 +96,28 @@ def write_ctranslate2(
             "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
         ) from None
     config = whole_config.model
-    activations = {
-        "relu": specs.common_spec.Activation.RELU,
-        "gelu": specs.common_spec.Activation.GELU,
-    }
     spec = specs.TransformerSpec.from_config(
         (config.layers.encoder, config.layers.decoder),
         config.heads,
         pre_norm=config.norm == "pre",
-        activation=activations[config.activation],
+        activation=getattr(specs.common_spec.Activation, _ACTIVATIONS[config.activation]),
     )
     _fill_side(spec.encoder, model.encoder_norm, config)
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
     for target, layer in zip(spec.encoder.layer, model.encoder, strict=True):
         assert isinstance(layer, EncoderLayer)
-        _fill_self_attention(target.self_attention, layer.self_attention, layer.self_attention_residual)
+        _fill_self_attention(
+            target.self_attention, layer.self_attention, layer.self_attention_residual
+        )
         _fill_feed_forward(target.ffn, layer)
     _fill_side(spec.decoder, model.decoder_norm, config)
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
     _fill_linear(spec.decoder.projection, model.projection)
     for target, layer in zip(spec.decoder.layer, model.decoder, strict=True):
         assert isinstance(layer, DecoderLayer)
-        _fill_self_attention(target.self_attention, layer.self_attention, layer.self_attention_residual)
+        _fill_self_attention(
+            target.self_attention, layer.self_attention, layer.self_attention_residual
+        )
         cross = layer.cross_attention
         _fill_linear(target.attention.linear[0], cross.query)
         _fill_linear(target.attention.linear[1], cross.key, cross.value)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.export import ctranslate2, huggingface
 from seq2seq_cli.model.transformer import Transformer
@@ -44,6 +44,7 @@ UNTAME_LINES = (
 class Format(NamedTuple):
     """What another program reads, and how it translates."""
 
+    unsupported: Callable[[Transformer, Tokenizers], str | None]  # why it cannot hold a model
     write: Callable[[Transformer, Config, Tokenizers, Path], None]
     source_ids: Callable[[Path, Sequence[str]], list[list[int]]]  # without EOS
     translate: Callable[
@@ -54,12 +55,14 @@ class Format(NamedTuple):
 
 FORMATS: dict[FormatName, Format] = {
     "ctranslate2": Format(
+        ctranslate2.unsupported,
         ctranslate2.write_ctranslate2,
         ctranslate2.source_ids,
         ctranslate2.translate_lines,
         ctranslate2.readme,
     ),
     "huggingface": Format(
+        huggingface.unsupported,
         huggingface.write_huggingface,
         huggingface.source_ids,
         huggingface.translate_lines,
@@ -79,6 +82,8 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     translator = Translator.load(run_dir, "cpu", ["decoding.precision=fp32"], which=which)
     tokenizers = translator.tokenizers
     form = FORMATS[file_format]
+    if reason := form.unsupported(translator.model, tokenizers):
+        raise UserError(f"--format {file_format} cannot hold this model: {reason}")
     form.write(translator.model, translator.config, tokenizers, output)
     save_tokenizers(RunFolder(output), tokenizers)
     write_atomic(output / "README.md", form.readme(translator.config, tokenizers).encode("utf-8"))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.types import Activation
 from seq2seq_cli.model.attention import KeysValues, MultiHeadAttention, Record
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import Layout
-from seq2seq_cli.config.types import Activation
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 

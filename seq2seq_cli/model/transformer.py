@@ -63,6 +63,7 @@ class Transformer(nn.Module):
         super().__init__()
         assert not shared or src_vocab == tgt_vocab, "a shared vocabulary has one size"
         d_model = config.d_model
+        self.config = config
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
         self.tgt_embedding = _embedding(tgt_vocab, d_model, pad_id)

@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from seq2seq_cli.config.types import ModelPart
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.config.types import ModelPart
 from seq2seq_cli.run_folder import write_atomic
 
 

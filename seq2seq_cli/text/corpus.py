@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.config.types import OnBadLine
-from seq2seq_cli.text.io import MOST_BYTES, raw_lines
 from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.types import OnBadLine
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.io import MOST_BYTES, raw_lines
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from seq2seq_cli.config.text import Corpus, DataConfig
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.corpus import Pair, read_pairs
+from seq2seq_cli.text.io import bounded_lines, open_bytes
+from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
+from seq2seq_cli.tools.duplicates import LineHashes, Overlap
 from seq2seq_cli.tools.scripts import (
     CONTROL,
     REPLACEMENT,
@@ -23,11 +28,6 @@ from seq2seq_cli.tools.scripts import (
     looks_like_mojibake,
     shown,
 )
-from seq2seq_cli.tools.duplicates import LineHashes, Overlap
-from seq2seq_cli.text.io import bounded_lines, open_bytes
-from seq2seq_cli.text.corpus import Pair, read_pairs
-from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
-from seq2seq_cli.config.text import Corpus, DataConfig
 
 OUTLIER_FACTOR = 3  # between a pair's ratio of lengths and the median
 OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences say little

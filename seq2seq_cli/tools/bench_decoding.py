@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.device import choose_device
-from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.io import lines_to_translate
 
 _WARM_UP = 64  # lines
 

@@ -16,13 +16,13 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.oom import BatchSizes
-from seq2seq_cli.training.resume import Beginning, begin
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.launcher import launch
-from seq2seq_cli.training.step import train_step
 from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.launcher import launch
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.oom import BatchSizes
+from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.resume import Beginning, begin
+from seq2seq_cli.training.step import train_step
 
 Result = TypeVar("Result")
 

@@ -55,7 +55,7 @@ class LineHashes:
         """With earlier lines of the same text."""
         return Overlap(_repeated(_hashes(self._sources)), _repeated(_hashes(self._pairs)))
 
-    def found_in(self, other: "Fingerprints") -> Overlap:
+    def found_in(self, other: "LineHashes") -> Overlap:
         """With the lines of another text."""
         return Overlap(
             _found(_hashes(self._sources), _hashes(other._sources)),

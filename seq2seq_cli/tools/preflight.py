@@ -7,14 +7,14 @@ import statistics
 import torch
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.tools.audit import audit_text
-from seq2seq_cli.tools.duplicates import Overlap
-from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
-from seq2seq_cli.tools.preflight_report import LongestBatches, TimeEstimate, Report, Shape
-from seq2seq_cli.training.setup import Prepared
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
+from seq2seq_cli.tools.audit import audit_text
 from seq2seq_cli.tools.dry_run import Rehearsal, peak_memory_mb, rehearse
+from seq2seq_cli.tools.duplicates import Overlap
+from seq2seq_cli.tools.preflight_report import LongestBatches, Report, Shape, TimeEstimate
+from seq2seq_cli.training.setup import Prepared
 from seq2seq_cli.training.summary import numbers, summarize
 
 logger = logging.getLogger(__name__)

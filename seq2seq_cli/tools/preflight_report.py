@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from seq2seq_cli.text.sampling import LEAST_FREQUENCY
+from seq2seq_cli.text.vocabulary import VocabularyAudit
 from seq2seq_cli.tools.audit import (
     OUTLIER_FACTOR,
     Example,
@@ -12,10 +14,8 @@ from seq2seq_cli.tools.audit import (
     SideAudit,
     TextAudit,
 )
-from seq2seq_cli.tools.scripts import shown
 from seq2seq_cli.tools.duplicates import Overlap, Repeats
-from seq2seq_cli.text.sampling import LEAST_FREQUENCY
-from seq2seq_cli.text.vocabulary import VocabularyAudit
+from seq2seq_cli.tools.scripts import shown
 
 _MANY_REPEATED = 0.1  # of a text's pairs
 _MANY_UNKNOWN = 0.01  # of a side's tokens

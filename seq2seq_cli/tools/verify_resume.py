@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import Difference, differing_results

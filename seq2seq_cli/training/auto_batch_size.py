@@ -20,15 +20,15 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import available_memory, peak_memory
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.device import choose_bf16
+from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import free_memory
+from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.step import accumulate_gradients
-from seq2seq_cli.training.distributed import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def sentences_on_gpu(shape: Shape, device: torch.device, wanted: int) -> int:
 
 
 def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
-    """The largest_that_fits number, within 5 %, that fits, if all smaller ones do; 0 if none does."""
+    """The largest number, within 5 %, that fits, if all smaller ones do; 0 if none does."""
     low, high = 0, 1
     while fits(high):
         if high == wanted:

@@ -2,7 +2,7 @@
 
 Every process makes the same updates of the same model, each from its share of a batch's sentences
 (torch.distributed; gloo on CPUs, nccl on GPUs). The first one alone prepares the text, validates,
-logs and saves. `processes.py` starts them.
+logs and saves. `launcher.py` starts them.
 """
 
 from contextlib import AbstractContextManager

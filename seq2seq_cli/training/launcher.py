@@ -192,9 +192,7 @@ def _worker_main(work: Work[object], port: int, folder: Path, ranks: Ranks, thre
 
 
 @contextmanager
-def _group(
-    meeting: TCPStore | None, ranks: Ranks, threads: int, local_rank: int
-) -> Iterator[None]:
+def _group(meeting: TCPStore | None, ranks: Ranks, threads: int, local_rank: int) -> Iterator[None]:
     """Connected to the others, whose addresses are in the store; none: where torchrun says."""
     torch.set_num_threads(max(1, threads))
     if not ranks.is_main:

@@ -18,21 +18,19 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.oom import BatchSizes
-from seq2seq_cli.training.resume import Beginning, begin
-from seq2seq_cli.training.checkpoint import TrainingState, MetricSums
-from seq2seq_cli.training.nonfinite import handle_nonfinite
-from seq2seq_cli.training.signals import stop_on_signals
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import is_out_of_memory
-from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
-from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.setup import Prepared, limit_of_updates
-from seq2seq_cli.training.launcher import launch
-from seq2seq_cli.training.saving import Saver, note_score
-from seq2seq_cli.training.summary import summarize
-from seq2seq_cli.training.step import StepResult, train_step
+from seq2seq_cli.training.checkpoint import MetricSums, Saver, TrainingState, note_score
 from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.launcher import launch
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
+from seq2seq_cli.training.nonfinite import handle_nonfinite
+from seq2seq_cli.training.oom import BatchSizes, is_out_of_memory
+from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.resume import Beginning, begin
+from seq2seq_cli.training.setup import Prepared, limit_of_updates
+from seq2seq_cli.training.signals import stop_on_signals
+from seq2seq_cli.training.step import StepResult, train_step
+from seq2seq_cli.training.summary import summarize
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +75,7 @@ def train_in_process(
         training_loop(run, start(ranks), until, ranks)
 
 
-def training_loop(
-    run: RunFolder, beginning: Beginning, until: int | None, ranks: Ranks
-) -> None:
+def training_loop(run: RunFolder, beginning: Beginning, until: int | None, ranks: Ranks) -> None:
     """The story of a run, as each of its processes lives it."""
     config, prepared, optimizer, state, total_steps = beginning
     retain_freed_pages()
@@ -146,7 +142,9 @@ def make_update(
     config, prepared, optimizer, state, total_steps = beginning
     training, epochs = config.training, prepared.epochs
     epoch, started = state.epoch, time.perf_counter()
-    batches = epochs.batches(epoch, state.position, training.gradient_accumulation, state.earlier_parts)
+    batches = epochs.batches(
+        epoch, state.position, training.gradient_accumulation, state.earlier_parts
+    )
     lr = set_lr(optimizer, training, state.step + 1, total_steps)
     update = train_step(batch_loss, optimizer, batches, training, state.step + 1, ranks, sizes)
     if not update.is_finite:
@@ -162,7 +160,11 @@ def make_update(
 
 
 def advance(
-    state: TrainingState, batches: Sequence[Batch], epochs: BatchSampler, update: StepResult, seconds: float
+    state: TrainingState,
+    batches: Sequence[Batch],
+    epochs: BatchSampler,
+    update: StepResult,
+    seconds: float,
 ) -> None:
     """Count an update: where the run is, and what the next logged point sums up."""
     state.step += 1

@@ -14,8 +14,8 @@ import torch
 from torch import distributed
 
 from seq2seq_cli import __version__
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import config_yaml, differing_options
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, read_json, write_json
 from seq2seq_cli.text.corpus import hash_of_files

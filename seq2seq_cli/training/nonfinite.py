@@ -16,12 +16,12 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.training.oom import BatchSizes, shape_of
 from seq2seq_cli.training.checkpoint import TrainingState
+from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.oom import BatchSizes, shape_of
 from seq2seq_cli.training.setup import Prepared
 from seq2seq_cli.training.step import StepResult, seed_dropout
-from seq2seq_cli.training.distributed import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def find_nonfinite_source(
         module.register_forward_hook(functools.partial(look, name))
         for name, module in prepared.model.named_modules()
     ]
-    shares = [ranks.shard(part) for part in sizes.cut(batches)]
+    shares = [ranks.shard(part) for part in sizes.split(batches)]
     seed_dropout(training.seed, step, ranks.rank)
     try:
         with torch.no_grad():

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config, yaml_text
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import TextStatistics, write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, write_atomic
@@ -23,6 +23,7 @@ from seq2seq_cli.training.checkpoint import (
     remove_later_checkpoints,
     save_checkpoint,
 )
+from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.manifest import (
     must_have_its_vocabulary,
     read_manifest,
@@ -33,7 +34,6 @@ from seq2seq_cli.training.manifest import (
 from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.setup import Prepared, prepare, settle_warmup, total_updates
 from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_vocabulary_of
-from seq2seq_cli.training.distributed import Ranks
 
 logger = logging.getLogger(__name__)
 

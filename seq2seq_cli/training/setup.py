@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
+from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.token_store import TokenStore, open_store
@@ -17,12 +18,11 @@ from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.text.corpus import CorpusCounts, count_corpus
+from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoint import TrainingState
-from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,10 @@ def total_updates(config: TrainingConfig, epochs: BatchSampler, state: TrainingS
         return config.max_steps
     per_epoch = -(-len(epochs) // config.gradient_accumulation)
     batches_left = len(epochs.plan(state.epoch, state.earlier_parts)) - state.position
-    left = -(-batches_left // config.gradient_accumulation) + (config.max_epochs - state.epoch) * per_epoch
+    left = (
+        -(-batches_left // config.gradient_accumulation)
+        + (config.max_epochs - state.epoch) * per_epoch
+    )
     by_epochs = state.step + max(left, 0)
     return by_epochs if config.max_steps is None else min(config.max_steps, by_epochs)
 

@@ -10,13 +10,12 @@ from torch import nn
 
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.training.oom import BatchSizes
-from seq2seq_cli.training.memory import free_memory, is_out_of_memory
 from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.oom import BatchSizes, free_memory, is_out_of_memory
 
 
 class StepResult(NamedTuple):
-    """What one optimizer step saw; it was made if all of that is finite."""
+    """Loss and gradient norm of one optimizer step, which was applied if both are finite."""
 
     loss: float  # nats, summed over the target tokens, label smoothing included
     grad_norm: float  # before clipping
@@ -37,9 +36,9 @@ def train_step(
 ) -> StepResult:
     """One update from one or more batches: the summed loss divided once, by all their tokens.
 
-    `batch_loss` is a BatchLoss, of the same weights in all processes. An update that is not finite is
-    not made; its gradients stay for who wants to know why. Raises UserError if memory does not
-    suffice. `sizes`: what earlier updates learnt of it.
+    `batch_loss` is a BatchLoss, of the same weights in all processes. An update with a NaN or
+    infinite loss or gradient is not applied; its gradients are kept for the diagnosis. `sizes` are
+    the batch sizes that ran out of memory before. Raises UserError if memory does not suffice.
     """
     batch_loss.train()
     sizes = sizes or BatchSizes()
@@ -69,7 +68,7 @@ def compute_gradients(
     """
     num_tokens = sum(batch.num_tokens for batch in batches)
     while True:
-        parts = sizes.cut(batches)
+        parts = sizes.split(batches)
         batch_loss.zero_grad(set_to_none=True)
         seed_dropout(seed, step, ranks.rank)
         if ranks.world_size == 1:
@@ -86,7 +85,7 @@ def compute_gradients(
 def accumulate_gradients_together(
     batch_loss: nn.Module, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
 ) -> tuple[float, int | None]:
-    """`accumulate_gradients` in every process, each with its sentences, and the sums of what they found.
+    """`accumulate_gradients` in every process, each with its sentences, and an all-reduce.
 
     One all-reduce for everything: the gradients, which lie one after the other, the loss, and for
     each batch how many processes it was too large for. So none waits for one that has failed.

@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import Tokenizer
-from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.training.setup import Prepared
 
 logger = logging.getLogger(__name__)

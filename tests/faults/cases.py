@@ -27,8 +27,8 @@ from faults.mutations import (
 from faults.victims import yaml_of
 from number_task import number_pairs
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import flatten
+from seq2seq_cli.config.schema import Config
 
 Loss = Callable[[Result], str | None]
 

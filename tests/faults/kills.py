@@ -35,8 +35,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from seq2seq_cli.cli import app
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training import loop
 from seq2seq_cli.tools.run_diff import differing_results
+from seq2seq_cli.training import loop
 
 STEPS = 40
 FINISHED, REFUSED = 0, 2

@@ -25,8 +25,8 @@ from rounded_models import rounded
 from small_models import build
 
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
 from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
@@ -89,14 +89,20 @@ def walk(random: Random, precision: str) -> None:
         last[last == PAD_ID] = EOS_ID  # the model looks at no padding
 
 
-def reordered(both: tuple[PlainDecodingState, CpuDecodingState], last: torch.Tensor, origin: torch.Tensor):
+def reordered(
+    both: tuple[PlainDecodingState, CpuDecodingState], last: torch.Tensor, origin: torch.Tensor
+):
     for states in both:
         states.reorder(origin)
     return last.gather(1, origin)
 
 
 def step(
-    twin: PlainDecodingState, states: CpuDecodingState, last: torch.Tensor, random: Random, precision: str
+    twin: PlainDecodingState,
+    states: CpuDecodingState,
+    last: torch.Tensor,
+    random: Random,
+    precision: str,
 ) -> None:
     with torch.inference_mode():
         expected = twin.logits(last)

@@ -358,7 +358,7 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
         ),
         "empty has no lines": ("bench", "translate", trained, "--input", tmp_path / "empty"),
         "the run has no validation text: give --src and --ref, or --pairs": ("eval", other),
-        "--format huggingface: needs tokenizer.shared": (
+        "--format huggingface cannot hold this model: it needs tokenizer.shared": (
             *("export", trained, "--format", "huggingface", "--output", tmp_path / "x"),
         ),
         "did not start from": (*train, *text, "--from", trained),

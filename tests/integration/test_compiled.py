@@ -55,7 +55,7 @@ def test_a_library_of_another_project_is_not_used(tmp_path, caplog):
 def test_a_source_that_python_does_not_fit_is_noticed(tmp_path):
     source = altered(tmp_path, "SLOTS = 32,", "SLOTS = 64,")
     compile_decoder(source, tmp_path / "library.so", "-O1")
-    with pytest.raises(AssertionError, match=r"native\.py and cpu_decoder\.c differ"):
+    with pytest.raises(AssertionError, match=r"cpu_library\.py and cpu_decoder\.c differ"):
         cpu_library.load_library(tmp_path / "library.so", source)
 
 

@@ -16,11 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training import loop, saving
-from seq2seq_cli.training import tensorboard
-from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training.saving import Allowance
+from seq2seq_cli.training import checkpoint, loop, tensorboard
+from seq2seq_cli.training.checkpoint import Allowance, read_state
 
 STEPS = 24
 
@@ -459,8 +457,8 @@ def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, mo
         state["full"] = 5 <= place.step <= 17
 
     monkeypatch.setattr(loop, "advance", advance)
-    monkeypatch.setattr(saving, "save_tensors", failing(saving.save_tensors))
-    monkeypatch.setattr(saving, "save_checkpoint", failing(saving.save_checkpoint))
+    monkeypatch.setattr(checkpoint, "save_tensors", failing(checkpoint.save_tensors))
+    monkeypatch.setattr(checkpoint, "save_checkpoint", failing(checkpoint.save_checkpoint))
     monkeypatch.setattr(tensorboard, "_append", failing(tensorboard._append))
     run = tmp_path / "run"
     result = seq2seq("train", config, "--run-dir", run)
@@ -476,14 +474,14 @@ def test_a_disk_without_room_for_another_checkpoint_loses_the_oldest(
     config, whole, seq2seq, tmp_path, monkeypatch
 ):
     """There is room for two, though three shall be kept."""
-    real, run = saving.save_checkpoint, tmp_path / "run"
+    real, run = checkpoint.save_checkpoint, tmp_path / "run"
 
     def save(*arguments):
         if len(RunFolder(run).all_checkpoints()) >= 2:
             raise OSError(28, "No space left on device")
         real(*arguments)
 
-    monkeypatch.setattr(saving, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
     result = seq2seq("train", config, "--run-dir", run, *option("keep_last", 3))
     assert result.exit_code == 0
     assert "cannot write" not in result.stderr
@@ -497,7 +495,7 @@ def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
     """The last one is damaged, and the disk is full when the next one is due."""
     run = begun(config, tmp_path / "run", 10)
     (last_checkpoint(run) / "state.json").write_text("damaged")
-    real, kept = saving.save_checkpoint, []
+    real, kept = checkpoint.save_checkpoint, []
 
     def save(*arguments):
         kept.append(list(RunFolder(run).all_checkpoints()))
@@ -505,7 +503,7 @@ def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
             raise OSError(28, "No space left on device")
         real(*arguments)
 
-    monkeypatch.setattr(saving, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     assert kept[:2] == [[8], [8]]
     must_be_equal(run, whole)

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from number_task import numbers_config, write_config
 
+from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.export.exporter import UNTAME_LINES
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
-from seq2seq_cli.config.text import TokenizerConfig
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.model import attention
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.training import loop
-from seq2seq_cli.training import auto_batch_size
+from seq2seq_cli.training import auto_batch_size, loop
 from seq2seq_cli.training.loss import BatchLoss
 
 forward = BatchLoss.forward
@@ -149,7 +148,9 @@ def test_an_automatic_budget_keeps_to_memory(numbers, seq2seq, tmp_path, monkeyp
         result = seq2seq("check", numbers / "numbers.yaml", "--set", auto)
     assert result.exit_code == 2
     assert "not even one pair of 7 tokens fits into memory" in result.stderr
-    monkeypatch.setattr(auto_batch_size, "in_own_process", lambda shape, wanted, available: wanted // 2)
+    monkeypatch.setattr(
+        auto_batch_size, "in_own_process", lambda shape, wanted, available: wanted // 2
+    )
     result = train(seq2seq, numbers, tmp_path / "run", auto)
     assert result.exit_code == 0
     assert "as memory allows" in result.stderr

@@ -6,13 +6,13 @@ from faults.hostile_lines import ATOMS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.merging import Found, Wanted, joined
-from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.scoring import GivenScore
+from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import is_spaceless, split_words
-from seq2seq_cli.config.text import TokenizerConfig
 
 SEEN = "the quick brown fox , über den Hund ! a b c . 私 は 東京 に 行きます 。"
 LEARNT = [SEEN, SEEN.replace(" ", ""), *SEEN.split()] * 4
@@ -28,7 +28,8 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
     (pieces,), _ = segment_lines([line], tokenizer, limits)
     found = [
-        [Found(piece, piece.ids, None, GivenScore([], torch.eye(len(piece.ids))))] for piece in pieces
+        [Found(piece, piece.ids, None, GivenScore([], torch.eye(len(piece.ids))))]
+        for piece in pieces
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
     return joined(line, found, tokenizers, Wanted(alignment=True), is_ranked=False)[0]

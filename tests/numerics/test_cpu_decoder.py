@@ -21,12 +21,13 @@ from small_models import (
 from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
-from seq2seq_cli.decoding.engines.linear import Number
-from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
-from seq2seq_cli.decoding.translator import make_decoder
+from seq2seq_cli.decoding.engines.choice import make_decoder
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
+from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
+from seq2seq_cli.decoding.search import search
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
@@ -41,7 +42,7 @@ ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
 
 
 def product(
-    layer: nn.Linear, x: Tensor, residual: Tensor, precision: Number, activation: int = 0
+    layer: nn.Linear, x: Tensor, residual: Tensor, precision: Precision, activation: int = 0
 ) -> Tensor:
     weights = _Weights(precision)
     structure = weights.linear([layer])
@@ -325,9 +326,13 @@ def with_part(kind: str) -> Transformer:
 def test_a_model_that_a_decoder_does_not_know_never_runs_on_it(kind, known_to_fast, precision):
     model = with_part(kind)
     assert CpuDecoder.unsupported(model, precision)
-    assert (TorchDecoder.unsupported(model) is None) == known_to_fast
-    decoder = make_decoder(model, precision)
-    assert type(decoder) is (TorchDecoder if known_to_fast else PlainDecoder)
+    assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
+    if precision == "int8" and not known_to_fast:
+        with pytest.raises(UserError, match=r"plain \(it has no int8 products\)"):
+            make_decoder(model, precision)
+    else:
+        decoder = make_decoder(model, precision)
+        assert type(decoder) is (TorchDecoder if known_to_fast else PlainDecoder)
     plain, exact = PlainDecoder(model), make_decoder(model, "fp32")
     for expected, actual in logits_through_all_changes(plain, exact):
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)

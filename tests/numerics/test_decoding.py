@@ -19,17 +19,17 @@ from small_models import (
     requests_of,
 )
 
-from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.beam import length_penalty
-from seq2seq_cli.decoding.lexical_constraints import missing_tokens
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
-from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
+from seq2seq_cli.decoding.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.logit_rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.scoring import score_given
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.top_k import top_k
-from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
@@ -462,7 +462,7 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
     src, last = torch.tensor([[5, 6, EOS_ID]]), torch.tensor([[BOS_ID]])
     with torch.inference_mode():
         exact, close = (
-            PlainDecoder(model, use_bf16=use_bf16).start(src).logits(last)
+            PlainDecoder(model, "bf16" if use_bf16 else "fp32").start(src).logits(last)
             for use_bf16 in (False, True)
         )
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
@@ -471,7 +471,9 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
 def test_forced_translations_are_the_models_own():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
-    for (src, tgt), found in zip(pairs, score_given([model], pairs, 8, with_attention=True), strict=True):
+    for (src, tgt), found in zip(
+        pairs, score_given([model], pairs, 8, with_attention=True), strict=True
+    ):
         logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
         expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
         assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)

@@ -13,18 +13,22 @@ import pytest
 import torch
 from number_task import numbers_config, write_config
 
-from seq2seq_cli.config.schema import Config, ModelConfig, TrainingConfig
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config, ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.training.oom import BatchSizes
-from seq2seq_cli.training.auto_batch_size import Shape, largest_that_fits, in_own_process, sentences_on_gpu
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import is_out_of_memory
-from seq2seq_cli.training.launcher import launch
-from seq2seq_cli.training.step import StepResult, train_step
+from seq2seq_cli.training.auto_batch_size import (
+    Shape,
+    in_own_process,
+    largest_that_fits,
+    sentences_on_gpu,
+)
 from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.launcher import launch
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.oom import BatchSizes, is_out_of_memory
+from seq2seq_cli.training.step import StepResult, train_step
 
 ALONE = Ranks()
 CONFIG = TrainingConfig()

@@ -13,8 +13,8 @@ from torch.nn import functional
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.device import check_compiler
+from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
@@ -26,10 +26,10 @@ from seq2seq_cli.training.checkpoint import (
     load_last_checkpoint,
     save_checkpoint,
 )
+from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
 from seq2seq_cli.training.step import seed_dropout, train_step
-from seq2seq_cli.training.distributed import Ranks
 
 ALONE = Ranks()
 CONFIG = TrainingConfig(lr=1e-2, warmup_steps=10, max_steps=100)

@@ -17,17 +17,17 @@ from commands import last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
-from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tools.run_diff import differing_results
+from seq2seq_cli.training.distributed import Ranks, choose_num_processes
+from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.step import train_step
-from seq2seq_cli.training.distributed import Ranks, choose_num_processes
 
 
 def random_batch(sentences: int, seed: int) -> Batch:
@@ -204,7 +204,13 @@ def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, 
     assert chosen(1, "training.processes=3") == 3
     assert chosen(12, "training.tokens_per_batch=4096") == 6, "of two threads, and not 8 of one"
     enough = load_config(config, ["training.device=cpu", "training.tokens_per_batch=4096"])
-    assert [choose_num_processes(enough, 4, gib << 30) for gib in (0, 1, 2, 3, 4)] == [1, 1, 2, 2, 4]
+    assert [choose_num_processes(enough, 4, gib << 30) for gib in (0, 1, 2, 3, 4)] == [
+        1,
+        1,
+        2,
+        2,
+        4,
+    ]
 
 
 SHORT = [

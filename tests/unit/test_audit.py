@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from seq2seq_cli.tools.scripts import CONTROL, kind, looks_like_mojibake, shown
-from seq2seq_cli.tools.duplicates import LineHashes
 from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.tools.duplicates import LineHashes
+from seq2seq_cli.tools.scripts import CONTROL, kind, looks_like_mojibake, shown
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import yaml
 from commands import ROOT
 from pydantic import BaseModel
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 
 MINIMAL = "data: {train: {src: a.de, tgt: a.en}}\n"
@@ -237,7 +237,11 @@ training:
         (MINIMAL, ("tokenizer.normalization=nfd",), "must be one of nfkc, nfkc_cf, identity"),
         (MINIMAL, ("tokenizer.normalization={src: nfd}",), "normalization.src: must be one of"),
         # What the fuzzer found
-        (MINIMAL, ("training.processes=0",), "must be auto or a whole number from 1 to 1,000, not 0"),
+        (
+            MINIMAL,
+            ("training.processes=0",),
+            "must be auto or a whole number from 1 to 1,000, not 0",
+        ),
         (
             MINIMAL,
             ("training.processes=[]",),

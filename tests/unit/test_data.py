@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import (
     IGNORE_INDEX,
     BatchSampler,
     _cut,
+    bucket_by_length,
     make_batch,
     plan_epoch,
-    bucket_by_length,
 )
 from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.corpus import Pair, count_corpus, read_pairs
+from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
 
 PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
 

@@ -18,16 +18,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, make_batch, plan_epoch, bucket_by_length
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, make_batch, plan_epoch
 from seq2seq_cli.decoding.merging import Found, Wanted, joined
 from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.io import lines_to_translate, raw_lines
 from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.io import lines_to_translate, raw_lines
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import (
@@ -18,7 +19,6 @@ from seq2seq_cli.text.tokenizer import (
     load_tokenizers,
     save_tokenizers,
 )
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
 
 SCRIPTS = [
     "Ich möchte ein Bier, bitte!",

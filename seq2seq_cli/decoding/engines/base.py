@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.model.transformer import Transformer
 
 WORTH_LEAVING = 0.75  # share of unfinished sentences at which copying them to leave others pays
@@ -47,13 +48,18 @@ class Decoder(Protocol):
 class PlainDecoder:
     """The model as it is: each hypothesis is a row of its own, with its copy of the source."""
 
-    def __init__(self, model: Transformer, *, use_bf16: bool = False) -> None:
+    @staticmethod
+    def unsupported(model: Transformer, precision: Precision) -> str | None:
+        """It computes every model, but not in int8."""
+        return "it has no int8 products" if precision == "int8" else None
+
+    def __init__(self, model: Transformer, precision: Precision = "fp32") -> None:
         self.model = model
-        self.use_bf16 = use_bf16
+        self.use_bf16 = precision == "bf16"
         self.device = model.device
         self.vocab_size = model.projection.out_features
 
-    def start(self, src_BS: Tensor) -> "PlainStates":
+    def start(self, src_BS: Tensor) -> "PlainDecodingState":
         return PlainDecodingState(self.model, src_BS, use_bf16=self.use_bf16)
 
 
@@ -91,7 +97,7 @@ class Ensemble:
         self.decoders = decoders
         self.device, self.vocab_size = decoders[0].device, decoders[0].vocab_size
 
-    def start(self, src_BS: Tensor) -> "EnsembleStates":
+    def start(self, src_BS: Tensor) -> "EnsembleDecodingState":
         return EnsembleDecodingState([one.start(src_BS) for one in self.decoders], self.vocab_size)
 
 

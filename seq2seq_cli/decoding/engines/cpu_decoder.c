@@ -1,6 +1,6 @@
 /* The Transformer in fp32, bf16 or int8, for processors with AVX-512.
 
-   Compiled at installation where there is a C compiler; native.py calls it. Numbers lie in
+   Compiled at installation where there is a C compiler; cpu_library.py calls it. Numbers lie in
    rows, a row for every position of a source or for every hypothesis, and what a row gives does
    not depend, to the last bit, on the rows beside it.
 
@@ -88,7 +88,7 @@ typedef struct {
     const int32_t *columns;          /* [sentences][num_pieces]: which of them a sentence is */
 } Batch;
 
-/* For native.py to compare: the text of this file, and what it knows of it. */
+/* For cpu_library.py to compare: the text of this file, and what it knows of it. */
 __asm__(".section .rodata\n"
         ".globl source_start, source_end\n"
         "source_start: .incbin \"" __FILE__ "\"\n"

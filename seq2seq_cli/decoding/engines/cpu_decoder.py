@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.support import unsupported_part
 from seq2seq_cli.decoding.engines.linear import Precision, scaled_query
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import EOS_ID
 
-_ACTIVATIONS = {nn.ReLU: 1, nn.GELU: 2}  # as in C
+_ACTIVATIONS: dict[Activation, int] = {"relu": 1, "gelu": 2}  # as in C
 
 
 class CpuDecoder:
@@ -31,10 +32,12 @@ class CpuDecoder:
 
     @staticmethod
     def unsupported(model: Transformer, precision: Precision) -> str | None:
-        """Why this decoder cannot compute that model on this machine; None if it can."""
+        """The reason why it cannot compute that model on this machine; None if it can."""
+        if model.device.type != "cpu":
+            return "it is for CPUs"
         if precision not in cpu_library.precisions():
             return f"it was not compiled, or the processor has no instructions for {precision}"
-        return unsupported_part(model, _ACTIVATIONS)
+        return unsupported_model(model, _ACTIVATIONS)
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         """`unsupported` has nothing against the model."""
@@ -52,8 +55,9 @@ class CpuDecoder:
         attentions = [layer.cross_attention for layer in decoder]
         memory = weights.linear([part for a in attentions for part in (a.key, a.value)])
         logits = weights.linear([model.projection], round_up=True)
-        self.encoder = weights.stack(src_VD, encoder, model.encoder_norm, memory)
-        self.decoder = weights.stack(tgt_VD, decoder, model.decoder_norm, logits)
+        activation = _ACTIVATIONS[model.config.activation]
+        self.encoder = weights.stack(src_VD, encoder, activation, model.encoder_norm, memory)
+        self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
         self._signals_TD = sinusoidal_positions(0, 1, self.d_model)
 
     def signals(self, length: int) -> Tensor:
@@ -64,7 +68,7 @@ class CpuDecoder:
         return positions_TD
 
     @torch.inference_mode()
-    def start(self, src_BS: Tensor) -> "CpuStates":
+    def start(self, src_BS: Tensor) -> "CpuDecodingState":
         """Read the source."""
         src_BS = src_BS.contiguous()
         num_tokens = int((src_BS != self.pad_id).sum())
@@ -210,6 +214,7 @@ class _Weights:
         self,
         scaled_VD: Tensor,
         layers: Sequence[EncoderLayer] | Sequence[DecoderLayer],
+        activation: int,
         norm: nn.Module,
         output: cpu_library.Linear,
     ) -> cpu_library.Stack:
@@ -223,7 +228,7 @@ class _Weights:
             heads=first.self_attention.heads,
             d_ff=feed_forward.expand.out_features,
             norm_first=first.self_attention_residual.norm_first,
-            activation=_ACTIVATIONS[type(feed_forward.activation)],
+            activation=activation,
             vocabulary=len(scaled_VD),
             embedding=self._address(scaled_VD),
             layers=array,
@@ -302,7 +307,9 @@ def _packed(weight_OI: Tensor) -> Tensor:
     num_words = words_OW.size(1)
     whole, rest = divmod(outputs, cpu_library.GROUP)
     packed = torch.empty(whole + (rest > 0), num_words, cpu_library.GROUP, dtype=torch.int32)
-    packed[:whole] = words_OW[: whole * cpu_library.GROUP].view(whole, cpu_library.GROUP, num_words).mT
+    packed[:whole] = (
+        words_OW[: whole * cpu_library.GROUP].view(whole, cpu_library.GROUP, num_words).mT
+    )
     packed[whole:, :, :rest] = words_OW[whole * cpu_library.GROUP :].mT
     packed[whole:, :, rest:] = 0
     return packed

@@ -120,7 +120,7 @@ def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
     expected = [ctypes.sizeof(one) for one in (Linear, Norm, Layer, Stack, Batch)]
     expected += [GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
-    assert list(interface) == expected, "native.py and cpu_decoder.c differ"
+    assert list(interface) == expected, "cpu_library.py and cpu_decoder.c differ"
     _declare(library)
     return library
 

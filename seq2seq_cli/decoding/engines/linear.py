@@ -26,7 +26,7 @@ def make_linear(layers: Sequence[nn.Linear], precision: Precision, *, relu: bool
     bias = None
     if layers[0].bias is not None:
         bias = torch.cat([layer.bias.detach() for layer in layers])
-    if precision == "int8" and _int8_engines():
+    if precision == "int8" and int8_engines():
         return _Int8(weight, bias, relu)
     if precision == "bf16":
         return _Bf16(weight, bias, relu)
@@ -66,10 +66,10 @@ class _Int8:
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
         scales = weight.abs().amax(dim=1).clamp_(min=1e-12) / 127
         zeros = torch.zeros(len(weight), dtype=torch.int64)
-        with warnings.catch_warnings():  # PyTorch means to drop these tensors, see _int8_engines
+        with warnings.catch_warnings():  # PyTorch means to drop these tensors, see int8_engines
             warnings.simplefilter("ignore")
             quantized = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-        engines = _int8_engines()
+        engines = int8_engines()
         assert engines is not None, "make_linear has asked"
         few, many = engines
         self._few = _packed(quantized, bias, few)
@@ -101,10 +101,10 @@ def has_int8() -> bool:
     """Whether PyTorch has 8-bit products, and the processor has instructions for them (VNNI)."""
     asks = ("_is_vnni_supported", "_is_avx512_vnni_supported", "_is_amx_tile_supported")
     has = any(getattr(torch.cpu, ask)() for ask in asks if hasattr(torch.cpu, ask))
-    return has and _int8_engines() is not None
+    return has and int8_engines() is not None
 
 
-def _int8_engines() -> tuple[str, str] | None:
+def int8_engines() -> tuple[str, str] | None:
     """PyTorch's kernels for few rows and for many; None where it has none for this processor."""
     supported = torch.backends.quantized.supported_engines
     if "onednn" not in supported or not hasattr(torch, "quantize_per_channel"):

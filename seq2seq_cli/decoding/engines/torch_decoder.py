@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seq2seq_cli.decoding.engines.linear import Precision, int8_engines, make_linear
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.decoding.engines.torch_layers import (
-    TorchDecoderLayer,
-    TorchEncoderLayer,
     KeysAndValues,
     Shape,
+    TorchDecoderLayer,
+    TorchEncoderLayer,
 )
-from seq2seq_cli.decoding.engines.support import unsupported_part
-from seq2seq_cli.decoding.engines.linear import Precision, make_linear
 from seq2seq_cli.model.attention import padding_mask
 from seq2seq_cli.model.device import use_threads
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
@@ -44,9 +44,13 @@ class TorchDecoder:
     device = torch.device("cpu")
 
     @staticmethod
-    def unsupported(model: Transformer) -> str | None:
-        """Why this decoder cannot compute that model; None if it can."""
-        return unsupported_part(model)
+    def unsupported(model: Transformer, precision: Precision) -> str | None:
+        """The reason why it cannot compute that model on this machine; None if it can."""
+        if model.device.type != "cpu":
+            return "it is for CPUs"
+        if precision == "int8" and int8_engines() is None:
+            return "PyTorch has no int8 products for this processor"
+        return unsupported_model(model)
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         """`unsupported` has nothing against the model."""
@@ -62,7 +66,9 @@ class TorchDecoder:
         self.encoder = [TorchEncoderLayer(layer, precision) for layer in encoder]
         self.decoder = [TorchDecoderLayer(layer, precision) for layer in decoder]
         attentions = [layer.cross_attention for layer in decoder]
-        self.memory = make_linear([part for a in attentions for part in (a.key, a.value)], precision)
+        self.memory = make_linear(
+            [part for a in attentions for part in (a.key, a.value)], precision
+        )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._signals_TD = sinusoidal_positions(0, _ROOM, self.d_model)
         self.projection = make_linear([_rounded_up(model.projection)], precision)
@@ -77,7 +83,7 @@ class TorchDecoder:
             self._signals_TD = positions_TD
         return positions_TD[position]
 
-    def start(self, src_BS: Tensor) -> "FastStates":
+    def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Read the source."""
         with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
             return self._start(src_BS)
@@ -86,7 +92,7 @@ class TorchDecoder:
         """What a step of so many rows is worth."""
         return _threads(self._decoder_size, rows)
 
-    def _start(self, src_BS: Tensor) -> "FastStates":
+    def _start(self, src_BS: Tensor) -> "TorchDecodingState":
         mask_B11S = padding_mask(src_BS, self.pad_id)
         mask_bias_B11S = None
         if not mask_B11S.all():
