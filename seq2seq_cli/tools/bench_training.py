@@ -23,7 +23,7 @@ class Speed:
     """Of the updates after warm-up; all processes together, times as the first one saw them."""
 
     precision: str
-    ranks: int
+    processes: int
     threads: int  # of each process
     updates: int
     tokens_per_second: float  # target tokens, padding excluded
@@ -65,7 +65,7 @@ class Speed:
                 f"{self.ceiling_bf16_gflops:,.0f} in bf16",
             ),
             ("  share of it", f"{self.share_of_ceiling:.1%}, training in {self.precision}"),
-            ("processes", f"{self.ranks}, each with {self.threads} threads"),
+            ("processes", f"{self.processes}, each with {self.threads} threads"),
         ]
         return "\n".join(f"{label:<20} {text}" for label, text in rows)
 
@@ -107,7 +107,7 @@ def _measure(warmup: int, updates: int, rehearsal: Rehearsal) -> Speed:
     ranks.barrier()
     return Speed(
         precision="bf16" if prepared.use_bf16 else "fp32",
-        ranks=ranks.world_size,
+        processes=ranks.world_size,
         threads=torch.get_num_threads(),
         updates=updates,
         tokens_per_second=tokens / seconds,

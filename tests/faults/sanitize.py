@@ -140,7 +140,7 @@ def run_build(name: str, models: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "seq2seq_cli")
         shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("*.so"))
-        source = package / "decoding" / SOURCE.name
+        source = package / "decoding/engines" / SOURCE.name
         text = source.read_text(encoding="utf-8")
         for before, after in substitutions.items():
             assert before in text

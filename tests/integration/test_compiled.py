@@ -65,7 +65,7 @@ def test_translation_goes_on_beside_a_library_of_another_version(trained, seq2se
     shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("__pycache__"))
     name = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
     source = altered(tmp_path, "int64_t sentences, longest;", "int64_t one, sentences, longest;")
-    compile_decoder(source, package / "decoding" / name, "-O1")
+    compile_decoder(source, package / "decoding/engines" / name, "-O1")
     command = ["translate", str(trained), "--precision", "fp32", "1 2 3", "4 5"]
     done = subprocess.run(
         [sys.executable, "-m", "seq2seq_cli", *command],

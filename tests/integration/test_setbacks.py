@@ -239,7 +239,7 @@ def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(
     assert "began in    the backward pass" in result.stderr
     assert "not finite: 1 of" in result.stderr
     assert "(encoder.0.feed_forward.expand.weight)" in result.stderr
-    assert "largest_that_fits finite ones: " in result.stderr
+    assert "greatest finite ones: " in result.stderr
 
 
 def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(
