@@ -1,4 +1,4 @@
-"""Pieces of a line, translated one by one, as translations of the line."""
+"""Segments of a line, translated one by one, as translations of the line."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,65 +8,69 @@ from typing import NamedTuple
 from seq2seq_cli.decoding.alignment import Placed, align
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import GivenScore
-from seq2seq_cli.decoding.segmentation import Piece
+from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.sentences import join_sentences, separator
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 
 
-class Wanted(NamedTuple):
+class Outputs(NamedTuple):
     """What is to be known of a translation besides its text; each costs a pass of the model."""
 
     log_probs: bool = False
     alignment: bool = False
 
 
-class Found(NamedTuple):
-    """A translation of a piece of a line."""
+class SegmentResult(NamedTuple):
+    """A translation of a segment of a line."""
 
-    piece: Piece
+    segment: Segment
     ids: Ids
     score: float | None  # None where the search ranks nothing
     forced: GivenScore | None
 
 
-def joined(
+def merge_segments(
     line: str,
-    pieces: Sequence[Sequence[Found]],
+    segments: Sequence[Sequence[SegmentResult]],
     tokenizers: Tokenizers,
-    wanted: Wanted,
+    wanted: Outputs,
     *,
     is_ranked: bool,
 ) -> list[Translation]:
-    """The n-th translation of a line is made of the n-th of each piece, or its last."""
-    count = max(map(len, pieces), default=0)
+    """The n-th translation of a line is made of the n-th of each segment, or its last."""
+    count = max(map(len, segments), default=0)
     if count == 0:
         blank = Translation("", (), 0.0 if is_ranked else None)
         if wanted.log_probs:
             blank = replace(blank, log_probs=())
         return [replace(blank, alignment=(), attention=()) if wanted.alignment else blank]
     return [
-        _translation(line, [found[min(n, len(found) - 1)] for found in pieces], tokenizers, wanted)
+        _translation(
+            line, [found[min(n, len(found) - 1)] for found in segments], tokenizers, wanted
+        )
         for n in range(count)
     ]
 
 
 def _translation(
-    line: str, pieces: Sequence[Found], tokenizers: Tokenizers, wanted: Wanted
+    line: str, segments: Sequence[SegmentResult], tokenizers: Tokenizers, wanted: Outputs
 ) -> Translation:
     tgt = tokenizers.tgt
-    ids = [token for piece in pieces for token in piece.ids]
+    ids = [token for segment in segments for token in segment.ids]
     log_probs, alignment, attention = None, None, None
     if wanted.log_probs:
-        log_probs = tuple(p for piece in pieces if piece.forced for p in piece.forced.log_probs)
+        log_probs = tuple(
+            p for segment in segments if segment.forced for p in segment.forced.log_probs
+        )
     if wanted.alignment or UNK_ID in ids:
-        text, placed = _written(pieces, tokenizers)
+        text, placed = _written(segments, tokenizers)
         if wanted.alignment:
             alignment, attention = align(line, text, placed, tokenizers.src)
         text = " ".join(text.split())
     else:
-        text = join_sentences(tgt.to_text(piece.ids) for piece in pieces)
-    scores = [piece.score for piece in pieces if piece.score is not None]
+        text = join_sentences(tgt.to_text(segment.ids) for segment in segments)
+    scores = [segment.score for segment in segments if segment.score is not None]
     return Translation(
         text=text,
         tokens=tuple(tgt.pieces_of(ids)),
@@ -77,10 +81,10 @@ def _translation(
     )
 
 
-def _written(pieces: Sequence[Found], tokenizers: Tokenizers) -> tuple[str, list[Placed]]:
-    """The text, and where in it the tokens of each piece stand; its white space is not tidied."""
+def _written(segments: Sequence[SegmentResult], tokenizers: Tokenizers) -> tuple[str, list[Placed]]:
+    """The text, and where in it the tokens of each segment stand; its white space is not tidied."""
     line, placed = "", []
-    for found in pieces:
+    for found in segments:
         assert found.forced is not None and found.forced.attention_TS is not None
         attention_TS = found.forced.attention_TS.cpu()
         copies = {
@@ -96,17 +100,17 @@ def _written(pieces: Sequence[Found], tokenizers: Tokenizers) -> tuple[str, list
         line += text.strip()
         ends = itertools.accumulate(map(len, surfaces), initial=start - num_stripped)
         spans = itertools.pairwise(min(max(end, start), len(line)) for end in ends)
-        placed.append(Placed(found.piece, attention_TS, list(spans), copies))
+        placed.append(Placed(found.segment, attention_TS, list(spans), copies))
     return line, placed
 
 
-def _surfaces(found: Found, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
+def _surfaces(found: SegmentResult, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
     """What each token adds to the text: an unknown one what the source token that it copies is."""
     surfaces = tokenizers.tgt.surfaces(found.ids)
     if copies:
-        source, spans = tokenizers.src.spans(found.piece.sentence)
+        source, spans = tokenizers.src.spans(found.segment.sentence)
         for place, copied in copies.items():
-            start, end = spans[found.piece.first_token + copied]
+            start, end = spans[found.segment.first_token + copied]
             surface = source[start:end]
             surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
     return surfaces

@@ -18,7 +18,7 @@ class WordEnds:
 
 
 class Phrase(NamedTuple):
-    """A piece of text that must stand in a translation."""
+    """A segment of text that must stand in a translation."""
 
     first: tuple[int, ...]  # its tokens at the beginning of a translation
     inner: tuple[int, ...]  # and anywhere else
@@ -41,7 +41,7 @@ class Request:
     after_prefix: WordEnds | None = None  # what may follow; None: anything
     required: tuple[Phrase, ...] = ()
     number: int = 0  # of the line in the whole input: chance depends on it,
-    piece: int = 0  # and on the number of the piece of the line
+    segment: int = 0  # and on the number of the segment of the line
 
 
 class Hypothesis(NamedTuple):

@@ -131,7 +131,7 @@ def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
 class Sampling:
     """A token by chance: softmax of logits over a temperature, of the k or the p likeliest only.
 
-    Chance depends on the seed, the numbers of line and piece and the position, and nothing else.
+    Chance depends on the seed, the numbers of line and segment and the position, and nothing else.
     """
 
     def __init__(
@@ -141,7 +141,8 @@ class Sampling:
         self._vocab_size = vocab_size
         self._generators = [
             torch.Generator().manual_seed(
-                (config.seed * 1_000_003 + request.number + request.piece * _SEGMENTS_APART) % 2**63
+                (config.seed * 1_000_003 + request.number + request.segment * _SEGMENTS_APART)
+                % 2**63
             )
             for request in requests
         ]

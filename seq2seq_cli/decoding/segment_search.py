@@ -1,4 +1,4 @@
-"""Pieces of lines through a search: what is asked for each of them, and what is found."""
+"""Segments of lines through a search: what is asked for each of them, and what is found."""
 
 import functools
 import itertools
@@ -10,11 +10,11 @@ import numpy as np
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.engines.base import Decoder
-from seq2seq_cli.decoding.merging import Found, Wanted, joined
+from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
 from seq2seq_cli.decoding.scoring import GivenScore, score_given
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.segmentation import Piece
+from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.decoding.word_rules import BannedWords, TargetWords
 from seq2seq_cli.errors import UserError
@@ -45,25 +45,25 @@ class SegmentSearch:
     def translations(
         self,
         sentences: Sequence[Sentence],
-        pieces: Sequence[Sequence[Piece]],
-        wanted: Wanted,
+        segments: Sequence[Sequence[Segment]],
+        wanted: Outputs,
         first_number: int,
     ) -> list[list[Translation]]:
-        """Of every line, given with its pieces, up to `n_best`, the best first, at least one."""
+        """Of every line, given with its segments, up to `n_best`, the best first, at least one."""
         requests: list[Request] = []
-        for line, (sentence, of_line) in enumerate(zip(sentences, pieces, strict=True)):
+        for line, (sentence, of_line) in enumerate(zip(sentences, segments, strict=True)):
             requests += self._requests(sentence, of_line, first_number + line)
         outputs = self._search(requests)
-        found = self._found(list(itertools.chain.from_iterable(pieces)), outputs, wanted)
+        found = self._found(list(itertools.chain.from_iterable(segments)), outputs, wanted)
         return [
-            joined(
+            merge_segments(
                 sentence.text,
                 [next(found) for _ in of_line],
                 self._tokenizers,
                 wanted,
                 is_ranked=self._is_ranked,
             )
-            for sentence, of_line in zip(sentences, pieces, strict=True)
+            for sentence, of_line in zip(sentences, segments, strict=True)
         ]
 
     def longest(self, src_length: int) -> int:
@@ -78,20 +78,22 @@ class SegmentSearch:
     def _words(self) -> TargetWords:
         return TargetWords(self._tokenizers.tgt)
 
-    def _requests(self, sentence: Sentence, pieces: Sequence[Piece], number: int) -> list[Request]:
-        """For the pieces of a line. A prefix belongs to the first of them."""
+    def _requests(
+        self, sentence: Sentence, segments: Sequence[Segment], number: int
+    ) -> list[Request]:
+        """For the segments of a line. A prefix belongs to the first of them."""
         phrases = [self._words.phrase(text) for text in sentence.required if text.strip()]
         if phrases and (not self._is_ranked or self._options.diversity_groups > 1):
             raise UserError("required words need a beam search (--beam-size 5) without groups")
         requests = []
-        for place, piece in enumerate(pieces):
-            longest = self.longest(len(piece.ids))
+        for place, segment in enumerate(segments):
+            longest = self.longest(len(segment.ids))
             request = Request(
-                src=[*piece.ids, EOS_ID],
+                src=[*segment.ids, EOS_ID],
                 max_length=longest,
-                min_length=min(longest, self.shortest(len(piece.ids))),
+                min_length=min(longest, self.shortest(len(segment.ids))),
                 number=number,
-                piece=place,
+                segment=place,
             )
             if place == 0 and sentence.prefix:
                 prefix, after_prefix = self._words.prefix(sentence.prefix)
@@ -107,7 +109,7 @@ class SegmentSearch:
         return self._share(phrases, requests)
 
     def _share(self, phrases: Sequence[Phrase], requests: Sequence[Request]) -> list[Request]:
-        """Each phrase is required in the piece whose score loses least by it."""
+        """Each phrase is required in the segment whose score loses least by it."""
         free = [hypotheses[0].score for hypotheses in self._search(requests)]
         of_pieces: list[list[Phrase]] = [[] for _ in requests]
         for phrase in phrases:
@@ -131,23 +133,25 @@ class SegmentSearch:
         return outputs
 
     def _found(
-        self, pieces: Sequence[Piece], outputs: Sequence[Sequence[Hypothesis]], wanted: Wanted
-    ) -> Iterator[list[Found]]:
-        """The translations of each piece, with what else is wanted of them."""
+        self, segments: Sequence[Segment], outputs: Sequence[Sequence[Hypothesis]], wanted: Outputs
+    ) -> Iterator[list[SegmentResult]]:
+        """The translations of each segment, with what else is wanted of them."""
         options = self._options
         forced: Iterator[GivenScore | None] = itertools.repeat(None)
         if any(wanted) or options.replace_unk:
             pairs = [
-                (piece.ids, one.ids)
-                for piece, hypotheses in zip(pieces, outputs, strict=True)
+                (segment.ids, one.ids)
+                for segment, hypotheses in zip(segments, outputs, strict=True)
                 for one in hypotheses
             ]
             aligned = wanted.alignment or options.replace_unk
             limit = options.tokens_per_batch
             forced = iter(score_given(self._models, pairs, limit, with_attention=aligned))
-        for piece, hypotheses in zip(pieces, outputs, strict=True):
+        for segment, hypotheses in zip(segments, outputs, strict=True):
             yield [
-                Found(piece, one.ids, one.score if self._is_ranked else None, next(forced))
+                SegmentResult(
+                    segment, one.ids, one.score if self._is_ranked else None, next(forced)
+                )
                 for one in hypotheses
             ]
 

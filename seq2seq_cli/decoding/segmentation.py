@@ -1,4 +1,4 @@
-"""Lines in the pieces that a model can translate: sentences, or parts of one that is too long."""
+"""Lines in the segments that a model can translate: sentences, or parts of one that is too long."""
 
 import itertools
 import logging
@@ -17,7 +17,7 @@ from seq2seq_cli.text.words import split_words
 logger = logging.getLogger(__name__)
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """A sentence of a line, or a part of one, that is translated by itself."""
 
     ids: Ids
@@ -85,8 +85,8 @@ class Cuts:
 
 def segment_lines(
     lines: Sequence[str], tokenizer: Tokenizer, bounds: Bounds, *, each: bool = False
-) -> tuple[list[list[Piece]], Cuts]:
-    """The pieces of every line, none of an empty one; and what was cut without being asked for.
+) -> tuple[list[list[Segment]], Cuts]:
+    """The segments of every line, none of an empty one; and what was cut without being asked for.
 
     A line beyond the bounds is cut at every end of a sentence, and with `each` every line is; a
     sentence beyond `max_length` is cut into parts.
@@ -101,10 +101,10 @@ def segment_lines(
     ids_of_sentences = iter(
         tokenizer.to_ids_batch(list(itertools.chain.from_iterable(split.values())))
     )
-    pieces: list[list[Piece]] = []
+    segments: list[list[Segment]] = []
     long: list[int] = []  # in how many parts
     for number, line in enumerate(lines):
-        of_line: list[Piece] = []
+        of_line: list[Segment] = []
         first_word = 0
         for sentence in split.get(number, [line]):
             ids = next(ids_of_sentences) if number in split else ids_of_lines[number]
@@ -112,16 +112,16 @@ def segment_lines(
             first_word += len(split_words(sentence)) if number in split else 0
             long += [len(parts)] * (len(parts) > 1)
             of_line += parts
-        pieces.append(of_line)
+        segments.append(of_line)
     cut = [] if each else list(split.values())
-    return pieces, Cuts(len(cut), sum(map(len, cut)), len(long), sum(long))
+    return segments, Cuts(len(cut), sum(map(len, cut)), len(long), sum(long))
 
 
-def _parts(ids: Ids, sentence: str, first_word: int, limit: int) -> list[Piece]:
+def _parts(ids: Ids, sentence: str, first_word: int, limit: int) -> list[Segment]:
     """As few as possible, of nearly equal length; none where there is nothing."""
     count = -(-len(ids) // limit)
     cuts = [len(ids) * i // count for i in range(count + 1)] if count else []
     return [
-        Piece(ids[start:stop], sentence, start, first_word)
+        Segment(ids[start:stop], sentence, start, first_word)
         for start, stop in itertools.pairwise(cuts)
     ]

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from seq2seq_cli.config.types import DeviceName
-from seq2seq_cli.decoding.merging import Wanted
+from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
@@ -75,14 +75,16 @@ class Job:
             for run_dir in self.run_dirs
         ]
         translator = translators[0] if len(translators) == 1 else Translator.ensemble(translators)
-        wanted = Wanted(self.log_probs, self.align)
+        wanted = Outputs(self.log_probs, self.align)
         write = WRITERS[self.output_format]
 
         def translate_lines(
             first_number: int, sentences: Sequence[Sentence]
         ) -> tuple[list[Line], Cuts]:
-            pieces, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
-            found = translator.search_segments(sentences, pieces, wanted, first_number=first_number)
+            segments, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
+            found = translator.search_segments(
+                sentences, segments, wanted, first_number=first_number
+            )
             best = 1 if self.output_format == "text" else None
             return [
                 write(first_number + n, sentence, translations[:best])

@@ -15,10 +15,10 @@ from seq2seq_cli.data.statistics import TextStatistics, read_statistics
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
 from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
 from seq2seq_cli.decoding.engines.linear import Precision
-from seq2seq_cli.decoding.merging import Wanted
+from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.scoring import score_given
 from seq2seq_cli.decoding.segment_search import SegmentSearch
-from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Piece, segment_lines
+from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, segment_lines
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.device import choose_device, use_threads
@@ -154,7 +154,7 @@ class Translator:
     def search(
         self,
         sentences: Sequence[Sentence],
-        wanted: Wanted = Wanted(),  # noqa: B008 (it is immutable)
+        wanted: Outputs = Outputs(),  # noqa: B008 (it is immutable)
         *,
         first_number: int = 0,
         split_sentences: bool = False,
@@ -164,14 +164,14 @@ class Translator:
         `first_number` is the number of the first line in the whole input, on which chance depends.
         Lines that are cut without `split_sentences` are reported as a warning.
         """
-        pieces, cuts = self.cut(sentences, split_sentences=split_sentences)
+        segments, cuts = self.cut(sentences, split_sentences=split_sentences)
         cuts.report()
-        return self.search_segments(sentences, pieces, wanted, first_number=first_number)
+        return self.search_segments(sentences, segments, wanted, first_number=first_number)
 
     def cut(
         self, sentences: Sequence[Sentence], *, split_sentences: bool = False
-    ) -> tuple[list[list[Piece]], Cuts]:
-        """The pieces in which each line is translated, and what there is to report of them."""
+    ) -> tuple[list[list[Segment]], Cuts]:
+        """The segments in which each line is translated, and what there is to report of them."""
         bounds = Bounds.of(self.config, self.statistics)
         lines = [sentence.text for sentence in sentences]
         return segment_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
@@ -179,13 +179,13 @@ class Translator:
     def search_segments(
         self,
         sentences: Sequence[Sentence],
-        pieces: Sequence[Sequence[Piece]],
-        wanted: Wanted = Wanted(),  # noqa: B008 (it is immutable)
+        segments: Sequence[Sequence[Segment]],
+        wanted: Outputs = Outputs(),  # noqa: B008 (it is immutable)
         *,
         first_number: int = 0,
     ) -> list[list[Translation]]:
         """`search` of lines that have been cut."""
-        return self._search.translations(sentences, pieces, wanted, first_number)
+        return self._search.translations(sentences, segments, wanted, first_number)
 
     def longest(self, src_length: int) -> int:
         """Tokens that a translation of so many source tokens may have."""

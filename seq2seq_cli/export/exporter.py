@@ -49,7 +49,7 @@ class Format(NamedTuple):
     source_ids: Callable[[Path, Sequence[str]], list[list[int]]]  # without EOS
     translate: Callable[
         [Path, Sequence[str], Sequence[int]], list[list[str]]
-    ]  # to pieces, greedily
+    ]  # to segments, greedily
     readme: Callable[[Config, Tokenizers], str]
 
 
@@ -122,8 +122,8 @@ def _greedy(translator: Translator) -> Translator:
 
 def _in_one_piece(translator: Translator, lines: Sequence[str]) -> list[str]:
     """Those that are translated as they are: other programs do not cut lines."""
-    pieces, _ = translator.cut([Sentence(line) for line in lines])
-    return [line for line, of_line in zip(lines, pieces, strict=True) if len(of_line) == 1]
+    segments, _ = translator.cut([Sentence(line) for line in lines])
+    return [line for line, of_line in zip(lines, segments, strict=True) if len(of_line) == 1]
 
 
 def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Processes as processes: started by `torchrun`, or here, as many as `training.processes` says.
+"""Starting the processes: those of `torchrun` are there already, others are started here.
 
 When one dies, an exchange with it fails in the others: those end in silence, and the first one says
 why. While the first one exchanges nothing, for it validates, a thread watches those it started.

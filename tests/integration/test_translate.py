@@ -15,7 +15,7 @@ import pytest
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding import stream
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.merging import Wanted
+from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import Sentence
 
@@ -250,7 +250,7 @@ def test_sentences_by_themselves_are_joined_in_order(translator):
     assert found[0][0].text.startswith("one two")
     assert found[0][0].text.endswith("three four")
     aligned = translator.search(
-        [Sentence("1 2 . 3 4")], Wanted(log_probs=True, alignment=True), split_sentences=True
+        [Sentence("1 2 . 3 4")], Outputs(log_probs=True, alignment=True), split_sentences=True
     )[0][0]
     assert aligned.alignment is not None
     assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line

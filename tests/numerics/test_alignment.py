@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.decoding.merging import Found, Wanted, joined
+from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.scoring import GivenScore
 from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import Translation
@@ -28,11 +28,11 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
     (pieces,), _ = segment_lines([line], tokenizer, limits)
     found = [
-        [Found(piece, piece.ids, None, GivenScore([], torch.eye(len(piece.ids))))]
+        [SegmentResult(piece, piece.ids, None, GivenScore([], torch.eye(len(piece.ids))))]
         for piece in pieces
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    return joined(line, found, tokenizers, Wanted(alignment=True), is_ranked=False)[0]
+    return merge_segments(line, found, tokenizers, Outputs(alignment=True), is_ranked=False)[0]
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_tokens_share_what_they_look_at_among_the_words_they_are_part_of():
     attention = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
     ids = tokenizers.tgt.to_ids("c b")
     assert [len(ids), len(pieces[0].ids), UNK_ID in ids] == [4, 3, False]
-    found = [[Found(pieces[0], ids, None, GivenScore([], attention))]]
-    (one,) = joined("a x y b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
+    found = [[SegmentResult(pieces[0], ids, None, GivenScore([], attention))]]
+    (one,) = merge_segments("a x y b", found, tokenizers, Outputs(alignment=True), is_ranked=False)
     assert one.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
     assert one.alignment == ((0, 0), (3, 1))
 
@@ -122,6 +122,9 @@ def test_a_sentence_without_a_translation_looks_at_nothing():
     assert len(pieces) == 2
     ids = tokenizers.tgt.to_ids("b")
     forced = GivenScore([], torch.empty(0, len(pieces[0].ids))), GivenScore([], torch.ones(1, 1))
-    found = [[Found(pieces[0], [], None, forced[0])], [Found(pieces[1], ids, None, forced[1])]]
-    (one,) = joined("the. b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
+    found = [
+        [SegmentResult(pieces[0], [], None, forced[0])],
+        [SegmentResult(pieces[1], ids, None, forced[1])],
+    ]
+    (one,) = merge_segments("the. b", found, tokenizers, Outputs(alignment=True), is_ranked=False)
     assert (one.alignment, one.attention) == (((1, 0),), ((0.0, 1.0),))

@@ -223,11 +223,11 @@ def test_attention_dropout_drops_weights_in_training_only(longest, monkeypatch):
 def test_short_rows_of_attention_weights_are_the_softmax(length):
     q_BHQK = torch.randn(3, 2, 4, 8, requires_grad=True)
     k_BHMK = torch.randn(3, 2, length, 8, requires_grad=True)
-    keep_B1QM = torch.rand(3, 1, 4, length) < 0.7
-    keep_B1QM[..., 0] = True
-    scores_BHQM = (q_BHQK @ k_BHMK.mT / math.sqrt(8)).masked_fill(~keep_B1QM, -torch.inf)
+    mask_B1QM = torch.rand(3, 1, 4, length) < 0.7
+    mask_B1QM[..., 0] = True
+    scores_BHQM = (q_BHQK @ k_BHMK.mT / math.sqrt(8)).masked_fill(~mask_B1QM, -torch.inf)
     expected_BHQM, gradient_BHQM = scores_BHQM.softmax(-1), torch.randn_like(scores_BHQM)
-    actual_BHQM = attention_weights(q_BHQK, k_BHMK, keep_B1QM)
+    actual_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
     torch.testing.assert_close(actual_BHQM, expected_BHQM)
     for weights_BHQM in (expected_BHQM, actual_BHQM):
         weights_BHQM.backward(gradient_BHQM, retain_graph=True)
@@ -235,7 +235,7 @@ def test_short_rows_of_attention_weights_are_the_softmax(length):
             expected = [x.grad.clone() for x in (q_BHQK, k_BHMK)]
             q_BHQK.grad = k_BHMK.grad = None
     torch.testing.assert_close([q_BHQK.grad, k_BHMK.grad], expected, atol=1e-5, rtol=1e-4)
-    enormous_BHQM = attention_weights(1e4 * q_BHQK, k_BHMK, keep_B1QM)
+    enormous_BHQM = attention_weights(1e4 * q_BHQK, k_BHMK, mask_B1QM)
     assert enormous_BHQM.isfinite().all()
 
 
