@@ -20,7 +20,7 @@ def export(
     ],
     file_format: Annotated[
         Literal["ctranslate2", "huggingface"],
-        typer.Option("--format", help="Whose format."),
+        typer.Option("--format", help="Target format."),
     ],
     model: WhichModel = "best",
 ) -> None:

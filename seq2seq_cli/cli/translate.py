@@ -76,7 +76,7 @@ LogProbs = Annotated[
 Align = Annotated[
     bool,
     typer.Option(
-        "--align", help="Which words look at which, too (tsv, jsonl).", rich_help_panel=OUTPUT
+        "--align", help="Also output word alignments (tsv, jsonl).", rich_help_panel=OUTPUT
     ),
 ]
 SplitSentences = Annotated[
@@ -107,7 +107,10 @@ Ensemble = Annotated[
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
-    typer.Option(help="Of matrix products; int8: on a CPU.", rich_help_panel=SEARCH),
+    typer.Option(
+        help="Numeric precision of matrix products; int8 (quantization) is for CPUs.",
+        rich_help_panel=SEARCH,
+    ),
 ]
 Prefix = Annotated[
     str,

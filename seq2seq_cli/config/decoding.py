@@ -37,13 +37,13 @@ class DecodingConfig(Section):
     )
     sampling: bool = Field(False, description="draw tokens by chance instead of searching")
     temperature: Annotated[float, Field(ge=1e-6, le=1_000)] = Field(
-        1.0, description="of sampling; below 1: nearer to greedy"
+        1.0, description="softmax temperature of sampling; below 1: nearer to greedy"
     )
     top_k: PositiveInt | None = Field(None, description="sample from so many tokens; null: all")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="sample from the likeliest tokens that have this probability together"
     )
-    seed: Seed = Field(1, description="of sampling")
+    seed: Seed = Field(1, description="random seed of sampling")
     max_len_factor: Factor = Field(
         2.0, description="a translation has at most factor x source tokens + max_len_extra tokens"
     )
@@ -51,7 +51,7 @@ class DecodingConfig(Section):
         20, description="see max_len_factor"
     )
     min_len_factor: Factor = Field(
-        0.0, description="and at least factor x source tokens + min_len_extra tokens"
+        0.0, description="shortest translation: factor x source tokens + min_len_extra tokens"
     )
     min_len_extra: NonNegativeInt = Field(0, description="see min_len_factor")
     no_repeat_ngram_size: NonNegativeInt = Field(
@@ -71,8 +71,8 @@ class DecodingConfig(Section):
     )
     precision: DecodingPrecision = Field(
         "auto",
-        description="of matrix products when translating; auto: int8 on a processor made for it, "
-        "bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
+        description="the type of matrix products when translating; auto: int8 on a processor made "
+        "for it, bf16 on a GPU that has it, else fp32; evaluation is fp32 unless told otherwise",
     )
     engine: EngineName = Field(
         "auto",

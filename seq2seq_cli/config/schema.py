@@ -69,7 +69,9 @@ class ModelConfig(Section):
     d_ff: Annotated[int, Field(gt=0, le=1_048_576)] = Field(
         1_024, description="inner size of the position-wise feed-forward"
     )
-    dropout: Share = Field(0.1, description="of embeddings and of the output of every sub-layer")
+    dropout: Share = Field(
+        0.1, description="dropout probability of embeddings and sub-layer outputs"
+    )
     attention_dropout: Share = Field(0.0, description="dropout of attention weights")
     activation_dropout: Share = Field(0.0, description="dropout inside the feed-forward")
     activation: Activation = Field("relu", description="function inside the feed-forward")
@@ -129,7 +131,7 @@ class TrainingConfig(Section):
     lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
     schedule: Schedule = Field(
         "inverse_sqrt",
-        description="of the learning rate after warm-up; cosine and linear fall to 0 at the end; "
+        description="the learning rate after warm-up; cosine and linear fall to 0 at the end; "
         "inverse_sqrt falls as 1 / sqrt(step), and without warm-up as it would after "
         f"{DEFAULT_WARMUP:,} updates of it",
     )
@@ -142,7 +144,7 @@ class TrainingConfig(Section):
     adam_beta2: Share = Field(0.98, description="decay of the running mean of its square")
     adam_epsilon: PositiveFloat = Field(1e-9, description="keeps the division finite")
     weight_decay: NonNegativeFloat = Field(
-        0.0, description="of weight matrices; biases and norms do not decay"
+        0.0, description="weight decay of matrices; biases and norms do not decay"
     )
     max_grad_norm: PositiveFloat | None = Field(
         1.0, description="gradients are scaled down to this norm; null: never"
@@ -150,11 +152,11 @@ class TrainingConfig(Section):
     label_smoothing: Share = Field(
         0.1, description="probability mass spread evenly over the vocabulary"
     )
-    seed: Seed = Field(1, description="of initialisation, data order and dropout")
+    seed: Seed = Field(1, description="random seed of initialisation, data order and dropout")
     device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Precision = Field(
         "auto",
-        description="of matrix products and of what the layers hand on: the residual stream, and "
+        description="mixed precision: the type of matrix products, of the residual stream, and of "
         "the probabilities that gradients are made of; parameters, optimizer and evaluation are "
         "fp32; auto: bf16 where the processor or GPU has fast instructions for it, else fp32",
     )

@@ -18,7 +18,7 @@ FEWEST_WITH_4_GRAMS = 0.1  # of the references; below it chrF tells more models 
 
 class ValidationConfig(Section):
     every: PositiveInt = Field(1, description="epochs or steps between two validations")
-    unit: Literal["epochs", "steps"] = Field("epochs", description="what every counts")
+    unit: Literal["epochs", "steps"] = Field("epochs", description="the unit of every")
     decode: bool = Field(
         True, description="translate the text too, for BLEU, chrF, exact match and, with ter, TER"
     )
@@ -35,8 +35,8 @@ class ValidationConfig(Section):
     )
     metric: Metric = Field(
         "auto",
-        description="what makes a model the best and stops early; of equal scores the one with the "
-        "lower validation loss is better; auto: bleu, or chrf if fewer than "
+        description="the score by which the best model is chosen and early stopping decides; of "
+        "equal scores the one with the lower validation loss is better; auto: bleu, or chrf if fewer than "
         f"{FEWEST_WITH_4_GRAMS:.0%} of the references have the four words (of bleu_tokenize) that "
         "BLEU counts in a row, or loss if decode is false; a run keeps its metric",
     )

@@ -43,7 +43,7 @@ class TargetWords:
     def _ids(self, text: str) -> tuple[int, ...]:
         ids = tuple(self._tokenizer.to_ids(text))
         if UNK_ID in ids:
-            raise UserError(f"the vocabulary of this run cannot write {text!r}")
+            raise UserError(f"{text!r} is outside this run's target vocabulary")
         return ids
 
 

@@ -42,8 +42,8 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
         num_characters += len(line)
         if num_characters > _MOST_CHARACTERS:
             raise UserError(
-                f"tokenizer.max_sentences {size:,}: so many of these lines are more than "
-                f"{_MOST_CHARACTERS:,} characters to learn from; take fewer"
+                f"tokenizer.max_sentences {size:,}: the sample has more than "
+                f"{_MOST_CHARACTERS:,} characters; lower it"
             )
     return chosen
 

@@ -316,4 +316,7 @@ def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
             f"text and the special entries alone are {int(needed[1]):,}"
         )
     reason = str(error).rpartition("] ")[2].strip() or str(error)
-    return f"tokenizer.vocab_size {config.vocab_size:,} cannot be had from this text: {reason}"
+    return (
+        f"tokenizer.vocab_size {config.vocab_size:,}: this text does not give a vocabulary of that "
+        f"size: {reason}"
+    )

@@ -60,7 +60,7 @@ def train(
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            "out of memory, and not for the size of a batch: make the model smaller (model.layers, "
+            "out of memory outside a training batch: make the model smaller (model.layers, "
             "d_model, d_ff)"
         ) from None
     finally:

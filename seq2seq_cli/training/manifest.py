@@ -78,8 +78,8 @@ def _say_what_is_other(before: dict[str, Any], now: dict[str, Any]) -> None:
     names = [n for n in ("device", "threads", "processes", "packages") if before.get(n) != now[n]]
     if names:
         logger.info(
-            f"not as before: {', '.join(names)}; the order of the data goes on exactly, but "
-            "results may differ in their last digits"
+            f"the environment changed ({', '.join(names)}): data order is unaffected; results may "
+            "differ by rounding"
         )
 
 

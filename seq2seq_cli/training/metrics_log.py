@@ -133,7 +133,7 @@ class _LogHandler(logging.Handler):
 
 
 class NullMonitor:
-    """The Monitor of a process that shows nothing."""
+    """A Monitor that does nothing, for ranks other than 0."""
 
     def __enter__(self) -> Self:
         return self

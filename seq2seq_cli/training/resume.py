@@ -279,16 +279,16 @@ def _follow_changes(
     if state.text != prepared.train.key:
         if is_midway:
             state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
-        logger.info("the training pairs are others than before: a new epoch begins with them")
+        logger.info("the training data changed; a new epoch starts")
     elif state.tokens_per_batch != budget and is_midway:
         state.earlier_parts.append([state.tokens_per_batch, state.position])
         state.position = 0
         logger.info(
-            "training.tokens_per_batch changed: the rest of this epoch is what it has not seen yet"
+            "training.tokens_per_batch changed; this epoch continues with the pairs not used yet"
         )
     if state.scored_by != scored_by:
         state.best_models, state.validations_without_best = [], 0
-        logger.info("validation changed: what was the best so far is no measure any more")
+        logger.info("validation changed; the best score so far is reset")
     state.text, state.tokens_per_batch, state.scored_by = prepared.train.key, budget, scored_by
 
 

@@ -79,8 +79,8 @@ def start_from(source: Path, config: Config, prepared: Prepared) -> None:
             _copy_rows(old.projection, new.projection, pairs)
         fresh = len(new_tokenizer) - len(pairs)
         logger.info(
-            f"{side} vocabulary: {len(pairs):,} of {len(new_tokenizer):,} tokens are those of "
-            f"{source}; {fresh:,} are new and begin at random"
+            f"{side} vocabulary: the embeddings of {len(pairs):,} of {len(new_tokenizer):,} tokens "
+            f"are copied from {source}; {fresh:,} new tokens are initialised randomly"
         )
 
 

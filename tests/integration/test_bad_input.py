@@ -349,7 +349,7 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
     train = ("train", numbers / "numbers.yaml", "--run-dir", other)
     assert seq2seq(*train, *text).exit_code == 0
     cases = {
-        "the vocabulary of this run cannot write 'xyz'": (
+        "'xyz' is outside this run's target vocabulary": (
             *("translate", trained, "--beam-size", 2, "--require", "xyz", "1"),
         ),
         "an empty word cannot be banned": ("translate", trained, "--ban", "", "1"),
@@ -381,4 +381,4 @@ def test_memory_that_falls_short_of_the_model_is_said(numbers, seq2seq, tmp_path
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
     assert result.exit_code == 2
-    assert "out of memory, and not for the size of a batch" in result.stderr
+    assert "out of memory outside a training batch" in result.stderr

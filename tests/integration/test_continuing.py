@@ -237,7 +237,7 @@ def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
         given = (*given, "--allow-changed", "training.tokens_per_batch")
         result = seq2seq("train", config, "--run-dir", run, *given)
         assert result.exit_code == 0
-        assert "the rest of this epoch is what it has not seen yet" in result.stderr
+        assert "this epoch continues with the pairs not used yet" in result.stderr
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(3_000))
 
 
@@ -326,7 +326,7 @@ def test_a_run_can_start_from_another_ones_model(config, whole, seq2seq, tmp_pat
     assert result.exit_code == 0, result.stderr
     assert "not with its vocabulary, as the config has tokenizer.reuse: null" in result.stderr
     assert "source vocabulary: 14 of 15 tokens are those of" in result.stderr
-    assert "1 are new and begin at random" in result.stderr
+    assert "1 new tokens are initialised randomly" in result.stderr
     theirs = load_file(whole / "model.safetensors")
     first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")
     last = load_file(last_checkpoint(run) / "weights.safetensors")

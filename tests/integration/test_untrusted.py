@@ -340,7 +340,7 @@ def test_a_vocabulary_is_not_learnt_from_more_than_memory_holds(
     monkeypatch.setattr(sampling, "_MOST_CHARACTERS", 10_000)
     result = checked(seq2seq, tmp_path, config)
     assert result.exit_code == 2
-    assert "tokenizer.max_sentences 1,000,000: so many of these lines are" in result.stderr
+    assert "tokenizer.max_sentences 1,000,000: the sample has more than" in result.stderr
     assert checked(seq2seq, tmp_path, config, "--set", "tokenizer.max_sentences=101").exit_code == 0
 
 
