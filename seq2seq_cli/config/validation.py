@@ -36,9 +36,10 @@ class ValidationConfig(Section):
     metric: Metric = Field(
         "auto",
         description="the score by which the best model is chosen and early stopping decides; of "
-        "equal scores the one with the lower validation loss is better; auto: bleu, or chrf if fewer than "
-        f"{FEWEST_WITH_4_GRAMS:.0%} of the references have the four words (of bleu_tokenize) that "
-        "BLEU counts in a row, or loss if decode is false; a run keeps its metric",
+        "equal scores the one with the lower validation loss is better; auto: bleu, or chrf if "
+        f"fewer than {FEWEST_WITH_4_GRAMS:.0%} of the references have the four words (of "
+        "bleu_tokenize) that BLEU counts in a row, or loss if decode is false; a run keeps its "
+        "metric",
     )
     patience: PositiveInt | None = Field(
         None, description="validations without a better metric before training stops; null: never"

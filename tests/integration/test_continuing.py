@@ -308,7 +308,7 @@ def test_other_text_begins_a_new_epoch_when_it_is_allowed(seq2seq, tmp_path):
     assert "go on with --allow-changed data.train" in seq2seq(*more).stderr
     result = seq2seq(*more, "--allow-changed", "data.train")
     assert result.exit_code == 0
-    assert "a new epoch begins with them" in result.stderr
+    assert "the training data changed; a new epoch starts" in result.stderr
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
     assert seq2seq(*more).exit_code == 0  # now it is the run's own
@@ -325,7 +325,7 @@ def test_a_run_can_start_from_another_ones_model(config, whole, seq2seq, tmp_pat
     result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_last", 9))
     assert result.exit_code == 0, result.stderr
     assert "not with its vocabulary, as the config has tokenizer.reuse: null" in result.stderr
-    assert "source vocabulary: 14 of 15 tokens are those of" in result.stderr
+    assert "source vocabulary: the embeddings of 14 of 15 tokens are copied from" in result.stderr
     assert "1 new tokens are initialised randomly" in result.stderr
     theirs = load_file(whole / "model.safetensors")
     first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")

@@ -144,10 +144,15 @@ def test_prefixes_requirements_and_bans(trained, seq2seq):
 
 
 def test_wishes_that_cannot_be_met_are_answered(trained, seq2seq):
-    for options in (("--prefix", "grue"), ("-b", 5, "--require", "grue"), ("--ban", " ")):
+    outside = "'grue' is outside this run's target vocabulary"
+    for *options, message in (
+        ("--prefix", "grue", outside),
+        ("-b", 5, "--require", "grue", outside),
+        ("--ban", " ", "an empty word cannot be banned"),
+    ):
         refused = seq2seq("translate", trained, *options, "1 2")
         assert refused.exit_code == 2, options
-        assert "cannot" in refused.stderr
+        assert message in refused.stderr
     both = ("--require", "two", "--ban", "two", "-b", 5)
     assert seq2seq("translate", trained, *both, "1 2").exit_code == 0
     columns = [
