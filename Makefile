@@ -6,10 +6,10 @@ BIN := .venv/bin
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/cpu_decoder.c
+.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	rm -f seq2seq_cli/decoding/_cpu_decoder.*
+	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch .venv/installed
 

@@ -4,7 +4,7 @@ python benchmarks/ablation.py benchmarks/tiny.yaml [--rounds 3] [--updates 60] [
 
 Run it from the repository's root on an otherwise idle machine. Every measurement is `bench train`
 in a process of its own, in which one thing is replaced by its plain twin. Replacing reaches only
-that process, so that all but "two workers" train with one.
+that process, so that all but "two processes" train with one.
 """
 
 import argparse
@@ -19,13 +19,14 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.data.batches import IGNORED
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.model import attention, dropout
-from seq2seq_cli.model.layout import Packed, Padded
-from seq2seq_cli.training import benchmark, loss, optimizer
-from seq2seq_cli.training.benchmark import measure_training
+from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.tools import bench_training
+from seq2seq_cli.tools.bench_training import measure_training
+from seq2seq_cli.training import loss, optimizer
 
 
 def nothing() -> None:
@@ -48,7 +49,7 @@ def plain_loss() -> None:
         return F.cross_entropy(
             logits,
             labels,
-            ignore_index=IGNORED,
+            ignore_index=IGNORE_INDEX,
             reduction="sum",
             label_smoothing=label_smoothing,
         )
@@ -61,7 +62,7 @@ def plain_dropout() -> None:
 
 
 def default_allocator() -> None:
-    benchmark.keep_freed_memory = lambda: False
+    bench_training.retain_freed_pages = lambda: False
 
 
 def fused_attention() -> None:
@@ -126,7 +127,7 @@ VARIANTS = {
     "glibc's own allocation": Variant(default_allocator),
     "pages of 4 kB": Variant(environment={"THP_MEM_ALLOC_ENABLE": "0"}),
     "libgomp's own spinning": Variant(environment={"GOMP_SPINCOUNT": "300000"}),
-    "two workers": Variant(overrides=("training.workers=2",)),
+    "two processes": Variant(overrides=("training.processes=2",)),
     "nothing fast, bf16": Variant(everything_plain),
     "nothing fast, fp32": Variant(everything_plain, ("training.precision=fp32",)),
 }
@@ -136,7 +137,7 @@ def measure(config: str, name: str, updates: int) -> None:
     """In a process of its own: prints tokens per second and peak memory."""
     variant = VARIANTS[name]
     variant.replace()
-    overrides = ["training.workers=1", *variant.overrides]
+    overrides = ["training.processes=1", *variant.overrides]
     speed = measure_training(load_config(Path(config), overrides), updates // 3, updates)
     if speed is not None:
         print(speed.tokens_per_second, speed.peak_memory_mb)

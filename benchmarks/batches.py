@@ -83,12 +83,12 @@ def plan_of(name: str) -> Callable[..., list[np.ndarray]] | None:
 
 def train_with(plan: str, seed: int, config: str) -> str:
     """Train in this process, and return its row."""
-    from seq2seq_cli.config_file import load_config
+    from seq2seq_cli.config.loader import load_config
     from seq2seq_cli.data import batches
     from seq2seq_cli.training.loop import train
 
     batches.plan_epoch = plan_of(plan) or batches.plan_epoch
-    options = [f"training.seed={seed}", "training.workers=1"]
+    options = [f"training.seed={seed}", "training.processes=1"]
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         train(load_config(Path(config), options), Path(folder) / "run")

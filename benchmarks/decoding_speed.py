@@ -5,7 +5,7 @@ python benchmarks/decoding_speed.py RUN SRC [--rounds 3] [--lines 640] [--only N
 
 RUN is a run folder; its weights are exported for CTranslate2 and Hugging Face. SRC is a text file.
 Every translation is forced to 20 tokens, so that all make the same number of steps. Each
-measurement is a process of its own. "2 x 1" are two workers of one thread, "1 x 2" one with two.
+measurement is a process of its own. "2 x 1" are two processes of one thread, "1 x 2" one with two.
 """
 
 import argparse
@@ -28,7 +28,7 @@ FORCED = [
     "decoding.max_len_factor=0.0", f"decoding.max_len_extra={LENGTH}",
     "decoding.min_len_factor=0.0", f"decoding.min_len_extra={LENGTH}",
 ]  # fmt: skip
-# name: (engine, number, processes or workers, threads of each, sentences at once, beam)
+# name: (engine, number, processes or processes, threads of each, sentences at once, beam)
 SYSTEMS = {
     "greedy, batches of 64": {
         "ours, int8, 2 x 1": ("ours", "int8", 2, 1, 64, 1),
@@ -82,7 +82,7 @@ SYSTEMS = {
     },
 }  # fmt: skip
 
-_translator = None  # of a worker
+_translator = None  # of a process
 
 
 def load(run: str, number: str, beam: int, threads: int) -> None:
@@ -90,16 +90,16 @@ def load(run: str, number: str, beam: int, threads: int) -> None:
     import torch
 
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.model.allocator import keep_freed_memory
+    from seq2seq_cli.model.malloc import retain_freed_pages
 
     torch.set_num_threads(threads)
-    keep_freed_memory()
+    retain_freed_pages()
     options = [f"decoding.precision={number}", f"decoding.beam_size={beam}", *FORCED]
     _translator = Translator.load(run, "cpu", [*options, "decoding.tokens_per_batch=1000000"])
 
 
 def translate(batch: list[list[int]]) -> int:
-    from seq2seq_cli.decoding.request import Request
+    from seq2seq_cli.decoding.requests import Request
     from seq2seq_cli.decoding.search import search
 
     assert _translator is not None
@@ -108,33 +108,33 @@ def translate(batch: list[list[int]]) -> int:
     return sum(len(hypotheses[0].ids) for hypotheses in found)
 
 
-def measure_ours(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+def measure_ours(run, lines, number, processes, threads, size, beam) -> tuple[float, list[float]]:
     from seq2seq_cli.run_folder import RunFolder
     from seq2seq_cli.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(RunFolder(Path(run)).tokenizer_paths(True)[0])
-    ids = sorted(tokenizer.to_ids_of_all(lines), key=len)
+    ids = sorted(tokenizer.to_ids_batch(lines), key=len)
     batches = [ids[start : start + size] for start in range(0, len(ids), size)]
     if size == 1:
         load(run, number, beam, threads)
         return latencies([lambda batch=batch: translate(batch) for batch in batches])
     with ProcessPoolExecutor(
-        workers, get_context("spawn"), load, (run, number, beam, threads)
+        processes, get_context("spawn"), load, (run, number, beam, threads)
     ) as pool:
-        list(pool.map(translate, batches[: 2 * workers] * 2))  # also starts them all
+        list(pool.map(translate, batches[: 2 * processes] * 2))  # also starts them all
         started = time.perf_counter()
         num_tokens = sum(pool.map(translate, batches))
         return num_tokens / (time.perf_counter() - started), []
 
 
-def measure_ct2(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+def measure_ct2(run, lines, number, processes, threads, size, beam) -> tuple[float, list[float]]:
     import ctranslate2
     import sentencepiece
 
     tokenizer = sentencepiece.SentencePieceProcessor(f"{run}/tokenizer.model")
     pieces = sorted(tokenizer.encode(lines, out_type=str), key=len)
     translator = ctranslate2.Translator(
-        run, compute_type=number, inter_threads=workers, intra_threads=threads
+        run, compute_type=number, inter_threads=processes, intra_threads=threads
     )
     options = {"beam_size": beam, "max_decoding_length": LENGTH, "min_decoding_length": LENGTH}
     if size == 1:
@@ -147,7 +147,7 @@ def measure_ct2(run, lines, number, workers, threads, size, beam) -> tuple[float
     return sum(len(one.hypotheses[0]) for one in found) / seconds, []
 
 
-def measure_hf(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+def measure_hf(run, lines, number, processes, threads, size, beam) -> tuple[float, list[float]]:
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -168,7 +168,7 @@ def measure_hf(run, lines, number, workers, threads, size, beam) -> tuple[float,
     return LENGTH * len(lines) / (time.perf_counter() - started), []
 
 
-def measure_eole(run, lines, number, workers, threads, size, beam) -> tuple[float, list[float]]:
+def measure_eole(run, lines, number, processes, threads, size, beam) -> tuple[float, list[float]]:
     """`run`: its command, its model of the same shape and our tokenizer; without its loading."""
     import sentencepiece
 

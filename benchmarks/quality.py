@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ablation import everything_plain
 
-from seq2seq_cli.config_file import load_config
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.training.loop import train
 
@@ -60,7 +60,7 @@ def main() -> None:
     def scores(task: tuple[str, int]) -> list[float]:
         way, seed = task
         point = scores_of(
-            way, given.config, ["training.workers=1", f"training.seed={seed}", *given.overrides]
+            way, given.config, ["training.processes=1", f"training.seed={seed}", *given.overrides]
         )
         return [point[metric] for metric in METRICS]
 

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.text.parallel import read_pairs
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.tokenizer import fit_tokenizers
 
 HERE = Path(__file__).parent
@@ -98,7 +98,7 @@ def huggingface(shape: str, work: Path, python: str, *options: str) -> tuple[flo
 
 
 def marian(shape: str, work: Path, command: str) -> tuple[float, float, dict]:
-    """Two one-thread workers, its fastest setting on two cores; words/s weighted by time."""
+    """Two one-thread processes, its fastest setting on two cores; words/s weighted by time."""
     d_model, d_ff, heads, layers, dropout = SHAPES[shape]
     model = work / f"marian-{shape}"
     model.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def main() -> None:
     lay_out_tokens(shape, work)
     systems: dict[str, Callable[[], tuple[float, float, dict]]] = {
         "ours": lambda: ours(shape),
-        "ours, one process": lambda: ours(shape, "training.workers=1"),
+        "ours, one process": lambda: ours(shape, "training.processes=1"),
         "ours, fp32": lambda: ours(shape, "training.precision=fp32"),
     }
     if given.hf:

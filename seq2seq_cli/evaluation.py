@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.data.batches import IGNORED, Indices, make_batch, plan_in_order
-from seq2seq_cli.data.store import TokenStore, open_store
+from seq2seq_cli.config.text import Corpus, DataConfig
+from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
+from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.layout import Packed
-from seq2seq_cli.option_types import METRICS, Metric
+from seq2seq_cli.model.packing import Packed
+from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.metrics import TextScore, score_text
-from seq2seq_cli.text.parallel import Pair, readable_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.text_config import Corpus, DataConfig
 
 logger = logging.getLogger(__name__)
 
@@ -174,22 +174,20 @@ def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float,
     """Summed loss in nats, tokens predicted right, tokens."""
     loss, correct, num_tokens = 0.0, 0, 0
     store, scored = held_out.store, held_out.scored
-    plan = plan_in_order(
+    plan = bucket_by_length(
         store.src.lengths()[scored],
         store.tgt.lengths()[scored],
         translator.config.training.batch_budget,
     )
     for places in plan:
         batch = make_batch(store, scored[places]).to(translator.model.device)
-        states_BTD, layout = translator.model.teacher_forced_states(
-            batch.src_BS, batch.tgt_in_BT, Packed
-        )
-        labels_BT = layout.place(batch.labels_BT, IGNORED)
+        states_BTD, layout = translator.model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)
+        labels_BT = layout.place(batch.labels_BT, IGNORE_INDEX)
         chunks = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in (states_BTD, labels_BT))
         for states_RD, labels_R in zip(*chunks, strict=True):
             logits_RV = translator.model.projection(states_RD)
             loss += float(
-                F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORED, reduction="sum")
+                F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORE_INDEX, reduction="sum")
             )
             correct += int((logits_RV.argmax(dim=-1) == labels_R).sum())
         num_tokens += batch.num_tokens

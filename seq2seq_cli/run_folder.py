@@ -71,15 +71,15 @@ class RunFolder:
         is_one = shared and not any(path.exists() for path in two)
         return self.new_tokenizer_paths(is_one=is_one)
 
-    def must_hold_a_run(self) -> None:
+    def ensure_is_run(self) -> None:
         """Raises UserError if there is none, or one whose files lie elsewhere."""
         if not self.path.is_dir():
             raise UserError(f"there is no run folder {self.path}")
         if not self.config.is_file():
             raise UserError(f"{self.path} is not a run folder: it has no {self.config.name}")
-        self.must_be_closed()
+        self.reject_escaping_links()
 
-    def must_be_closed(self) -> None:
+    def reject_escaping_links(self) -> None:
         """Raises UserError at a link that leads out of the folder, or a pipe or device in it.
 
         Somebody else's run must not read or overwrite other files; the folder itself may be a link.
@@ -96,14 +96,14 @@ class RunFolder:
         """Of the logged points, with their ends; the last one may be half of one."""
         if not self.metrics.exists():
             return []
-        return read_bytes(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
+        return read_bounded(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
 
     def weights(self, which: str = "best") -> Path:
         """Of the best model, of the last checkpoint, or of a step that was kept: best, last, 500.
 
         Raises UserError if they are not there.
         """
-        self.must_hold_a_run()
+        self.ensure_is_run()
         kept = {step: path / "weights.safetensors" for step, path in self.all_checkpoints().items()}
         if which == "best" and self.model.is_file():
             return self.model
@@ -120,7 +120,7 @@ class RunFolder:
             f"{self.path} has no model {which}; valid: best, last, or a step that was kept: {steps}"
         )
 
-    def must_be_free(self) -> None:
+    def ensure_new_or_empty(self) -> None:
         """Raises UserError rather than write a run among somebody's other files."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a run folder")
@@ -147,7 +147,7 @@ class RunFolder:
         process left half-written. Raises UserError if another process has the lock.
         """
         if not self.is_started:
-            self.must_be_free()
+            self.ensure_new_or_empty()
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
@@ -192,14 +192,14 @@ def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes) -> None:
     """A crash leaves the old file or the new one, never half of one; an error names the file."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_bytes(data)
-        sync(part)
+        fsync(part)
         part.replace(path)
-        sync(path.parent)
+        fsync(path.parent)
     except OSError as error:
         error.filename = str(path)
         raise
@@ -207,7 +207,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Return when a file, or a folder's list of names, is on the disk for certain."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -218,25 +218,25 @@ def sync(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_bytes(path, text.encode("utf-8"))
+    write_atomic(path, text.encode("utf-8"))
 
 
 def read_json(path: Path) -> Any:
     """Raises UserError when the file is missing, damaged or larger than such a file can be."""
     try:
-        return json.loads(read_bytes(path, 16 * MEBIBYTE), parse_constant=_no_number)
+        return json.loads(read_bounded(path, 16 * MEBIBYTE), parse_constant=_no_number)
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged: it is not JSON") from None
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """A file that comes from elsewhere, whole; UserError if it has more than so many bytes."""
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """A file that comes from elsewhere, whole; UserError if it has more bytes."""
     with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise UserError(f"{path} is larger than {most:,} bytes, which no such file needs")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UserError(f"{path} is larger than {max_bytes:,} bytes, which no such file needs")
     return data
 
 

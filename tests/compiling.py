@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commands import ROOT
 
-SOURCE = ROOT / "seq2seq_cli/decoding/cpu_decoder.c"
+SOURCE = ROOT / "seq2seq_cli/decoding/engines/cpu_decoder.c"
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 
 

@@ -15,8 +15,8 @@ from commands import ROOT
 
 CATALOGUE = ROOT / "docs" / "errors.md"
 ERRORS = {"UserError", "BadLineError", "yaml.MarkedYAMLError"}
-OPTION_FILES = {"config.py", "text_config.py", "decoding_config.py", "validation_config.py"}
-WORDED_ELSEWHERE = {"config_file.py": ["_describe", "_unknown_option", "_wrong_choice"]}
+OPTION_FILES = {"config/schema.py", "config/text.py", "config/decoding.py", "config/validation.py"}
+WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option", "_wrong_choice"]}
 VARIES = "…"
 
 
@@ -26,7 +26,8 @@ def raised() -> dict[str, str]:
     for path in sorted((ROOT / "seq2seq_cli").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-        names = ERRORS | ({"ValueError"} if path.name in OPTION_FILES else set())
+        file = path.relative_to(ROOT / "seq2seq_cli").as_posix()
+        names = ERRORS | ({"ValueError"} if file in OPTION_FILES else set())
         messages = [
             text
             for function in functions.values()
@@ -34,7 +35,7 @@ def raised() -> dict[str, str]:
             if isinstance(call, ast.Call) and ast.unparse(call.func) in names
             for text in texts_of(message_of(call), function, functions)
         ]
-        for name in WORDED_ELSEWHERE.get(path.name, ()):
+        for name in WORDED_ELSEWHERE.get(file, ()):
             messages += returned(functions[name], functions)
         found |= {tidy(text): path.name for text in messages if is_worded(text)}
     return found

@@ -83,9 +83,9 @@ def transformer(weights, src, tgt, heads, encoder_layers, decoder_layers):
             weights, f"{name}.self_attention", states, states, heads, is_causal=False
         )
         attentions["encoder"].append(shown)
-        states = add_and_norm(weights, f"{name}.add_attended", states, attended)
+        states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
         transformed = [feed_forward(weights, f"{name}.feed_forward", x) for x in states]
-        states = add_and_norm(weights, f"{name}.add_transformed", states, transformed)
+        states = add_and_norm(weights, f"{name}.feed_forward_residual", states, transformed)
     memory = states
     states = embed(weights, "tgt_embedding", tgt)
     for i in range(decoder_layers):
@@ -94,12 +94,12 @@ def transformer(weights, src, tgt, heads, encoder_layers, decoder_layers):
             weights, f"{name}.self_attention", states, states, heads, is_causal=True
         )
         attentions["decoder"].append(shown)
-        states = add_and_norm(weights, f"{name}.add_attended", states, attended)
+        states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
         gathered, shown = multi_head_attention(
             weights, f"{name}.cross_attention", states, memory, heads, is_causal=False
         )
         attentions["cross"].append(shown)
-        states = add_and_norm(weights, f"{name}.add_gathered", states, gathered)
+        states = add_and_norm(weights, f"{name}.cross_attention_residual", states, gathered)
         transformed = [feed_forward(weights, f"{name}.feed_forward", x) for x in states]
-        states = add_and_norm(weights, f"{name}.add_transformed", states, transformed)
+        states = add_and_norm(weights, f"{name}.feed_forward_residual", states, transformed)
     return np.array([linear(weights, "projection", x) for x in states]), attentions

@@ -5,7 +5,7 @@ import math
 
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.linear import Number
+from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.transformer import Transformer
 
@@ -53,7 +53,7 @@ class Fp32Linear(nn.Module):
 LINEAR = {"int8": Int8Linear, "bf16": Bf16Linear, "fp32": Fp32Linear}
 
 
-def rounded(model: Transformer, precision: Number) -> Transformer:
+def rounded(model: Transformer, precision: Precision) -> Transformer:
     make = LINEAR[precision]
     model = copy.deepcopy(model)
     for module in list(model.modules()):

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from seq2seq_cli.config import ModelConfig
-from seq2seq_cli.decoding.request import Request
-from seq2seq_cli.decoding.states import Decoder
-from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.decoding.engines.base import Decoder
+from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -18,8 +18,8 @@ MODES = {
     "beam": DecodingConfig(beam_size=4, n_best=4),
     "gnmt": DecodingConfig(beam_size=3, n_best=2, length_penalty_formula="gnmt"),
     "groups": DecodingConfig(beam_size=4, n_best=4, diversity_groups=2),
-    "sampling": DecodingConfig(sample=True, n_best=3, temperature=0.8, top_k=6, top_p=0.9),
-    "rules": DecodingConfig(beam_size=3, no_repeat_ngram=2, repetition_penalty=1.3),
+    "sampling": DecodingConfig(sampling=True, n_best=3, temperature=0.8, top_k=6, top_p=0.9),
+    "rules": DecodingConfig(beam_size=3, no_repeat_ngram_size=2, repetition_penalty=1.3),
 }
 
 

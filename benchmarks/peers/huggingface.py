@@ -17,7 +17,7 @@ from transformers import MarianConfig, MarianMTModel
 
 WARM_UPDATES = {"tiny": 10, "base": 2}
 SHAPES = {"tiny": (128, 256, 4, 4, 0.3), "base": (512, 2048, 8, 6, 0.1)}
-PAD, EOS, IGNORED = 0, 3, -100
+PAD, EOS, IGNORE_INDEX = 0, 3, -100
 
 folder, shape, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 use_bf16 = "bf16" in sys.argv
@@ -77,14 +77,17 @@ def padded(rows, padding):
 
 
 def update(batch):
-    src_ids, labels = padded([src[i] for i in batch], PAD), padded([tgt[i] for i in batch], IGNORED)
+    src_ids, labels = (
+        padded([src[i] for i in batch], PAD),
+        padded([tgt[i] for i in batch], IGNORE_INDEX),
+    )
     tgt_in = padded([[PAD, *tgt[i][:-1]] for i in batch], PAD)
     with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
         logits = model(
             input_ids=src_ids, attention_mask=(src_ids != PAD).long(), decoder_input_ids=tgt_in
         ).logits
         loss = cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=0.1
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX, label_smoothing=0.1
         )
     optimizer.zero_grad()
     loss.backward()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.program import (
+from seq2seq_cli.cli.app import (
     ConfigFile,
     Device,
     Overrides,
@@ -39,7 +39,7 @@ def bench_train(
     The ceiling is the speed of large matrix products here and now.
     """
     loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.training.benchmark import measure_training
+    from seq2seq_cli.tools.bench_training import measure_training
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
         typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
@@ -78,7 +78,7 @@ def bench_translate(
 
     In one process; p50 and p95 are of one sentence at a time.
     """
-    from seq2seq_cli.decoding.benchmark import measure_decoding, report, table
+    from seq2seq_cli.tools.bench_decoding import measure_decoding, report, table
 
     speeds = measure_decoding(
         run_dir,

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from seq2seq_cli.data.store import Ids, Sentences, TokenStore
+from seq2seq_cli.data.token_store import Ids, Sentences, TokenStore
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
 
-IGNORED = -100  # the label of padding: cross_entropy's own ignore_index
+IGNORE_INDEX = -100  # the label of padding: cross_entropy's own ignore_index
 
 Indices = npt.NDArray[np.int32]
 Plan = list[Indices]  # for every batch the indices of its pairs
@@ -44,7 +44,7 @@ def plan_epoch(
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
-def plan_in_order(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
+def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
     """Batches of pairs of like length without chance, for evaluation: the longest come first."""
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     order = np.lexsort((src_lengths, longer_sides))[::-1].astype(np.int32)
@@ -70,7 +70,7 @@ class Batch:
 
     src_BS: Tensor  # ends in EOS, then PAD
     tgt_in_BT: Tensor  # begins with BOS, then PAD
-    labels_BT: Tensor  # what tgt_in_BT must predict: ends in EOS, then IGNORED
+    labels_BT: Tensor  # what tgt_in_BT must predict: ends in EOS, then IGNORE_INDEX
     num_tokens: int  # target tokens, padding excluded
     num_src_tokens: int
 
@@ -79,16 +79,16 @@ class Batch:
         """Of both sides, padding included."""
         return self.src_BS.numel() + self.labels_BT.numel()
 
-    def every(self, count: int, first: int) -> "Batch":
+    def shard(self, count: int, first: int) -> "Batch":
         """Every `count`-th pair from `first` on; if there is none, one without a label."""
         if first >= len(self.src_BS):
-            nothing_BT = torch.full_like(self.labels_BT[:1], IGNORED)
+            nothing_BT = torch.full_like(self.labels_BT[:1], IGNORE_INDEX)
             return Batch(self.src_BS[:1], self.tgt_in_BT[:1], nothing_BT, 0, 0)
         src_BS, tgt_in_BT, labels_BT = (
             ids[first::count] for ids in (self.src_BS, self.tgt_in_BT, self.labels_BT)
         )
         num_tokens, num_src_tokens = (
-            int((labels_BT != IGNORED).sum()),
+            int((labels_BT != IGNORE_INDEX).sum()),
             int((src_BS != PAD_ID).sum()),
         )
         return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens)
@@ -106,9 +106,9 @@ class Batch:
 def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
     """Read the pairs of a batch from the store and pad them."""
     src_BS, num_src_tokens = _padded(store.src, indices, PAD_ID)
-    labels_BT, num_tokens = _padded(store.tgt, indices, IGNORED)
+    labels_BT, num_tokens = _padded(store.tgt, indices, IGNORE_INDEX)
     tgt_in_BT = np.full_like(labels_BT, BOS_ID)
-    tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORED, PAD_ID, labels_BT[:, :-1])
+    tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORE_INDEX, PAD_ID, labels_BT[:, :-1])
     return Batch(
         torch.from_numpy(src_BS),
         torch.from_numpy(tgt_in_BT),
@@ -128,7 +128,7 @@ def _padded(
     return padded, sum(map(len, rows))
 
 
-class Epochs:
+class BatchSampler:
     """The batches of every epoch of a run, found by (epoch, position): nothing to fast-forward."""
 
     def __init__(self, store: TokenStore, tokens_per_batch: int, seed: int) -> None:
@@ -165,7 +165,7 @@ class Epochs:
         tokens = sum(int(src[pairs].sum() + tgt[pairs].sum()) for pairs in self._plan)
         return 1 - tokens / positions
 
-    def extremes(self) -> list[Batch]:
+    def largest_batches(self) -> list[Batch]:
         """The batch of an epoch that needs the most memory for layers, and that for attention.
 
         That is the one of most positions, and the one of most pairs of positions.

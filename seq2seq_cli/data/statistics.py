@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from seq2seq_cli.data.store import TokenStore
+from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, read_json, write_json
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.pieces import Piece
+from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.text.tokenizer import Tokenizer
 from seq2seq_cli.text.words import split_words, words_of_spans
 
@@ -17,7 +17,7 @@ from seq2seq_cli.text.words import split_words, words_of_spans
 class Placed(NamedTuple):
     """A piece of a line whose translation stands in a text."""
 
-    piece: Piece
+    segment: Segment
     attention_TS: Tensor  # of every target token over the source tokens; rows sum to 1
     spans: Sequence[tuple[int, int]]  # of the target tokens in the text
     copies: dict[int, int]  # by target token, the source token whose text it has
@@ -35,7 +35,7 @@ def align(
     num_tokens_M = torch.zeros(len(attention_MN))
     for part in placed if len(attention_MN) else ():
         tgt_words = words_of_spans(text, part.spans)
-        src_words = _source_words(part.piece, tokenizer)
+        src_words = _source_words(part.segment, tokenizer)
         tokens, words = _expanded(src_words)
         shares = 1 / torch.tensor([len(of_token) for of_token in src_words])
         attention_TN = torch.zeros(len(tgt_words), attention_MN.size(1))
@@ -52,12 +52,12 @@ def align(
     return tuple(sorted(links)), tuple(matrix)
 
 
-def _source_words(piece: Piece, tokenizer: Tokenizer) -> list[range]:
+def _source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
     """The words of the line that each token of the piece is part of."""
-    text, spans = tokenizer.spans(piece.sentence)
-    own = spans[piece.first_token : piece.first_token + len(piece.ids)]
+    text, spans = tokenizer.spans(segment.sentence)
+    own = spans[segment.first_token : segment.first_token + len(segment.ids)]
     return [
-        range(piece.first_word + words.start, piece.first_word + words.stop)
+        range(segment.first_word + words.start, segment.first_word + words.stop)
         for words in words_of_spans(text, own)
     ]
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.constraints import forbid_end, share_beam
-from seq2seq_cli.decoding.native import log_sum_exp
-from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
-from seq2seq_cli.decoding.rules import Rules
-from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.types import LengthPenalty
+from seq2seq_cli.decoding.engines.base import WORTH_LEAVING, Decoder
+from seq2seq_cli.decoding.engines.cpu_library import log_sum_exp
+from seq2seq_cli.decoding.lexical_constraints import allocate_beam, forbid_end
+from seq2seq_cli.decoding.logit_rules import LogitRules
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.top_k import top_k
-from seq2seq_cli.decoding_config import DecodingConfig
-from seq2seq_cli.option_types import LengthPenalty
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 _IMPOSSIBLE = -1e4  # score of the empty translation where wishes exclude each other
@@ -54,7 +54,7 @@ class BeamSearch:
         decoder: Decoder,
         src_BS: Tensor,
         requests: Sequence[Request],
-        rules: Rules,
+        rules: LogitRules,
         config: DecodingConfig,
         text_of: Callable[[Ids], str] | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class BeamSearch:
                 forbid_end(logits_BWV, self._past_BWT, self._running_requests(), has_met)
                 self._note_ends(logits_BWV[..., EOS_ID] + offsets_BW1[..., 0])
             self._advance(logits_BWV, offsets_BW1)
-            self._leave()
+            self._drop_finished()
         return [
             found or spare or [Hypothesis([], _IMPOSSIBLE)]
             for found, spare in zip(self._finished, self._spare, strict=True)
@@ -149,7 +149,7 @@ class BeamSearch:
         shared = [
             [
                 part.to(logits_WV.device)
-                for part in share_beam(
+                for part in allocate_beam(
                     of_sentence, logits_WV + offsets_W1, past_WT, request.required
                 )
             ]
@@ -191,7 +191,7 @@ class BeamSearch:
                 del texts[self._text_of(dropped.ids)]
             del kept[self._config.n_best :]
 
-    def _leave(self) -> None:
+    def _drop_finished(self) -> None:
         """Let done sentences go, when they are many enough for the copying that it costs."""
         best_B = self._sums_BW.amax(dim=1).tolist()
         unfinished = [row for row, best in enumerate(best_B) if not self._is_done(row, best)]

@@ -5,12 +5,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.lines import lines_to_translate
-from seq2seq_cli.text.parallel import readable_pairs
-from seq2seq_cli.text_config import Corpus
+from seq2seq_cli.text.corpus import readable_pairs
+from seq2seq_cli.text.io import lines_to_translate
 
 _PAIRS_AT_ONCE = 2_000
 

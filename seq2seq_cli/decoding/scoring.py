@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq_cli.data.batches import plan_in_order
-from seq2seq_cli.decoding.request import Ids
+from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.model.attention import Record
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
-class Forced(NamedTuple):
+class GivenScore(NamedTuple):
     """A translation that was given, its end included."""
 
     log_probs: list[float]  # of every token, EOS at last
@@ -26,26 +26,26 @@ class Forced(NamedTuple):
 
 
 @torch.inference_mode()
-def force(
+def score_given(
     models: Sequence[Transformer],
     pairs: Sequence[tuple[Ids, Ids]],
     tokens_per_batch: int,
     *,
     with_attention: bool = False,
-) -> list[Forced]:
+) -> list[GivenScore]:
     """Teacher forcing of pairs of source and target ids, without EOS; in fp32.
 
     Of several models: the mean of their probabilities, and of their attention. A model's attention
     is the mean over the heads of the last layer but one, which aligns best (Garg et al. 2019).
     """
-    found: list[Forced] = [Forced([], None)] * len(pairs)
+    found: list[GivenScore] = [GivenScore([], None)] * len(pairs)
     src_lengths, tgt_lengths = (
         np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
     )
-    for batch in plan_in_order(src_lengths, tgt_lengths, tokens_per_batch):
+    for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
         src_BS = _padded([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
         tgt_BT = _padded([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
-        of_each = [_force_batch(model, src_BS, tgt_BT, with_attention) for model in models]
+        of_each = [_score_batch(model, src_BS, tgt_BT, with_attention) for model in models]
         log_probs_BT = torch.stack([log_probs_BT for log_probs_BT, _ in of_each]).logsumexp(dim=0)
         log_probs_BT -= math.log(len(models))
         attentions = [attention_BTS for _, attention_BTS in of_each if attention_BTS is not None]
@@ -55,11 +55,11 @@ def force(
             if attention_BTS is not None:
                 attention_TS = attention_BTS[row, : tgt_lengths[i] - 1, : src_lengths[i] - 1]
                 attention_TS = attention_TS / attention_TS.sum(dim=-1, keepdim=True)
-            found[i] = Forced(log_probs_BT[row, : tgt_lengths[i]].tolist(), attention_TS)
+            found[i] = GivenScore(log_probs_BT[row, : tgt_lengths[i]].tolist(), attention_TS)
     return found
 
 
-def _force_batch(
+def _score_batch(
     model: Transformer, src_BS: Tensor, tgt_BT: Tensor, with_attention: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities of the tokens after BOS, and what each position looks at, BTS."""

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding import native
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.beam import BeamSearch
-from seq2seq_cli.decoding.request import Hypothesis, Ids, Request
-from seq2seq_cli.decoding.rules import Rules
-from seq2seq_cli.decoding.states import WORTH_LEAVING, Decoder, GreedyStates
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import WORTH_LEAVING, Decoder, GreedyDecodingState
+from seq2seq_cli.decoding.logit_rules import LogitRules
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.decoding.word_rules import BannedWords
-from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
-_PIECES_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
+_SEGMENTS_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
 
 Choose = Callable[[Tensor, Sequence[int]], Tensor]
 
@@ -42,8 +42,8 @@ def search(
         [request.src + [PAD_ID] * (length - len(request.src)) for request in requests],
         device=decoder.device,
     )
-    rules = Rules(requests, config, banned, decoder.device)
-    if config.sample:
+    rules = LogitRules(requests, config, banned, decoder.device)
+    if config.sampling:
         return follow(
             decoder,
             src_BS,
@@ -53,7 +53,7 @@ def search(
             config.n_best,
         )
     if config.beam_size == 1:
-        return follow(decoder, src_BS, requests, rules, likeliest, 1)
+        return follow(decoder, src_BS, requests, rules, argmax_token, 1)
     return BeamSearch(decoder, src_BS, requests, rules, config, text_of).run()
 
 
@@ -61,14 +61,14 @@ def follow(
     decoder: Decoder,
     src_BS: Tensor,
     requests: Sequence[Request],
-    rules: Rules,
+    rules: LogitRules,
     choose: Choose,
     width: int,
 ) -> list[list[Hypothesis]]:
     """One token after another, each chosen for good; `width` independent translations of each."""
     outputs: list[list[Ids]] = [[[] for _ in range(width)] for _ in requests]
     states = decoder.start(src_BS)
-    greedy = states if choose is likeliest and isinstance(states, GreedyStates) else None
+    greedy = states if choose is argmax_token and isinstance(states, GreedyDecodingState) else None
     going_on = list(range(len(requests)))
     growing = [set(range(width)) for _ in requests]
     last_BW = src_BS.new_full((len(requests), 1), BOS_ID)
@@ -76,7 +76,7 @@ def follow(
     while going_on:
         forbidden_N = rules.forbidden(len(chosen))
         if greedy is not None and forbidden_N is not None:
-            last_BW = greedy.likeliest(last_BW, forbidden_N)
+            last_BW = greedy.argmax_token(last_BW, forbidden_N)
             if full := rules.full(len(chosen)):
                 last_BW[full] = EOS_ID
         else:
@@ -120,10 +120,10 @@ def until_end(ids: Ids) -> Ids:
     return ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
 
 
-def likeliest(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
+def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
     """The choice of greedy search, BW; the end where the rules leave nothing."""
-    if native.can_read(logits_BWV):
-        return native.likeliest(logits_BWV, EOS_ID)
+    if cpu_library.can_read(logits_BWV):
+        return cpu_library.argmax_token(logits_BWV, EOS_ID)
     best = top_k(logits_BWV, 1)
     return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
 
@@ -131,7 +131,7 @@ def likeliest(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
 class Sampling:
     """A token by chance: softmax of logits over a temperature, of the k or the p likeliest only.
 
-    Chance depends on the seed, the numbers of line and piece and the position, and nothing else.
+    Chance depends on the seed, the numbers of line and segment and the position, and nothing else.
     """
 
     def __init__(
@@ -141,7 +141,8 @@ class Sampling:
         self._vocab_size = vocab_size
         self._generators = [
             torch.Generator().manual_seed(
-                (config.seed * 1_000_003 + request.number + request.piece * _PIECES_APART) % 2**63
+                (config.seed * 1_000_003 + request.number + request.segment * _SEGMENTS_APART)
+                % 2**63
             )
             for request in requests
         ]

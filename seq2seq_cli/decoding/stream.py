@@ -16,16 +16,16 @@ from typing import Literal
 
 import torch
 
-from seq2seq_cli.decoding.joining import Wanted
-from seq2seq_cli.decoding.pieces import Cuts
+from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.decoding.merging import Outputs
+from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import available_memory, end_with_parent, held_interrupts, num_cores
-from seq2seq_cli.model.allocator import keep_freed_memory
-from seq2seq_cli.option_types import DeviceName
+from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.lines import may_wait
+from seq2seq_cli.text.io import may_wait
 
 Line = list[str]  # what is printed for one line of the input
 Chunks = Iterator[tuple[int, list[Sentence]]]  # with the number of the first line
@@ -69,20 +69,22 @@ class Job:
 
         What it has cut is for the caller to report.
         """
-        keep_freed_memory()
+        retain_freed_pages()
         translators = [
             Translator.load(run_dir, self.device, self.overrides, which=self.which)
             for run_dir in self.run_dirs
         ]
         translator = translators[0] if len(translators) == 1 else Translator.ensemble(translators)
-        wanted = Wanted(self.log_probs, self.align)
+        wanted = Outputs(self.log_probs, self.align)
         write = WRITERS[self.output_format]
 
         def translate_lines(
             first_number: int, sentences: Sequence[Sentence]
         ) -> tuple[list[Line], Cuts]:
-            pieces, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
-            found = translator.search_pieces(sentences, pieces, wanted, first_number=first_number)
+            segments, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
+            found = translator.search_segments(
+                sentences, segments, wanted, first_number=first_number
+            )
             best = 1 if self.output_format == "text" else None
             return [
                 write(first_number + n, sentence, translations[:best])
@@ -104,52 +106,52 @@ class Job:
 
 
 def translate_stream(
-    job: Job, lines: Iterable[str], file: Path | None, workers: int | None
+    job: Job, lines: Iterable[str], file: Path | None, processes: int | None
 ) -> Iterator[Line]:
     """What is printed for each line, as soon as the lines that came with it are done.
 
     `lines` are those of `file`, or of standard input where it is None, unless they are a sequence.
-    `workers` None: `automatic_workers` where a large file is translated on a CPU, otherwise one.
+    `processes` None: `automatic_processes` where a large file is translated on a CPU, else one.
     A line that cannot be read ends it with a UserError, after all lines before it. What was cut is
     reported once, at the end.
     """
-    if workers is None:
+    if processes is None:
         is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
         is_cpu = job.device == "cpu" or not torch.cuda.is_available()
-        workers = (
-            automatic_workers(job, num_cores(), available_memory()) if is_large and is_cpu else 1
+        processes = (
+            automatic_processes(job, num_cores(), available_memory()) if is_large and is_cpu else 1
         )
     sentences = (job.sentence(number, line) for number, line in enumerate(lines))
     if isinstance(lines, Sequence) or not may_wait(file):
         chunks = _numbered(_in_full(sentences, _LINES_AT_ONCE))
     else:
-        chunks = _numbered(_as_they_come(sentences, _LINES_AT_ONCE, polls=workers > 1))
-    translate = _translate_here if workers == 1 else _translate_in_processes
+        chunks = _numbered(_gather_available(sentences, _LINES_AT_ONCE, polls=processes > 1))
+    translate = _translate_here if processes == 1 else _translate_in_processes
     cuts = Cuts()
     try:
-        for translated, of_chunk in translate(job, chunks, workers):
+        for translated, of_chunk in translate(job, chunks, processes):
             cuts += of_chunk
             yield from translated
     finally:
         cuts.report()
 
 
-def automatic_workers(job: Job, cores: int, memory: int) -> int:
+def automatic_processes(job: Job, cores: int, memory: int) -> int:
     """A process for each core, as far as so many bytes of memory reach, but at least one."""
     return max(1, min(cores, memory // job.memory()))
 
 
-def _translate_here(job: Job, chunks: Chunks, workers: int) -> Iterator[tuple[list[Line], Cuts]]:
+def _translate_here(job: Job, chunks: Chunks, processes: int) -> Iterator[tuple[list[Line], Cuts]]:
     translate_lines = job.start()
     for first_number, chunk in chunks:
         yield translate_lines(first_number, chunk)
 
 
 def _translate_in_processes(
-    job: Job, chunks: Chunks, workers: int
+    job: Job, chunks: Chunks, processes: int
 ) -> Iterator[tuple[list[Line], Cuts]]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_in_process, (job, workers)) as pool:
+    with ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool:
         ahead: deque[Future[tuple[list[Line], Cuts]]] = deque()
         unreadable: UserError | None = None
 
@@ -165,13 +167,13 @@ def _translate_in_processes(
                 if chunk:
                     with held_interrupts():  # the first chunk starts the processes
                         ahead.append(pool.submit(_translate_in_process, first_number, chunk))
-                while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * workers):
+                while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * processes):
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
         except BrokenProcessPool:
             raise UserError(
-                "a worker process ended before its work (out of memory?); try --workers 1"
+                "a process ended before its work (out of memory?); try --processes 1"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -183,11 +185,11 @@ def _translate_in_processes(
 _translate_lines: TranslateLines | UserError | None = None
 
 
-def _start_in_process(job: Job, workers: int) -> None:
+def _start_in_process(job: Job, processes: int) -> None:
     global _translate_lines
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's business
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
-    torch.set_num_threads(max(1, num_cores() // workers))
+    torch.set_num_threads(max(1, num_cores() // processes))
     try:
         _translate_lines = job.start()
     except UserError as error:
@@ -226,7 +228,7 @@ def _in_full(sentences: Iterator[Sentence], most: int) -> Iterator[list[Sentence
         raise end
 
 
-def _as_they_come(
+def _gather_available(
     sentences: Iterable[Sentence], most: int, *, polls: bool
 ) -> Iterator[list[Sentence]]:
     """Those that are there already together, `most` at most; none waits long for others.

@@ -8,24 +8,22 @@ from typing import Any, Self
 
 import torch
 
-from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import load_config
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import DeviceName, EngineName
 from seq2seq_cli.data.statistics import TextStatistics, read_statistics
-from seq2seq_cli.decoding import native
-from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.joining import Wanted
-from seq2seq_cli.decoding.linear import Number, has_int8
-from seq2seq_cli.decoding.piece_search import PieceSearch
-from seq2seq_cli.decoding.pieces import Bounds, Cuts, Piece, cut_lines
-from seq2seq_cli.decoding.scoring import force
-from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
+from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
+from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
+from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.merging import Outputs
+from seq2seq_cli.decoding.scoring import score_given
+from seq2seq_cli.decoding.segment_search import SegmentSearch
+from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, segment_lines
 from seq2seq_cli.decoding.translation import Sentence, Translation
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.model.device import choose_device, has_fast_bf16, use_threads
+from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
-from seq2seq_cli.option_types import DeviceName
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, load_tokenizers
 
@@ -53,11 +51,11 @@ class Translator:
         config: Config,
         decoder: Decoder | None = None,
         *,
-        number: Number = "fp32",
+        precision: Precision = "fp32",
         others: Sequence[Transformer] = (),
         statistics: TextStatistics | None = None,
     ) -> None:
-        """`others` are those of an ensemble with `model`; `number` is what searches multiply in.
+        """`others` are those of an ensemble with `model`; `precision` is what searches multiply in.
 
         `decoder`: one that has been made of all these models; left out, it is made now.
         `statistics` of the training text, where they are known, say what lines are cut.
@@ -66,10 +64,10 @@ class Translator:
         self.models = (model, *others)
         self.tokenizers = tokenizers
         self.config = config
-        self.number = number
+        self.precision = precision
         self.statistics = statistics
-        self.decoder = decoder or _decoder_of(self.models, number)
-        self._search = PieceSearch(self.decoder, self.models, tokenizers, config.decoding)
+        self.decoder = decoder or _decoder_of(self.models, precision, config.decoding.engine)
+        self._search = SegmentSearch(self.decoder, self.models, tokenizers, config.decoding)
 
     @classmethod
     def load(
@@ -103,10 +101,12 @@ class Translator:
         with use_threads(1):  # it is all memory's work, and others may be busy
             load_weights(model, weights)
             model = model.to(choose_device(device)).eval()
-            number = _number(config, model, exact)
-            decoder = make_decoder(model, number)
+            asked = config.decoding.precision
+            asked = "fp32" if exact and asked == "auto" else asked
+            precision = choose_precision(asked, model, config.decoding.engine)
+            decoder = make_decoder(model, precision, config.decoding.engine)
         statistics = read_statistics(run)
-        return cls(model, tokenizers, config, decoder, number=number, statistics=statistics)
+        return cls(model, tokenizers, config, decoder, precision=precision, statistics=statistics)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:
@@ -125,7 +125,7 @@ class Translator:
             first.tokenizers,
             first.config,
             Ensemble([translator.decoder for translator in translators]),
-            number=first.number,
+            precision=first.precision,
             others=[other.model for other in others],
             statistics=first.statistics,
         )
@@ -134,7 +134,7 @@ class Translator:
         """Copied or sent to another process without its decoder, which is made anew there."""
         make = functools.partial(
             type(self),
-            number=self.number,
+            precision=self.precision,
             others=self.models[1:],
             statistics=self.statistics,
         )
@@ -154,7 +154,7 @@ class Translator:
     def search(
         self,
         sentences: Sequence[Sentence],
-        wanted: Wanted = Wanted(),  # noqa: B008 (it is immutable)
+        wanted: Outputs = Outputs(),  # noqa: B008 (it is immutable)
         *,
         first_number: int = 0,
         split_sentences: bool = False,
@@ -164,28 +164,28 @@ class Translator:
         `first_number` is the number of the first line in the whole input, on which chance depends.
         Lines that are cut without `split_sentences` are reported as a warning.
         """
-        pieces, cuts = self.cut(sentences, split_sentences=split_sentences)
+        segments, cuts = self.cut(sentences, split_sentences=split_sentences)
         cuts.report()
-        return self.search_pieces(sentences, pieces, wanted, first_number=first_number)
+        return self.search_segments(sentences, segments, wanted, first_number=first_number)
 
     def cut(
         self, sentences: Sequence[Sentence], *, split_sentences: bool = False
-    ) -> tuple[list[list[Piece]], Cuts]:
-        """The pieces in which each line is translated, and what there is to report of them."""
+    ) -> tuple[list[list[Segment]], Cuts]:
+        """The segments in which each line is translated, and what there is to report of them."""
         bounds = Bounds.of(self.config, self.statistics)
         lines = [sentence.text for sentence in sentences]
-        return cut_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
+        return segment_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
 
-    def search_pieces(
+    def search_segments(
         self,
         sentences: Sequence[Sentence],
-        pieces: Sequence[Sequence[Piece]],
-        wanted: Wanted = Wanted(),  # noqa: B008 (it is immutable)
+        segments: Sequence[Sequence[Segment]],
+        wanted: Outputs = Outputs(),  # noqa: B008 (it is immutable)
         *,
         first_number: int = 0,
     ) -> list[list[Translation]]:
         """`search` of lines that have been cut."""
-        return self._search.translations(sentences, pieces, wanted, first_number)
+        return self._search.translations(sentences, segments, wanted, first_number)
 
     def longest(self, src_length: int) -> int:
         """Tokens that a translation of so many source tokens may have."""
@@ -196,12 +196,12 @@ class Translator:
         src, tgt = self.tokenizers
         ids = list(
             zip(
-                src.to_ids_of_all([pair[0] for pair in pairs]),
-                tgt.to_ids_of_all([pair[1] for pair in pairs]),
+                src.to_ids_batch([pair[0] for pair in pairs]),
+                tgt.to_ids_batch([pair[1] for pair in pairs]),
                 strict=True,
             )
         )
-        forced = force(self.models, ids, self.config.decoding.tokens_per_batch)
+        forced = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(
                 text=pair[1], tokens=tuple(tgt.pieces_of(one)), log_probs=tuple(found.log_probs)
@@ -210,22 +210,9 @@ class Translator:
         ]
 
 
-def _decoder_of(models: Sequence[Transformer], number: Number) -> Decoder:
-    decoders = [make_decoder(model, number) for model in models]
+def _decoder_of(models: Sequence[Transformer], precision: Precision, engine: EngineName) -> Decoder:
+    decoders = [make_decoder(model, precision, engine) for model in models]
     return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
-
-
-def make_decoder(model: Transformer, number: Number) -> Decoder:
-    """On a CPU a fast twin of the model if there is one; on a GPU the model itself."""
-    if model.device.type == "cpu":
-        if CpuDecoder.why_unsupported(model, number) is None:
-            return CpuDecoder(model, number)
-        if FastDecoder.why_unsupported(model) is None:
-            return FastDecoder(model, number)
-        return PlainDecoder(model, use_bf16=number == "bf16")
-    if number == "int8":
-        raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
-    return PlainDecoder(model, use_bf16=number == "bf16")
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
@@ -239,14 +226,3 @@ def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
         raise UserError(
             "a model of this size does not fit into memory: see section model"
         ) from None
-
-
-def _number(config: Config, model: Transformer, exact: bool) -> Number:
-    asked = config.decoding.precision
-    if asked != "auto":
-        return asked
-    if exact:
-        return "fp32"
-    if model.device.type == "cpu":
-        return "int8" if "int8" in native.precisions() or has_int8() else "fp32"
-    return "bf16" if has_fast_bf16(model.device) else "fp32"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.request import Ids, Phrase, WordEnds
+from seq2seq_cli.decoding.requests import Ids, Phrase, WordEnds
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.quoting import SPACE, unquoted
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
@@ -43,7 +43,7 @@ class TargetWords:
     def _ids(self, text: str) -> tuple[int, ...]:
         ids = tuple(self._tokenizer.to_ids(text))
         if UNK_ID in ids:
-            raise UserError(f"the vocabulary of this run cannot write {text!r}")
+            raise UserError(f"{text!r} is outside this run's target vocabulary")
         return ids
 
 
@@ -60,7 +60,7 @@ class BannedWords:
         self._tokenizer = tokenizer
         normalized = [tokenizer.normalize(word) for word in words]
         if "" in normalized:
-            raise UserError("decoding.banned: an empty word cannot be banned")
+            raise UserError("decoding.banned_words: an empty word cannot be banned")
         target = TargetWords(tokenizer)
         self._ends_word_V = ~torch.tensor(target.goes_on)
         spaceless = [word for word in normalized if is_spaceless(word)]

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import Config, ModelConfig
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import Activation
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
 from seq2seq_cli.model.attention import MultiHeadAttention
@@ -15,6 +17,8 @@ from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinus
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder, read_json
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
+
+_ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU"}  # by CTranslate2's names
 
 _README = """# A CTranslate2 model
 
@@ -51,7 +55,7 @@ _NAMES = {
     "beam_size": "beam_size",
     "length_penalty": "length_penalty",
     "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram": "no_repeat_ngram_size",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
     "top_k": "sampling_topk",
     "top_p": "sampling_topp",
     "temperature": "sampling_temperature",
@@ -63,7 +67,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
     """The lines that use the folder, searching as the run does."""
     paths = RunFolder(Path()).tokenizer_paths(tokenizers.is_shared)
     options = {"beam_size": 1} | named(config.decoding, _NAMES)
-    if config.decoding.sample:
+    if config.decoding.sampling:
         options = {"sampling_topk": 0} | options  # of all tokens
     return _README.format(
         src=f'"{paths[0].name}"',
@@ -74,6 +78,11 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
         options=", ".join(f"{name}={value}" for name, value in options.items()),
         left_out=left_out(config.decoding, _NAMES),
     )
+
+
+def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
+    """The reason why CTranslate2 cannot compute this model; None if it can."""
+    return unsupported_model(model, _ACTIVATIONS)
 
 
 def write_ctranslate2(
@@ -87,33 +96,33 @@ def write_ctranslate2(
             "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
         ) from None
     config = whole_config.model
-    activations = {
-        "relu": specs.common_spec.Activation.RELU,
-        "gelu": specs.common_spec.Activation.GELU,
-    }
     spec = specs.TransformerSpec.from_config(
         (config.layers.encoder, config.layers.decoder),
         config.heads,
         pre_norm=config.norm == "pre",
-        activation=activations[config.activation],
+        activation=getattr(specs.common_spec.Activation, _ACTIVATIONS[config.activation]),
     )
     _fill_side(spec.encoder, model.encoder_norm, config)
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
     for target, layer in zip(spec.encoder.layer, model.encoder, strict=True):
         assert isinstance(layer, EncoderLayer)
-        _fill_self_attention(target.self_attention, layer.self_attention, layer.add_attended)
+        _fill_self_attention(
+            target.self_attention, layer.self_attention, layer.self_attention_residual
+        )
         _fill_feed_forward(target.ffn, layer)
     _fill_side(spec.decoder, model.decoder_norm, config)
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
     _fill_linear(spec.decoder.projection, model.projection)
     for target, layer in zip(spec.decoder.layer, model.decoder, strict=True):
         assert isinstance(layer, DecoderLayer)
-        _fill_self_attention(target.self_attention, layer.self_attention, layer.add_attended)
+        _fill_self_attention(
+            target.self_attention, layer.self_attention, layer.self_attention_residual
+        )
         cross = layer.cross_attention
         _fill_linear(target.attention.linear[0], cross.query)
         _fill_linear(target.attention.linear[1], cross.key, cross.value)
         _fill_linear(target.attention.linear[2], cross.output)
-        _fill_norm(target.attention.layer_norm, layer.add_gathered.norm)
+        _fill_norm(target.attention.layer_norm, layer.cross_attention_residual.norm)
         _fill_feed_forward(target.ffn, layer)
     spec.register_source_vocabulary(tokenizers.src.pieces())
     spec.register_target_vocabulary(tokenizers.tgt.pieces())
@@ -186,7 +195,7 @@ def _fill_self_attention(target: Any, attention: MultiHeadAttention, added: Resi
 def _fill_feed_forward(target: Any, layer: EncoderLayer | DecoderLayer) -> None:
     _fill_linear(target.linear_0, layer.feed_forward.expand)
     _fill_linear(target.linear_1, layer.feed_forward.contract)
-    _fill_norm(target.layer_norm, layer.add_transformed.norm)
+    _fill_norm(target.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _fill_linear(target: Any, *layers: nn.Linear) -> None:

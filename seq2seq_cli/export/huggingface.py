@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import Config, ModelConfig
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import Activation
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
 from seq2seq_cli.model.attention import MultiHeadAttention
@@ -23,6 +24,7 @@ from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import write_json
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
 
+_ACTIVATIONS: dict[Activation, str] = {"relu": "relu", "gelu": "gelu"}  # by its own names
 _README = """# A Hugging Face model
 
 ```python
@@ -68,7 +70,7 @@ _NAMES = {
     "beam_size": "num_beams",
     "length_penalty": "length_penalty",
     "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram": "no_repeat_ngram_size",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
     "top_k": "top_k",
     "top_p": "top_p",
     "temperature": "temperature",
@@ -86,15 +88,20 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
     )
 
 
+def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
+    """The reason why neither of the two can hold this model; None if one can."""
+    if not tokenizers.is_shared:
+        return "it needs tokenizer.shared, one vocabulary for both sides"
+    if not model.config.tie_embeddings:
+        return "it needs model.tie_embeddings"
+    return unsupported_model(model, _ACTIVATIONS)
+
+
 def write_huggingface(
     model: Transformer, whole_config: Config, tokenizers: Tokenizers, folder: Path
 ) -> None:
     """Weights, config, generation config, and a tokenizer for both sides."""
     config = whole_config.model
-    if not tokenizers.is_shared:
-        raise UserError("--format huggingface: needs tokenizer.shared, one vocabulary for both")
-    if not config.tie_embeddings:
-        raise UserError("--format huggingface: needs model.tie_embeddings")
     tokenizer = fast_tokenizer(tokenizers.src, _POSITIONS)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(config, len(tokenizers.tgt)))
@@ -150,7 +157,7 @@ def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "max_position_embeddings": _POSITIONS,
         "d_model": config.d_model,
         **sides,
-        "activation_function": config.activation,
+        "activation_function": _ACTIVATIONS[config.activation],
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
@@ -181,7 +188,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
     }
     if options.beam_size > 1:
         found["early_stopping"] = "never"  # not before nothing better can come
-    if options.sample:
+    if options.sampling:
         found = {"top_k": 0, "do_sample": True} | found  # of all tokens
     return found
 
@@ -201,12 +208,16 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
             name = f"model.{side}.layers.{number}"
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             found |= _attention(f"{name}.self_attn", layer.self_attention, order)
-            found |= _norm(f"{name}.self_attn_layer_norm", layer.add_attended.norm, order)
+            found |= _norm(
+                f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm, order
+            )
             found |= _feed_forward(name, layer.feed_forward, order)
-            found |= _norm(f"{name}.final_layer_norm", layer.add_transformed.norm, order)
+            found |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
             if isinstance(layer, DecoderLayer):
                 found |= _attention(f"{name}.encoder_attn", layer.cross_attention, order)
-                found |= _norm(f"{name}.encoder_attn_layer_norm", layer.add_gathered.norm, order)
+                found |= _norm(
+                    f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm, order
+                )
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from seq2seq_cli.decoding_config import DecodingConfig
+from seq2seq_cli.config.decoding import DecodingConfig
 
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
 _OF_NO_MATTER = ("precision", "tokens_per_batch", "n_best", "seed")  # to what a translation is
@@ -17,7 +17,7 @@ def named(options: DecodingConfig, names: Mapping[str, str]) -> dict[str, Any]:
 
 def left_out(options: DecodingConfig, names: Mapping[str, str]) -> str:
     """What a README says of the options that the other program does not have; mostly nothing."""
-    known = {*names, *_LENGTHS, *_OF_NO_MATTER, "sample"}
+    known = {*names, *_LENGTHS, *_OF_NO_MATTER, "sampling"}
     others = [f"`decoding.{name}`" for name in _given(options) if name not in known]
     return f"\nNot taken along from the run: {', '.join(others)}.\n" if others else ""
 
@@ -37,7 +37,7 @@ def shortest(options: DecodingConfig, length: str) -> str:
 def _given(options: DecodingConfig) -> dict[str, Any]:
     defaults = DecodingConfig()
     given = {name: value for name, value in options if value != getattr(defaults, name)}
-    if not options.sample:  # they mean nothing then, but would make CTranslate2 draw
+    if not options.sampling:  # they mean nothing then, but would make CTranslate2 draw
         for name in ("temperature", "top_k", "top_p"):
             given.pop(name, None)
     if options.length_penalty_formula != "power":  # the number means something else

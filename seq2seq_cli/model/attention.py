@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layout import Layout
+from seq2seq_cli.model.packing import Layout
 
 _VECTOR = 16  # numbers that a CPU's softmax takes at once; over fewer it is ten times slower
 _LONGEST_WEIGHTS = 256  # positions squared of the attention weights held at once
@@ -20,30 +20,30 @@ _LONGEST_WEIGHTS = 256  # positions squared of the attention weights held at onc
 Record = list[Tensor]  # attention weights (BHQM) of the attentions computed, in their order
 
 
-def keep_tokens(ids_BS: Tensor, pad_id: int) -> Tensor:
+def padding_mask(ids_BS: Tensor, pad_id: int) -> Tensor:
     """True where there is a token; B11S, broadcasts over heads and queries."""
     return (ids_BS != pad_id)[:, None, None, :]
 
 
-def keep_past(queries: int, memory: int, device: torch.device) -> Tensor:
+def causal_mask(queries: int, memory: int, device: torch.device) -> Tensor:
     """True where a memory position is not after its query; 11QM.
 
     The queries are the last of the memory's positions: all of them in training, one at a time
     when a cache holds the others.
     """
-    keep_QM = torch.ones(queries, memory, dtype=torch.bool, device=device)
-    return keep_QM.tril(memory - queries)[None, None]
+    mask_QM = torch.ones(queries, memory, dtype=torch.bool, device=device)
+    return mask_QM.tril(memory - queries)[None, None]
 
 
-def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, keep_B1QM: Tensor | None) -> Tensor:
+def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) -> Tensor:
     """softmax(Q Kᵀ / sqrt(K)), BHQM; every query must be kept from at least one position.
 
     Vaswani et al. 2017, eq. 1. No mask means that every query may look everywhere.
     """
     scores_BHQM = (q_BHQK @ k_BHMK.mT).div_(math.sqrt(q_BHQK.size(-1)))
-    if keep_B1QM is not None:  # adding is ten times faster on a CPU than filling in
-        hidden_B1QM = scores_BHQM.new_zeros(keep_B1QM.shape).masked_fill(~keep_B1QM, -torch.inf)
-        scores_BHQM += hidden_B1QM
+    if mask_B1QM is not None:  # adding is ten times faster on a CPU than filling in
+        mask_bias_B1QM = scores_BHQM.new_zeros(mask_B1QM.shape).masked_fill(~mask_B1QM, -torch.inf)
+        scores_BHQM += mask_bias_B1QM
     return _softmax(scores_BHQM)
 
 
@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
         query_BQD: Tensor,
         layout: Layout,
         memory: KeysValues,
-        keep_B1QM: Tensor | None,
+        mask_B1QM: Tensor | None,
         record: Record | None = None,
     ) -> Tensor:
         """What each query gathers, BQD; with `record` the weights are appended to it."""
@@ -107,9 +107,9 @@ class MultiHeadAttention(nn.Module):
         with torch.autocast("cpu", enabled=False):
             dropout = self.dropout.p if self.training else 0.0
             if record is None and _is_better_fused(q_BHQK, memory, dropout):
-                heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, keep_B1QM, dropout)
+                heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, mask_B1QM, dropout)
             else:
-                weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, keep_B1QM)
+                weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, mask_B1QM)
                 if record is not None:
                     record.append(weights_BHQM)
                 heads_BHQK = self.dropout(weights_BHQM) @ memory.v_BHMK

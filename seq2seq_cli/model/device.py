@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from seq2seq_cli.config.types import DeviceName, Precision
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.option_types import DeviceName, Precision
 
 
 def choose_device(name: DeviceName) -> torch.device:

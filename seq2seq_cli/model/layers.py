@@ -9,11 +9,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.types import Activation
 from seq2seq_cli.model.attention import KeysValues, MultiHeadAttention, Record
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layout import Layout
-from seq2seq_cli.option_types import Activation
+from seq2seq_cli.model.packing import Layout
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
@@ -90,25 +90,25 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = _attention(config)
         self.feed_forward = _feed_forward(config)
-        self.add_attended = _residual(config)
-        self.add_transformed = _residual(config)
+        self.self_attention_residual = _residual(config)
+        self.feed_forward_residual = _residual(config)
 
     def forward(
         self,
         states_BSD: Tensor,
         layout: Layout,
-        keep_B11S: Tensor | None,
+        mask_B11S: Tensor | None,
         record: Record | None = None,
     ) -> Tensor:
         def attend_to_source(x_BSD: Tensor) -> Tensor:
             keys_values = self.self_attention.keys_values(x_BSD, layout)
             attended_BSD: Tensor = self.self_attention(
-                x_BSD, layout, keys_values, keep_B11S, record
+                x_BSD, layout, keys_values, mask_B11S, record
             )
             return attended_BSD
 
-        states_BSD = self.add_attended(states_BSD, attend_to_source)
-        transformed_BSD: Tensor = self.add_transformed(states_BSD, self.feed_forward)
+        states_BSD = self.self_attention_residual(states_BSD, attend_to_source)
+        transformed_BSD: Tensor = self.feed_forward_residual(states_BSD, self.feed_forward)
         return transformed_BSD
 
 
@@ -133,17 +133,17 @@ class DecoderLayer(nn.Module):
         self.self_attention = _attention(config)
         self.cross_attention = _attention(config)
         self.feed_forward = _feed_forward(config)
-        self.add_attended = _residual(config)
-        self.add_gathered = _residual(config)
-        self.add_transformed = _residual(config)
+        self.self_attention_residual = _residual(config)
+        self.cross_attention_residual = _residual(config)
+        self.feed_forward_residual = _residual(config)
 
     def forward(
         self,
         states_BTD: Tensor,
         layout: Layout,
         cache: LayerCache,
-        keep_past_11TT: Tensor,
-        keep_memory_B11S: Tensor | None,
+        causal_mask_11TT: Tensor,
+        memory_mask_B11S: Tensor | None,
         record: Record | None = None,
     ) -> Tensor:
         """One layer; the keys and values of `states_BTD` are added to `cache.past`."""
@@ -152,17 +152,17 @@ class DecoderLayer(nn.Module):
             new = self.self_attention.keys_values(x_BTD, layout)
             cache.past = new if cache.past is None else cache.past.extend(new)
             attended_BTD: Tensor = self.self_attention(
-                x_BTD, layout, cache.past, keep_past_11TT, record
+                x_BTD, layout, cache.past, causal_mask_11TT, record
             )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
             gathered_BTD: Tensor = self.cross_attention(
-                x_BTD, layout, cache.memory, keep_memory_B11S, record
+                x_BTD, layout, cache.memory, memory_mask_B11S, record
             )
             return gathered_BTD
 
-        states_BTD = self.add_attended(states_BTD, attend_to_past)
-        states_BTD = self.add_gathered(states_BTD, attend_to_memory)
-        transformed_BTD: Tensor = self.add_transformed(states_BTD, self.feed_forward)
+        states_BTD = self.self_attention_residual(states_BTD, attend_to_past)
+        states_BTD = self.cross_attention_residual(states_BTD, attend_to_memory)
+        transformed_BTD: Tensor = self.feed_forward_residual(states_BTD, self.feed_forward)
         return transformed_BTD

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config import ModelConfig
-from seq2seq_cli.model.attention import Record, keep_past, keep_tokens
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.model.attention import Record, causal_mask, padding_mask
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
@@ -20,7 +20,7 @@ from seq2seq_cli.model.layers import (
     LayerCache,
     sinusoidal_positions,
 )
-from seq2seq_cli.model.layout import Layout, Padded
+from seq2seq_cli.model.packing import Layout, Padded
 
 
 class Memory(NamedTuple):
@@ -28,7 +28,7 @@ class Memory(NamedTuple):
 
     states_BSD: Tensor
     layout: Layout
-    keep_B11S: Tensor
+    mask_B11S: Tensor
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Cache:
     """What the decoder looks at, kept between the steps of a search; the caller owns it."""
 
     layers: list[LayerCache]
-    keep_B11S: Tensor  # where the source has tokens
+    mask_B11S: Tensor  # where the source has tokens
     length: int = 0  # target positions decoded
 
     def select(self, rows_B: Tensor) -> "Cache":
         """The given sentences, in that order."""
         layers = [layer.select(rows_B) for layer in self.layers]
-        return Cache(layers, self.keep_B11S[rows_B], self.length)
+        return Cache(layers, self.mask_B11S[rows_B], self.length)
 
 
 class AttentionWeights(NamedTuple):
@@ -63,6 +63,7 @@ class Transformer(nn.Module):
         super().__init__()
         assert not shared or src_vocab == tgt_vocab, "a shared vocabulary has one size"
         d_model = config.d_model
+        self.config = config
         self.pad_id = pad_id
         self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
         self.tgt_embedding = _embedding(tgt_vocab, d_model, pad_id)
@@ -102,7 +103,7 @@ class Transformer(nn.Module):
             last_layer = self.decoder[-1]
             assert isinstance(last_layer, DecoderLayer)
             is_pre = config.norm == "pre"
-            last_norm = self.decoder_norm if is_pre else last_layer.add_transformed.norm
+            last_norm = self.decoder_norm if is_pre else last_layer.feed_forward_residual.norm
             nn.init.constant_(last_norm.weight, config.d_model**-0.5)  # type: ignore[arg-type]
 
     @property
@@ -113,12 +114,12 @@ class Transformer(nn.Module):
         self, src_BS: Tensor, layout: type[Layout] = Padded, record: Record | None = None
     ) -> Memory:
         """Read the source; every sentence holds at least one token (its EOS)."""
-        keep_B11S = keep_tokens(src_BS, self.pad_id)
-        placed = layout(keep_B11S[:, 0, 0])
+        mask_B11S = padding_mask(src_BS, self.pad_id)
+        placed = layout(mask_B11S[:, 0, 0])
         states_BSD = self._embed(self.src_embedding, src_BS, placed, start=0)
         for layer in self.encoder:
-            states_BSD = layer(states_BSD, placed, keep_B11S, record)
-        return Memory(self.encoder_norm(states_BSD), placed, keep_B11S)
+            states_BSD = layer(states_BSD, placed, mask_B11S, record)
+        return Memory(self.encoder_norm(states_BSD), placed, mask_B11S)
 
     def start_cache(self, memory: Memory) -> Cache:
         """The keys and values of the encoder's output, made once for all steps of a search."""
@@ -126,7 +127,7 @@ class Transformer(nn.Module):
             LayerCache(layer.cross_attention.keys_values(memory.states_BSD, memory.layout))  # type: ignore
             for layer in self.decoder
         ]
-        return Cache(layers, memory.keep_B11S)
+        return Cache(layers, memory.mask_B11S)
 
     def decode(self, tgt_BT: Tensor, cache: Cache, record: Record | None = None) -> Tensor:
         """Logits_BTV of the token after each of `tgt_BT`.
@@ -143,7 +144,7 @@ class Transformer(nn.Module):
         """Teacher forcing: logits_BTV."""
         return self.decode(tgt_in_BT, self.start_cache(self.encode(src_BS)))
 
-    def teacher_forced_states(
+    def forward_hidden(
         self, src_BS: Tensor, tgt_in_BT: Tensor, layout: type[Layout]
     ) -> tuple[Tensor, Layout]:
         """What `projection` makes the logits of, in the layout that comes with it."""
@@ -163,20 +164,20 @@ class Transformer(nn.Module):
         self, tgt_BT: Tensor, cache: Cache, layout: Layout, record: Record | None = None
     ) -> Tensor:
         start, cache.length = cache.length, cache.length + tgt_BT.size(1)
-        keep_11TT = keep_past(tgt_BT.size(1), cache.length, tgt_BT.device)
+        mask_11TT = causal_mask(tgt_BT.size(1), cache.length, tgt_BT.device)
         states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            states_BTD = layer(states_BTD, layout, layer_cache, keep_11TT, cache.keep_B11S, record)
+            states_BTD = layer(states_BTD, layout, layer_cache, mask_11TT, cache.mask_B11S, record)
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 
     def _embed(self, embedding: nn.Embedding, ids_BT: Tensor, layout: Layout, start: int) -> Tensor:
         """Token vectors plus position signals, BTD; the first position is number `start`."""
-        signals_TD = sinusoidal_positions(
+        positions_TD = sinusoidal_positions(
             start, start + ids_BT.size(1), embedding.embedding_dim, ids_BT.device
         )
         vectors_BTD = embedding(layout.place(ids_BT, self.pad_id)) * self.scale
-        embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.place_signals(signals_TD))
+        embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.pack_positions(positions_TD))
         return embedded_BTD.to(activation_dtype(embedded_BTD))
 
 

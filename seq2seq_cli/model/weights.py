@@ -10,10 +10,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from seq2seq_cli.config.types import ModelPart
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.option_types import ModelPart
-from seq2seq_cli.run_folder import write_bytes
+from seq2seq_cli.run_folder import write_atomic
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
@@ -53,7 +53,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write whole or not at all; the file holds a hash of its content, which reading checks."""
     kept = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, save(kept, metadata={"sha256": _hash(kept)}))
+    write_atomic(path, save(kept, metadata={"sha256": _hash(kept)}))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -61,7 +61,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     Raises UserError when the file is damaged or belongs to a model of another shape.
     """
-    must_fit(path, model)
+    check_shapes(path, model)
     tensors = read_tensors(path)
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
@@ -75,7 +75,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
                 parameter.copy_(tensors[name])
 
 
-def must_fit(path: Path, model: nn.Module) -> None:
+def check_shapes(path: Path, model: nn.Module) -> None:
     """Compare names and shapes with the file's header alone.
 
     Raises UserError naming the first parameter that is missing or of another shape.

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from seq2seq_cli.option_types import BleuTokenize, Metric
-from seq2seq_cli.validation_config import ValidationConfig
+from seq2seq_cli.config.types import BleuTokenize, Metric
+from seq2seq_cli.config.validation import ValidationConfig
 
 Texts = Sequence[str]
 

@@ -12,10 +12,10 @@ _UNQUOTED = re.compile(f"{QUOTE}([{STAND_IN}{QUOTE}])|{STAND_IN}")
 
 def prepared(text: str) -> str:
     """What SentencePiece gets to see."""
-    return quoted(one_spaced(text))
+    return quoted(normalize_spaces(text))
 
 
-def one_spaced(text: str) -> str:
+def normalize_spaces(text: str) -> str:
     """All white space (tabs, no-break spaces, Unicode's line ends) becomes single spaces.
 
     A lone surrogate, which is how Python keeps a byte that is not UTF-8, becomes a question mark.

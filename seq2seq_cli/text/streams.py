@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from seq2seq_cli.config.text import PAIRS_FORMATS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.lines import STANDARD_STREAM, bounded_lines, standard_input
-from seq2seq_cli.text_config import PAIRS_FORMATS
+from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import NamedTuple, Self
 
 import sentencepiece
 
+from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
+from seq2seq_cli.config.types import Normalization, OnBadLine
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.option_types import Normalization, OnBadLine
-from seq2seq_cli.run_folder import MEBIBYTE, RunFolder, read_bytes, write_bytes
+from seq2seq_cli.run_folder import MEBIBYTE, RunFolder, read_bounded, write_atomic
 from seq2seq_cli.text import quoting
-from seq2seq_cli.text.parallel import read_pairs
-from seq2seq_cli.text.sample import MAX_LINE_BYTES, sample, without_rare_characters
-from seq2seq_cli.text_config import SUBWORDS, Corpus, TokenizerConfig
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_characters
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -79,7 +79,7 @@ class Tokenizer:
     def load(cls, path: Path, like: "Tokenizer | None" = None) -> Self:
         """Raises UserError when the file is missing or something else."""
         try:
-            return cls(read_bytes(path, 64 * MEBIBYTE), like)
+            return cls(read_bounded(path, 64 * MEBIBYTE), like)
         except FileNotFoundError:
             raise UserError(f"{path} is missing") from None
         except UserError as error:
@@ -95,9 +95,9 @@ class Tokenizer:
 
     def to_ids(self, text: str) -> list[int]:
         """Ids without BOS or EOS; an unseen character is bytes or one <unk>, never an error."""
-        return self.to_ids_of_all([text])[0]
+        return self.to_ids_batch([text])[0]
 
-    def to_ids_of_all(self, lines: Sequence[str]) -> list[list[int]]:
+    def to_ids_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """`to_ids` of many lines at once, on all processors."""
         ids: list[list[int]] = self._processor.encode([quoting.prepared(line) for line in lines])
         return ids
@@ -116,7 +116,7 @@ class Tokenizer:
 
     def to_text(self, ids: Sequence[int]) -> str:
         """One line of text; special ids other than <unk> leave no trace."""
-        return quoting.unquoted(quoting.one_spaced(self._processor.decode(list(ids))))
+        return quoting.unquoted(quoting.normalize_spaces(self._processor.decode(list(ids))))
 
     def shares_with(self, other: "Tokenizer") -> bool:
         """Whether both were made to have one vocabulary; they may normalize text differently."""
@@ -149,7 +149,7 @@ class Tokenizer:
 
         The bytes of a character all stand for it.
         """
-        text = quoting.one_spaced(text)
+        text = quoting.normalize_spaces(text)
         given, own_places = quoting.quoted_with_places(text)
         normalized, origins = self._processor.normalize(given, with_offsets=True)
         spans = []
@@ -229,7 +229,7 @@ def fit_tokenizers(
 
 def _reused(config: TokenizerConfig, folder: Path) -> Tokenizers:
     run = RunFolder(folder)
-    run.must_be_closed()
+    run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)
     for symbol in config.user_defined_symbols:
         if not all(symbol in tokenizer.to_pieces(symbol) for tokenizer in tokenizers):
@@ -260,7 +260,7 @@ def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokeni
     paths = run.new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
     written = dict(zip(paths, tokenizers, strict=True))
     for path, tokenizer in written.items():
-        write_bytes(path, tokenizer.model)
+        write_atomic(path, tokenizer.model)
     return written
 
 
@@ -316,4 +316,7 @@ def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
             f"text and the special entries alone are {int(needed[1]):,}"
         )
     reason = str(error).rpartition("] ")[2].strip() or str(error)
-    return f"tokenizer.vocab_size {config.vocab_size:,} cannot be had from this text: {reason}"
+    return (
+        f"tokenizer.vocab_size {config.vocab_size:,}: this text does not give a vocabulary of that "
+        f"size: {reason}"
+    )

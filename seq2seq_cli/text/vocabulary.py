@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from seq2seq_cli.config import Config
-from seq2seq_cli.run_folder import RunFolder, write_bytes
-from seq2seq_cli.text.parallel import audit_training_text, read_pairs
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.run_folder import RunFolder, write_atomic
+from seq2seq_cli.text.corpus import count_corpus, read_pairs
 from seq2seq_cli.text.quoting import SPACE
-from seq2seq_cli.text.sample import LEAST_FREQUENCY
+from seq2seq_cli.text.sampling import LEAST_FREQUENCY
 from seq2seq_cli.text.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers
 
 _EXAMPLES = 3
@@ -53,13 +53,13 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     that cannot be read; then nothing is written.
     """
     data = config.data
-    audit_training_text(data.train, None, data.on_bad_line)
+    count_corpus(data.train, None, data.on_bad_line)
     tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
     folder.mkdir(parents=True, exist_ok=True)
     report = []
     for path, tokenizer in save_tokenizers(RunFolder(folder), tokenizers).items():
         pieces = "".join(f"{piece}\n" for piece in tokenizer.pieces())
-        write_bytes(path.with_suffix(".vocab"), pieces.encode("utf-8"))
+        write_atomic(path.with_suffix(".vocab"), pieces.encode("utf-8"))
         report.append(f"{path}: {len(tokenizer):,} {config.tokenizer.kind} entries")
     readable = (p for p in read_pairs(data.train, data.on_bad_line) if p and not p.is_empty)
     for pair in islice(readable, _EXAMPLES):

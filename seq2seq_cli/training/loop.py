@@ -11,28 +11,26 @@ from pathlib import Path
 
 from torch import nn
 
-from seq2seq_cli.config import Config, TrainingConfig
-from seq2seq_cli.data.batches import Batch, Epochs
+from seq2seq_cli.config.schema import Config, TrainingConfig
+from seq2seq_cli.data.batches import Batch, BatchSampler
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
-from seq2seq_cli.model.allocator import keep_freed_memory
+from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.batch_sizes import BatchSizes
-from seq2seq_cli.training.beginning import Beginning, begin
-from seq2seq_cli.training.checkpoint import TrainingState, Window
-from seq2seq_cli.training.diagnosis import skip_or_stop
-from seq2seq_cli.training.interruption import stop_on_signals
+from seq2seq_cli.training.checkpoint import MetricSums, Saver, TrainingState, note_score
+from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import is_out_of_memory
-from seq2seq_cli.training.monitor import Monitor, Silence
+from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
+from seq2seq_cli.training.nonfinite import handle_nonfinite
+from seq2seq_cli.training.oom import BatchSizes, is_out_of_memory
 from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.preparation import Prepared, limit_of_updates
-from seq2seq_cli.training.processes import work_together
-from seq2seq_cli.training.saving import Saver, note_score
+from seq2seq_cli.training.resume import Beginning, begin
+from seq2seq_cli.training.setup import Prepared, limit_of_updates
+from seq2seq_cli.training.signals import stop_on_signals
+from seq2seq_cli.training.step import StepResult, train_step
 from seq2seq_cli.training.summary import summarize
-from seq2seq_cli.training.update import Update, train_step
-from seq2seq_cli.training.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -55,34 +53,32 @@ def train(
     run = RunFolder(run_dir)
     start = functools.partial(begin, run, config, source=source, allow_changed=allow_changed)
     if run.is_started:
-        run.must_be_closed()
+        run.reject_escaping_links()
     try:
-        work_together(functools.partial(train_in_worker, run, start, until), config)
+        launch(functools.partial(train_in_process, run, start, until), config)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            "out of memory, and not for the size of a batch: make the model smaller (model.layers, "
+            "out of memory outside a training batch: make the model smaller (model.layers, "
             "d_model, d_ff)"
         ) from None
     finally:
         gc.unfreeze()  # what `begin` froze
 
 
-def train_in_worker(
-    run: RunFolder, start: Callable[[Workers], Beginning], until: int | None, workers: Workers
+def train_in_process(
+    run: RunFolder, start: Callable[[Ranks], Beginning], until: int | None, ranks: Ranks
 ) -> None:
-    """Train as one of the workers; the first one keeps the folder locked meanwhile."""
-    with run.locked() if workers.is_first else nullcontext():
-        train_to_the_end(run, start(workers), until, workers)
+    """Train as one of the processes; the first one keeps the folder locked meanwhile."""
+    with run.locked() if ranks.is_main else nullcontext():
+        training_loop(run, start(ranks), until, ranks)
 
 
-def train_to_the_end(
-    run: RunFolder, beginning: Beginning, until: int | None, workers: Workers
-) -> None:
-    """The story of a run, as each of its workers lives it."""
+def training_loop(run: RunFolder, beginning: Beginning, until: int | None, ranks: Ranks) -> None:
+    """The story of a run, as each of its processes lives it."""
     config, prepared, optimizer, state, total_steps = beginning
-    keep_freed_memory()
+    retain_freed_pages()
     training = config.training
     if is_finished(config, state, total_steps):
         logger.info("%s", finished_line(run, config, state, total_steps))
@@ -91,19 +87,19 @@ def train_to_the_end(
         prepared.model, training.label_smoothing, prepared.use_bf16, training.compile
     )
     sizes = BatchSizes(state.too_large)
-    shown = Monitor(run, state, total_steps) if workers.is_first else Silence()
-    with shown as monitor, stop_on_signals(is_announced=workers.is_first) as stop:
+    shown = Monitor(run, state, total_steps) if ranks.is_main else NullMonitor()
+    with shown as monitor, stop_on_signals(is_announced=ranks.is_main) as stop:
         saver = None
-        if workers.is_first:
+        if ranks.is_main:
             saver = Saver(run, config, prepared.model, optimizer, monitor.sync, state.step)
-            logger.info("%s", summarize(config, prepared, total_steps, workers.count))
+            logger.info("%s", summarize(config, prepared, total_steps, ranks.world_size))
             logger.info("%s %s", "continuing" if state.step else "writing to", run.path)
         monitor.config(config)
         clock = Clock(state.seconds)
         while not is_finished(config, state, total_steps):
             if not state.awaits_validation:
-                make_update(beginning, batch_loss, sizes, workers, clock, monitor)
-                stop_signal = int(workers.greatest(stop.signal))
+                make_update(beginning, batch_loss, sizes, ranks, clock, monitor)
+                stop_signal = int(ranks.all_reduce_max(stop.signal))
                 is_stopped = bool(stop_signal) and not is_finished(config, state, total_steps)
                 is_end = is_stopped or limit_reached(training, state, total_steps) is not None
                 if saver is not None and (is_end or state.step == until or saver.is_due(state)):
@@ -117,7 +113,7 @@ def train_to_the_end(
                     logger.debug("%s", message)
                     raise Interrupted(message, 128 + stop_signal)
             if state.awaits_validation:
-                is_kept = validate(config, prepared, state, monitor, workers)
+                is_kept = validate(config, prepared, state, monitor, ranks)
                 if saver is not None:
                     is_end = is_finished(config, state, total_steps)
                     saver.note_validation(state, is_kept=is_kept, is_end=is_end)
@@ -138,31 +134,37 @@ def make_update(
     beginning: Beginning,
     batch_loss: nn.Module,
     sizes: BatchSizes,
-    workers: Workers,
+    ranks: Ranks,
     clock: Clock,
-    monitor: Monitor | Silence,
+    monitor: Monitor | NullMonitor,
 ) -> None:
     """The next update of the run: made or skipped, counted, logged if a point is due."""
     config, prepared, optimizer, state, total_steps = beginning
     training, epochs = config.training, prepared.epochs
     epoch, started = state.epoch, time.perf_counter()
-    batches = epochs.batches(epoch, state.position, training.accumulation, state.earlier_parts)
+    batches = epochs.batches(
+        epoch, state.position, training.gradient_accumulation, state.earlier_parts
+    )
     lr = set_lr(optimizer, training, state.step + 1, total_steps)
-    update = train_step(batch_loss, optimizer, batches, training, state.step + 1, workers, sizes)
-    if not update.is_made:
-        skip_or_stop(update, batches, config, state, prepared, workers, sizes)
+    update = train_step(batch_loss, optimizer, batches, training, state.step + 1, ranks, sizes)
+    if not update.is_finite:
+        handle_nonfinite(update, batches, config, state, prepared, ranks, sizes)
     advance(state, batches, epochs, update, time.perf_counter() - started)
-    state.seconds = workers.greatest(clock.seconds())
+    state.seconds = ranks.all_reduce_max(clock.seconds())
     monitor.advance()
     is_last = limit_reached(training, state, total_steps) is not None
-    if (state.step % training.log_every == 0 or is_last) and update.is_made:
+    if (state.step % training.log_every == 0 or is_last) and update.is_finite:
         log_point(monitor, state, update, lr, epoch)
     if config.data.valid is not None:
         state.awaits_validation = is_last or validation_is_due(config, state)
 
 
 def advance(
-    state: TrainingState, batches: Sequence[Batch], epochs: Epochs, update: Update, seconds: float
+    state: TrainingState,
+    batches: Sequence[Batch],
+    epochs: BatchSampler,
+    update: StepResult,
+    seconds: float,
 ) -> None:
     """Count an update: where the run is, and what the next logged point sums up."""
     state.step += 1
@@ -171,7 +173,7 @@ def advance(
         state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
     window = state.window
     window.seconds += seconds
-    if not update.is_made:
+    if not update.is_finite:
         window.skipped += 1
         return
     state.skipped_in_a_row = 0
@@ -182,13 +184,13 @@ def advance(
 
 
 def log_point(
-    monitor: Monitor | Silence, state: TrainingState, update: Update, lr: float, epoch: int
+    monitor: Monitor | NullMonitor, state: TrainingState, update: StepResult, lr: float, epoch: int
 ) -> None:
     """Log what happened since the last point, and begin anew; lr, epoch, grad_norm: of this update.
 
     The epoch of an update is the one that its batches come from.
     """
-    window, state.window = state.window, Window()
+    window, state.window = state.window, MetricSums()
     scalars = {
         "loss": window.loss / window.num_tokens,
         "lr": lr,
@@ -205,16 +207,16 @@ def validate(
     config: Config,
     prepared: Prepared,
     state: TrainingState,
-    monitor: Monitor | Silence,
-    workers: Workers,
+    monitor: Monitor | NullMonitor,
+    ranks: Ranks,
 ) -> bool:
-    """Score; whether the model is one of those to keep. The first worker tells the others."""
+    """Score; whether the model is one of those to keep. The main process tells the others."""
     validation, held_out, score, loss = config.validation, prepared.valid, math.nan, math.nan
     if held_out is not None:
-        with workers.all_threads():
+        with ranks.all_threads():
             scores = scores_of(prepared, config, held_out, state.step)
         score, loss = scores.metrics()[validation.metric], scores.loss
-    score, loss = workers.of_the_first((score, loss))
+    score, loss = ranks.broadcast((score, loss))
     is_kept = note_score(state, score, loss, config)
     state.awaits_validation = False
     if held_out is not None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.model.device import activation_dtype
-from seq2seq_cli.model.layout import Layout, Packed, Padded
+from seq2seq_cli.model.packing import Layout, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 
 _CHUNK_ELEMENTS = 8 << 20  # logits held at once
@@ -31,7 +31,7 @@ class BatchLoss(nn.Module):
         self.label_smoothing = label_smoothing
         self.use_bf16 = use_bf16
         self.layout: type[Layout] = Padded if compiles else Packed
-        forward = model.teacher_forced_states
+        forward = model.forward_hidden
         self._states = torch.compile(forward, dynamic=True) if compiles else forward
 
     def forward(self, batch: Batch) -> Tensor:
@@ -43,7 +43,7 @@ class BatchLoss(nn.Module):
             return sequence_loss(
                 states_BTD.flatten(0, 1),
                 self.model.projection.weight,
-                layout.place(batch.labels_BT, IGNORED).flatten(),
+                layout.place(batch.labels_BT, IGNORE_INDEX).flatten(),
                 self.label_smoothing,
             )
 
@@ -54,7 +54,7 @@ def sequence_loss(
     """Cross-entropy in nats of softmax(states projectionᵀ), summed over the target tokens.
 
     Against (1 - ε) · one-hot + ε / V (Szegedy et al. 2016, section 7); a position whose label is
-    IGNORED counts nothing. A sum, so that the caller divides once, by all tokens of an update.
+    IGNORE_INDEX counts nothing. A sum, so that the caller divides once, by all tokens of an update.
 
     The same as `F.cross_entropy(F.linear(states, projection), labels, ...)`, but without logits
     of padding, without ever holding all logits, and with the gradients made on the way, while a
@@ -86,7 +86,7 @@ class _SequenceLoss(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         vocabulary = len(projection_VD)
-        tokens_N = (labels_R != IGNORED).nonzero()[:, 0]
+        tokens_N = (labels_R != IGNORE_INDEX).nonzero()[:, 0]
         y_N, x_ND = labels_R[tokens_N], states_RD[tokens_N]
         length = -(-len(y_N) // _CHUNK_STEP) * _CHUNK_STEP
         x_PD = x_ND.new_zeros(length, x_ND.size(1), dtype=dtype)

@@ -14,11 +14,11 @@ import torch
 from torch import distributed
 
 from seq2seq_cli import __version__
-from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import config_yaml, differing_options
+from seq2seq_cli.config.loader import config_yaml, differing_options
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder, read_json, write_json
-from seq2seq_cli.text.parallel import hash_of_files
+from seq2seq_cli.text.corpus import hash_of_files
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def write_manifest(
         "seed": config.training.seed,
         "data": text_hashes(config),
         "tokenizer": _tokenizer_hashes(run, config),
-        **_circumstances(config, device),
+        **_environment(config, device),
         "num_continuations": 0,
         "continuations": [],
     }
@@ -62,7 +62,7 @@ def record_continuation(
         name: {"from": _short(old), "to": _short(new)}
         for name, (old, new) in differing_options(before, config).items()
     }
-    here = _circumstances(config, device)
+    here = _environment(config, device)
     _say_what_is_other(([manifest, *continuations(manifest)])[-1], here)
     entry = {"continued": _now(), "step": step, **here}
     entries = [*continuations(manifest), {**entry, "changed": changed}]
@@ -75,11 +75,11 @@ def record_continuation(
 
 def _say_what_is_other(before: dict[str, Any], now: dict[str, Any]) -> None:
     """The order of the data stays everywhere; roundings do not."""
-    names = [n for n in ("device", "threads", "workers", "packages") if before.get(n) != now[n]]
+    names = [n for n in ("device", "threads", "processes", "packages") if before.get(n) != now[n]]
     if names:
         logger.info(
-            f"not as before: {', '.join(names)}; the order of the data goes on exactly, but "
-            "results may differ in their last digits"
+            f"the environment changed ({', '.join(names)}): data order is unaffected; results may "
+            "differ by rounding"
         )
 
 
@@ -107,14 +107,14 @@ def must_have_its_vocabulary(run: RunFolder, config: Config, manifest: dict[str,
         )
 
 
-def _circumstances(config: Config, device: torch.device) -> dict[str, Any]:
+def _environment(config: Config, device: torch.device) -> dict[str, Any]:
     """What the same config may run with, today and tomorrow."""
     return {
         "command": [_short(argument) for argument in sys.argv[:100]],
         "config": hashlib.sha256(config_yaml(config).encode("utf-8")).hexdigest(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "threads": torch.get_num_threads(),
-        "workers": distributed.get_world_size() if distributed.is_initialized() else 1,
+        "processes": distributed.get_world_size() if distributed.is_initialized() else 1,
         "python": platform.python_version(),
         "seq2seq_cli": __version__,
         "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},

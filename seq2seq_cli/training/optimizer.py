@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from seq2seq_cli.config import DEFAULT_WARMUP, TrainingConfig
-from seq2seq_cli.option_types import OptimizerName, Schedule
+from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
+from seq2seq_cli.config.types import OptimizerName, Schedule
 
 OPTIMIZERS: dict[OptimizerName, type[torch.optim.Adam]] = {
     "adam": torch.optim.Adam,

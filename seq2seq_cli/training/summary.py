@@ -5,17 +5,17 @@ from typing import Any
 
 import torch
 
-from seq2seq_cli.config import Config
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
-from seq2seq_cli.data.store import SideFacts
+from seq2seq_cli.data.token_store import SideStats
 from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
-from seq2seq_cli.text.parallel import Audit
-from seq2seq_cli.training.preparation import Prepared, limit_of_updates
+from seq2seq_cli.text.corpus import CorpusCounts
+from seq2seq_cli.training.setup import Prepared, limit_of_updates
 
 
-def summarize(config: Config, prepared: Prepared, total_steps: int, num_workers: int) -> str:
+def summarize(config: Config, prepared: Prepared, total_steps: int, num_processes: int) -> str:
     """One aligned line for each thing worth knowing before training time is spent.
 
     `total_steps`: updates of the whole run.
@@ -30,18 +30,18 @@ def summarize(config: Config, prepared: Prepared, total_steps: int, num_workers:
         ("model", _model(config)),
         ("parameters", _parameters(prepared.model)),
         ("training", _training(config, prepared, total_steps)),
-        ("device", _device(prepared, num_workers)),
+        ("device", _device(prepared, num_processes)),
         ("cache", _cache(prepared)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
 
 def numbers(
-    config: Config, prepared: Prepared, total_steps: int, num_workers: int
+    config: Config, prepared: Prepared, total_steps: int, num_processes: int
 ) -> dict[str, Any]:
     """What `summarize` says, to be read by programs. Lengths and tokens count EOS."""
     audit, valid_audit = prepared.train_audit, prepared.valid_audit
-    assert audit is not None, "only the worker that read the text sums it up"
+    assert audit is not None, "only the process that read the text sums it up"
     facts, parameters = prepared.train.facts, count_parameters(prepared.model)
     valid = None
     if prepared.valid is not None and valid_audit is not None:
@@ -74,7 +74,7 @@ def numbers(
         },
         "device": {
             "type": prepared.device.type,
-            "workers": num_workers,
+            "processes": num_processes,
             "threads": torch.get_num_threads(),
             "precision": "bf16" if prepared.use_bf16 else "fp32",
         },
@@ -83,7 +83,7 @@ def numbers(
 
 def _training_text(config: Config, prepared: Prepared) -> str:
     audit = prepared.train_audit
-    assert audit is not None, "only the worker that read the text sums it up"
+    assert audit is not None, "only the process that read the text sums it up"
     dropped = [
         (audit.empty, "with an empty side"),
         (prepared.train.facts.too_long, f"over {config.data.max_length:,} tokens"),
@@ -93,7 +93,7 @@ def _training_text(config: Config, prepared: Prepared) -> str:
     return f"{len(prepared.train):,} pairs; dropped: {reasons or 'none'}"
 
 
-def _held_out_text(valid: HeldOut, audit: Audit) -> str:
+def _held_out_text(valid: HeldOut, audit: CorpusCounts) -> str:
     facts = valid.store.facts
     text = f"{len(valid.pairs):,} pairs"
     text += f", {audit.bad:,} unreadable left out" if audit.bad else ""
@@ -107,7 +107,7 @@ def _held_out_text(valid: HeldOut, audit: Audit) -> str:
 
 
 def _tokens(prepared: Prepared) -> str:
-    def side(facts: SideFacts) -> str:
+    def side(facts: SideStats) -> str:
         mean = facts.tokens / len(prepared.train)
         return f"{facts.tokens:,} (mean {mean:.1f}, longest {facts.longest:,})"
 
@@ -168,10 +168,10 @@ def _cache(prepared: Prepared) -> str:
     )
 
 
-def _device(prepared: Prepared, num_workers: int) -> str:
+def _device(prepared: Prepared, num_processes: int) -> str:
     threads = torch.get_num_threads()
-    if num_workers > 1:
-        where = f"{num_workers} workers"
+    if num_processes > 1:
+        where = f"{num_processes} processes"
     elif prepared.device.type == "cuda":
         where = torch.cuda.get_device_name(prepared.device)
     else:

@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import flatten, load_config, yaml_text
+from seq2seq_cli.config.loader import flatten, load_config, yaml_text
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import Tokenizer
-from seq2seq_cli.text_config import TokenizerConfig
-from seq2seq_cli.training.preparation import Prepared
+from seq2seq_cli.training.setup import Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def with_vocabulary_of(source: Path, config: Config) -> Config:
     Raises UserError when there is no run.
     """
     run = RunFolder(source)
-    run.must_hold_a_run()
+    run.ensure_is_run()
     theirs = load_config(run.config).tokenizer.model_copy(update={"reuse": source})
     if other := asks_for_another(config.tokenizer, theirs):
         logger.info(f"--from {source}: not with its vocabulary, as the config has {other}")
@@ -79,8 +79,8 @@ def start_from(source: Path, config: Config, prepared: Prepared) -> None:
             _copy_rows(old.projection, new.projection, pairs)
         fresh = len(new_tokenizer) - len(pairs)
         logger.info(
-            f"{side} vocabulary: {len(pairs):,} of {len(new_tokenizer):,} tokens are those of "
-            f"{source}; {fresh:,} are new and begin at random"
+            f"{side} vocabulary: the embeddings of {len(pairs):,} of {len(new_tokenizer):,} tokens "
+            f"are copied from {source}; {fresh:,} new tokens are initialised randomly"
         )
 
 

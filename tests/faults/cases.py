@@ -27,8 +27,8 @@ from faults.mutations import (
 from faults.victims import yaml_of
 from number_task import number_pairs
 
-from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import flatten
+from seq2seq_cli.config.loader import flatten
+from seq2seq_cli.config.schema import Config
 
 Loss = Callable[[Result], str | None]
 
@@ -76,7 +76,7 @@ def case_of_override(random: Random, folder: Path) -> Case:
     if not translates:
         return Case(["check", folder / "numbers.yaml", *overrides])
     search = random.choice(
-        ([], ["-b", "3"], ["--sample"], ["-b", "3", "--align", "--format", "tsv"])
+        ([], ["-b", "3"], ["--sampling"], ["-b", "3", "--align", "--format", "tsv"])
     )
     return Case(
         ["translate", folder / "run", *search, *overrides],
@@ -230,7 +230,7 @@ def case_of_run(random: Random, folder: Path) -> Case:
             ["train", folder / "numbers.yaml", "--run-dir", run, *more], may_change=("run",)
         )
     if verb == "translate":
-        search = random.choice(([], ["-b", "3"], ["--sample"], ["--align", "--format", "tsv"]))
+        search = random.choice(([], ["-b", "3"], ["--sampling"], ["--align", "--format", "tsv"]))
         return Case(
             ["translate", run, *search, *last],
             b"1 2 3\n\n4\n",

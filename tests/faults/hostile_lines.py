@@ -20,7 +20,7 @@ import torch
 from faults.victims import KINDS, call, make_run
 
 from seq2seq_cli.decoding.stream import Job, TranslateLines, translate_stream
-from seq2seq_cli.text.lines import lines_to_translate, write_lines
+from seq2seq_cli.text.io import lines_to_translate, write_lines
 
 ATOMS = [
     *"aZ09.!?|<>&\"'\\{}[],:;#%@~_-– ",
@@ -159,7 +159,7 @@ def translated(jobs: dict[str, LoadedJob], path: Path, folder: Path) -> dict[str
     for form, job in jobs.items():
         written = folder / f"out.{form}"
         written.unlink(missing_ok=True)
-        lines = translate_stream(job, lines_to_translate(path), path, workers=1)
+        lines = translate_stream(job, lines_to_translate(path), path, processes=1)
         write_lines(written, (row for line in lines for row in line))
         outputs[form] = written.read_bytes()
     return outputs

@@ -35,8 +35,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from seq2seq_cli.cli import app
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training import loop
-from seq2seq_cli.training.difference import differing_results
 
 STEPS = 40
 FINISHED, REFUSED = 0, 2
@@ -91,7 +91,7 @@ def make_config(folder: Path) -> Path:
     """Checkpoints after every other update, logged points and validations out of step with them."""
     settings = numbers_config(
         folder, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=2, device="cpu",
-        workers=1, accumulation=2, tokens_per_batch=1_000,
+        processes=1, gradient_accumulation=2, tokens_per_batch=1_000,
     )  # fmt: skip
     settings["model"]["dropout"] = 0.1
     settings["validation"] = {

@@ -24,9 +24,9 @@ from compiling import COMPILER, SOURCE, compile_decoder
 from rounded_models import rounded
 from small_models import build
 
-from seq2seq_cli.decoding import native
-from seq2seq_cli.decoding.cpu_decoder import CpuDecoder, CpuStates
-from seq2seq_cli.decoding.states import PlainDecoder, PlainStates
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
@@ -89,21 +89,27 @@ def walk(random: Random, precision: str) -> None:
         last[last == PAD_ID] = EOS_ID  # the model looks at no padding
 
 
-def reordered(both: tuple[PlainStates, CpuStates], last: torch.Tensor, origin: torch.Tensor):
+def reordered(
+    both: tuple[PlainDecodingState, CpuDecodingState], last: torch.Tensor, origin: torch.Tensor
+):
     for states in both:
         states.reorder(origin)
     return last.gather(1, origin)
 
 
 def step(
-    twin: PlainStates, states: CpuStates, last: torch.Tensor, random: Random, precision: str
+    twin: PlainDecodingState,
+    states: CpuDecodingState,
+    last: torch.Tensor,
+    random: Random,
+    precision: str,
 ) -> None:
     with torch.inference_mode():
         expected = twin.logits(last)
         size = expected.size(-1)
         limit = WORST[precision] * expected.norm()
         if random.random() < 0.3:
-            token = states.likeliest(last, torch.tensor([PAD_ID, BOS_ID]))
+            token = states.argmax_token(last, torch.tensor([PAD_ID, BOS_ID]))
             expected[..., [PAD_ID, BOS_ID]] = -torch.inf
             chosen = expected.gather(-1, token[..., None])[..., 0]
             assert (expected.amax(dim=-1) - chosen).max() <= 2 * limit
@@ -111,14 +117,14 @@ def step(
         logits = states.logits(last)
         assert (logits[..., :size] - expected).norm() <= limit
         assert (logits[..., size:] == -torch.inf).all()
-        totals = native.log_sum_exp(logits)
+        totals = cpu_library.log_sum_exp(logits)
         torch.testing.assert_close(totals, logits.logsumexp(-1, keepdim=True), atol=1e-4, rtol=1e-5)
 
 
 def run_here(models: int, seed: int) -> None:
     """In the process whose library was made for it."""
-    assert not Path(native.__file__).is_relative_to(ROOT)
-    for precision in sorted(native.precisions()):
+    assert not Path(cpu_library.__file__).is_relative_to(ROOT)
+    for precision in sorted(cpu_library.precisions()):
         for number in range(models):
             try:
                 walk(Random(f"{seed}/{number}"), precision)
@@ -134,7 +140,7 @@ def run_build(name: str, models: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "seq2seq_cli")
         shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("*.so"))
-        source = package / "decoding" / SOURCE.name
+        source = package / "decoding/engines" / SOURCE.name
         text = source.read_text(encoding="utf-8")
         for before, after in substitutions.items():
             assert before in text

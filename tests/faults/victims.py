@@ -25,7 +25,7 @@ def config_of(folder: Path, kind: str) -> dict[str, Any]:
         },
         "tokenizer": {"kind": kind, "vocab_size": 300},
         "model": {"d_model": 8, "heads": 2, "layers": 1, "d_ff": 8},
-        "training": {"max_steps": 2, "tokens_per_batch": 512, "device": "cpu", "workers": 1},
+        "training": {"max_steps": 2, "tokens_per_batch": 512, "device": "cpu", "processes": 1},
         "validation": {"every": 1, "unit": "steps", "metric": "loss"},
         "decoding": {"max_len_factor": 0.5, "max_len_extra": 3},
     }

@@ -72,8 +72,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "unknown choice": (option("tokenizer.kind", "bep"), "not 'bep', did you mean bpe?"),
     "unknown norm": (option("model.norm", "both"), "must be one of pre, post, not 'both'"),
     "neither auto nor a number": (
-        option("training.workers", "many"),
-        "workers: must be auto or a whole number from 1 to 1,000, not 'many'",
+        option("training.processes", "many"),
+        "processes: must be auto or a whole number from 1 to 1,000, not 'many'",
     ),
     "no tokens": (option("training.tokens_per_batch", 0), "tokens_per_batch: must be auto or"),
     "warm-up without end": (option("training.warmup_steps", 999), "would never be reached"),
@@ -280,7 +280,7 @@ def test_weights_that_are_no_numbers_are_refused(trained, seq2seq, tmp_path):
     for number in (math.nan, math.inf):
         name = max(weights)
         save_file(weights | {name: weights[name].fill_(number)}, run / "model.safetensors")
-        result = seq2seq("translate", run, "--sample", "1 2")
+        result = seq2seq("translate", run, "--sampling", "1 2")
         assert result.exit_code == 2
         assert f"model.safetensors is damaged: {name} holds" in result.stderr
 
@@ -349,7 +349,7 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
     train = ("train", numbers / "numbers.yaml", "--run-dir", other)
     assert seq2seq(*train, *text).exit_code == 0
     cases = {
-        "the vocabulary of this run cannot write 'xyz'": (
+        "'xyz' is outside this run's target vocabulary": (
             *("translate", trained, "--beam-size", 2, "--require", "xyz", "1"),
         ),
         "an empty word cannot be banned": ("translate", trained, "--ban", "", "1"),
@@ -358,7 +358,7 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
         ),
         "empty has no lines": ("bench", "translate", trained, "--input", tmp_path / "empty"),
         "the run has no validation text: give --src and --ref, or --pairs": ("eval", other),
-        "--format huggingface: needs tokenizer.shared": (
+        "--format huggingface cannot hold this model: it needs tokenizer.shared": (
             *("export", trained, "--format", "huggingface", "--output", tmp_path / "x"),
         ),
         "did not start from": (*train, *text, "--from", trained),
@@ -381,4 +381,4 @@ def test_memory_that_falls_short_of_the_model_is_said(numbers, seq2seq, tmp_path
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
     assert result.exit_code == 2
-    assert "out of memory, and not for the size of a batch" in result.stderr
+    assert "out of memory outside a training batch" in result.stderr

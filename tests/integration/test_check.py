@@ -10,8 +10,8 @@ import pytest
 import yaml
 from commands import Command
 
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.training.check import check
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.tools.preflight import check
 
 WORDS = ("Haus house", "Baum tree", "Katze cat", "Weg way", "Wasser water", "Brot bread", "rot red")
 
@@ -258,10 +258,10 @@ def test_entries_for_rare_characters_are_counted(shared: bool, seq2seq: Command,
 @pytest.mark.slow
 def test_workers_make_the_same_check(clean: Path, seq2seq: Command):
     alone, together = (
-        json.loads(seq2seq("check", clean, "--json", "--set", f"training.workers={n}").stdout)
+        json.loads(seq2seq("check", clean, "--json", "--set", f"training.processes={n}").stdout)
         for n in (1, 2)
     )
-    assert together["run"]["device"]["workers"] == 2
+    assert together["run"]["device"]["processes"] == 2
     assert together["texts"] == alone["texts"]
     assert together["longest_batches"]["shapes"] == alone["longest_batches"]["shapes"]
 

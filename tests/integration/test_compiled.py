@@ -12,10 +12,10 @@ import pytest
 from commands import ROOT
 from compiling import COMPILER, SOURCE, compile_decoder
 
-from seq2seq_cli.decoding import native
+from seq2seq_cli.decoding.engines import cpu_library
 
 pytestmark = pytest.mark.skipif(
-    COMPILER is None or not native.precisions(), reason="no compiler, or no AVX-512"
+    COMPILER is None or not cpu_library.precisions(), reason="no compiler, or no AVX-512"
 )
 WARNING = "was compiled from another version of cpu_decoder.c and is not used"
 
@@ -31,16 +31,16 @@ def altered(folder: Path, before: str, after: str) -> Path:
 def test_a_library_belongs_to_the_source_that_it_was_compiled_from(tmp_path, caplog):
     library, source = tmp_path / "library.so", altered(tmp_path, "MANY = 12,", "MANY = 13,")
     compile_decoder(source, library, "-O1")
-    assert native.load_library(library, source) is not None
+    assert cpu_library.load_library(library, source) is not None
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
-        assert native.load_library(library, SOURCE) is None
-        assert native.load_library(library, tmp_path / "none.c") is None
+        assert cpu_library.load_library(library, SOURCE) is None
+        assert cpu_library.load_library(library, tmp_path / "none.c") is None
     assert [WARNING in record.message for record in caplog.records] == [True, False]
 
 
 def test_without_a_library_nothing_is_said(tmp_path, caplog):
-    assert native.load_library(tmp_path / "none.so", SOURCE) is None
+    assert cpu_library.load_library(tmp_path / "none.so", SOURCE) is None
     assert not caplog.records
 
 
@@ -48,15 +48,15 @@ def test_a_library_of_another_project_is_not_used(tmp_path, caplog):
     source, library = tmp_path / "other.c", tmp_path / "other.so"
     source.write_text("int start(void) { return 7; }", encoding="utf-8")
     compile_decoder(source, library)
-    assert native.load_library(library, SOURCE) is None
+    assert cpu_library.load_library(library, SOURCE) is None
     assert WARNING in caplog.text
 
 
 def test_a_source_that_python_does_not_fit_is_noticed(tmp_path):
     source = altered(tmp_path, "SLOTS = 32,", "SLOTS = 64,")
     compile_decoder(source, tmp_path / "library.so", "-O1")
-    with pytest.raises(AssertionError, match=r"native\.py and cpu_decoder\.c differ"):
-        native.load_library(tmp_path / "library.so", source)
+    with pytest.raises(AssertionError, match=r"cpu_library\.py and cpu_decoder\.c differ"):
+        cpu_library.load_library(tmp_path / "library.so", source)
 
 
 def test_translation_goes_on_beside_a_library_of_another_version(trained, seq2seq, tmp_path):
@@ -65,7 +65,7 @@ def test_translation_goes_on_beside_a_library_of_another_version(trained, seq2se
     shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("__pycache__"))
     name = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
     source = altered(tmp_path, "int64_t sentences, longest;", "int64_t one, sentences, longest;")
-    compile_decoder(source, package / "decoding" / name, "-O1")
+    compile_decoder(source, package / "decoding/engines" / name, "-O1")
     command = ["translate", str(trained), "--precision", "fp32", "1 2 3", "4 5"]
     done = subprocess.run(
         [sys.executable, "-m", "seq2seq_cli", *command],

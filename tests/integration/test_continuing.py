@@ -13,13 +13,12 @@ from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.data.batches import Epochs
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training import logs, loop, saving
-from seq2seq_cli.training.checkpoint import read_state
-from seq2seq_cli.training.difference import differing_results
-from seq2seq_cli.training.saving import Allowance
+from seq2seq_cli.tools.run_diff import differing_results
+from seq2seq_cli.training import checkpoint, loop, tensorboard
+from seq2seq_cli.training.checkpoint import Allowance, read_state
 
 STEPS = 24
 
@@ -223,14 +222,14 @@ def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
 ):
     """In the middle of an epoch, twice."""
     seen: list[np.ndarray] = []
-    real = Epochs.batches
+    real = BatchSampler.batches
 
     def noting(self, epoch, position, count, earlier=()):
         if epoch == 1:
             seen.extend(self.plan(epoch, earlier)[position : position + count])
         return real(self, epoch, position, count, earlier)
 
-    monkeypatch.setattr(Epochs, "batches", noting)
+    monkeypatch.setattr(BatchSampler, "batches", noting)
     run = begun(config, tmp_path / "run", 7)
     for steps, tokens in ((11, 256), (80, 700)):
         given = (*option("max_steps", steps), *option("tokens_per_batch", tokens))
@@ -238,7 +237,7 @@ def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
         given = (*given, "--allow-changed", "training.tokens_per_batch")
         result = seq2seq("train", config, "--run-dir", run, *given)
         assert result.exit_code == 0
-        assert "the rest of this epoch is what it has not seen yet" in result.stderr
+        assert "this epoch continues with the pairs not used yet" in result.stderr
     assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(3_000))
 
 
@@ -309,7 +308,7 @@ def test_other_text_begins_a_new_epoch_when_it_is_allowed(seq2seq, tmp_path):
     assert "go on with --allow-changed data.train" in seq2seq(*more).stderr
     result = seq2seq(*more, "--allow-changed", "data.train")
     assert result.exit_code == 0
-    assert "a new epoch begins with them" in result.stderr
+    assert "the training data changed; a new epoch starts" in result.stderr
     state = json.loads((last_checkpoint(run) / "state.json").read_text())
     assert (state["step"], state["epoch"], state["position"]) == (12, 2, 2)
     assert seq2seq(*more).exit_code == 0  # now it is the run's own
@@ -326,8 +325,8 @@ def test_a_run_can_start_from_another_ones_model(config, whole, seq2seq, tmp_pat
     result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_last", 9))
     assert result.exit_code == 0, result.stderr
     assert "not with its vocabulary, as the config has tokenizer.reuse: null" in result.stderr
-    assert "source vocabulary: 14 of 15 tokens are those of" in result.stderr
-    assert "1 are new and begin at random" in result.stderr
+    assert "source vocabulary: the embeddings of 14 of 15 tokens are copied from" in result.stderr
+    assert "1 new tokens are initialised randomly" in result.stderr
     theirs = load_file(whole / "model.safetensors")
     first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")
     last = load_file(last_checkpoint(run) / "weights.safetensors")
@@ -458,9 +457,9 @@ def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, mo
         state["full"] = 5 <= place.step <= 17
 
     monkeypatch.setattr(loop, "advance", advance)
-    monkeypatch.setattr(saving, "save_tensors", failing(saving.save_tensors))
-    monkeypatch.setattr(saving, "save_checkpoint", failing(saving.save_checkpoint))
-    monkeypatch.setattr(logs, "_append", failing(logs._append))
+    monkeypatch.setattr(checkpoint, "save_tensors", failing(checkpoint.save_tensors))
+    monkeypatch.setattr(checkpoint, "save_checkpoint", failing(checkpoint.save_checkpoint))
+    monkeypatch.setattr(tensorboard, "_append", failing(tensorboard._append))
     run = tmp_path / "run"
     result = seq2seq("train", config, "--run-dir", run)
     assert result.exit_code == 0
@@ -475,14 +474,14 @@ def test_a_disk_without_room_for_another_checkpoint_loses_the_oldest(
     config, whole, seq2seq, tmp_path, monkeypatch
 ):
     """There is room for two, though three shall be kept."""
-    real, run = saving.save_checkpoint, tmp_path / "run"
+    real, run = checkpoint.save_checkpoint, tmp_path / "run"
 
     def save(*arguments):
         if len(RunFolder(run).all_checkpoints()) >= 2:
             raise OSError(28, "No space left on device")
         real(*arguments)
 
-    monkeypatch.setattr(saving, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
     result = seq2seq("train", config, "--run-dir", run, *option("keep_last", 3))
     assert result.exit_code == 0
     assert "cannot write" not in result.stderr
@@ -496,7 +495,7 @@ def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
     """The last one is damaged, and the disk is full when the next one is due."""
     run = begun(config, tmp_path / "run", 10)
     (last_checkpoint(run) / "state.json").write_text("damaged")
-    real, kept = saving.save_checkpoint, []
+    real, kept = checkpoint.save_checkpoint, []
 
     def save(*arguments):
         kept.append(list(RunFolder(run).all_checkpoints()))
@@ -504,7 +503,7 @@ def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
             raise OSError(28, "No space left on device")
         real(*arguments)
 
-    monkeypatch.setattr(saving, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     assert kept[:2] == [[8], [8]]
     must_be_equal(run, whole)
@@ -512,7 +511,7 @@ def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
 
 def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
     run = begun(config, tmp_path / "run", 10)
-    monkeypatch.setattr(logs.time, "time", lambda: 1_000.0)
+    monkeypatch.setattr(tensorboard.time, "time", lambda: 1_000.0)
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     must_be_equal(run, whole)
     events = EventAccumulator(str(run)).Reload()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seq2seq_cli import evaluation
-from seq2seq_cli.cli import translating
+from seq2seq_cli.cli import translate
 from seq2seq_cli.decoding import stream as streaming
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
@@ -111,7 +111,7 @@ def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_pat
 
 
 def test_at_a_terminal_it_asks_until_the_input_ends(trained, seq2seq, monkeypatch):
-    monkeypatch.setattr(translating, "is_terminal", lambda stream: stream is sys.stdin)
+    monkeypatch.setattr(translate, "is_terminal", lambda stream: stream is sys.stdin)
     result = seq2seq("translate", trained, stdin="1 2\n\n3\n")
     assert result.stdout == "one two\n\nthree\n"
     assert result.stderr == "> > > > \n"
@@ -249,7 +249,7 @@ def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
 def test_an_interrupted_run_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, monkeypatch):
     """Stopped twice, in the middle of an epoch and of a logging window."""
     config = numbers / "numbers.yaml"
-    dropout = ("--set", "model.dropout=0.1", "--set", "training.accumulation=2")
+    dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
     assert train_short(seq2seq, config, tmp_path / "whole", *dropout).exit_code == 0
     for stop_at in (27, 41):
         with monkeypatch.context() as patch:
@@ -467,9 +467,9 @@ def test_a_gpu_learns_the_task_too(numbers, seq2seq, tmp_path):
         assert json.loads(result.stdout)["exact_match"] >= 95
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, workers):
-    options = ("--updates", 3, "--warmup", 1, "--set", f"training.workers={workers}", "--json")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, processes):
+    options = ("--updates", 3, "--warmup", 1, "--set", f"training.processes={processes}", "--json")
     result = seq2seq("bench", "train", numbers / "numbers.yaml", *options)
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -477,7 +477,7 @@ def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, workers)
     assert parts == pytest.approx(found["ms_per_update"])
     rate = 1000 * found["tokens_per_update"] / found["ms_per_update"]
     assert found["tokens_per_second"] == pytest.approx(rate)
-    assert found["workers"] == workers
+    assert found["processes"] == processes
     assert min(value for value in found.values() if not isinstance(value, str)) >= 0
     assert found["ceiling_fp32_gflops"] > 0
     assert 0 < found["share_of_ceiling"] < 1

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from number_task import numbers_config, write_config
 
-from seq2seq_cli.export.export import UNTAME_LINES
+from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.export.exporter import UNTAME_LINES
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
-from seq2seq_cli.text_config import TokenizerConfig
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -71,7 +71,7 @@ def trained_shared(seq2seq, tmp_path_factory) -> Path:
     config = numbers_config(folder, max_steps=480)
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
     config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
-    config["decoding"] |= {"no_repeat_ngram": 4, "banned": ["xyz"]}
+    config["decoding"] |= {"no_repeat_ngram_size": 4, "banned_words": ["xyz"]}
     result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run")
     assert result.exit_code == 0, result.stderr
     return folder / "run"
@@ -111,7 +111,7 @@ def test_the_readmes_lines_translate_as_the_run_does(
     folder = tmp_path / file_format
     assert seq2seq("export", trained_shared, "--format", file_format, "-o", folder).exit_code == 0
     readme = (folder / "README.md").read_text()
-    assert "Not taken along from the run: `decoding.banned`." in readme
+    assert "Not taken along from the run: `decoding.banned_words`." in readme
     code = readme.split("```")[1].removeprefix("python\n")
     assert 'print(translate("a sentence"))' in code
     script = tmp_path / "readme.py"

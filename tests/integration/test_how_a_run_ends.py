@@ -127,7 +127,7 @@ def test_hours_are_those_of_all_starts_together(config, seq2seq: Command, tmp_pa
 
 
 def test_every_worker_ends_when_the_time_is_up(config, seq2seq: Command, tmp_path):
-    given = options(max_steps=40, max_hours=1e-9, workers=2)
+    given = options(max_steps=40, max_hours=1e-9, processes=2)
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *given)
     assert result.exit_code == 0, result.stderr
     assert "finished after 1 updates (training.max_hours reached)" in result.stderr

@@ -14,7 +14,7 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, get_experiment, list_session_groups
 from tensorboard.plugins.hparams.backend_context import Context
 
-from seq2seq_cli.config_file import load_config
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.training.loop import train
 
 

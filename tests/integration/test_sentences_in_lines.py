@@ -85,11 +85,11 @@ def test_lines_joined_are_translated_as_they_are_one_by_one(run, lines, outputs,
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_all_that_was_cut_is_reported_once(run, lines, seq2seq, tmp_path, workers):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_all_that_was_cut_is_reported_once(run, lines, seq2seq, tmp_path, processes):
     """Also of more lines than are translated together."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))
-    result = seq2seq("translate", run, "-i", tmp_path / "in", "--workers", workers)
+    result = seq2seq("translate", run, "-i", tmp_path / "in", "--processes", processes)
     counts = f"{30 * LINES:,}, translated as {60 * LINES:,} sentences"
     assert counts in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -156,7 +156,7 @@ def test_required_words_go_where_they_cost_least(run, seq2seq):
 
 
 def test_sentences_that_are_drawn_differ_from_one_another(run):
-    overrides = ["decoding.sample=true", "decoding.temperature=5.0"]
+    overrides = ["decoding.sampling=true", "decoding.temperature=5.0"]
     translator = Translator.load(run, "cpu", overrides)
     sentence = "1 2 3 4 5 ."
     (alone,) = translator.translate([sentence])

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.model import attention
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.training import budget, loop
+from seq2seq_cli.training import auto_batch_size, loop
 from seq2seq_cli.training.loss import BatchLoss
 
 forward = BatchLoss.forward
@@ -63,7 +63,7 @@ def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(
     settings = (
         "model.attention_bias=false",
         "training.precision=fp32",
-        "training.accumulation=3",
+        "training.gradient_accumulation=3",
     )
     chance, failed = random.Random(1), []
 
@@ -134,7 +134,7 @@ def test_an_automatic_budget_is_a_number_that_the_run_keeps(
     assert train(seq2seq, numbers, tmp_path / "number", number).exit_code == 0
     ours, theirs = weights_of(run), weights_of(tmp_path / "number")
     assert all(ours[name].equal(theirs[name]) for name in theirs), "the trial leaves no trace"
-    monkeypatch.setattr(budget, "available_memory", lambda: 0)
+    monkeypatch.setattr(auto_batch_size, "available_memory", lambda: 0)
     result = train(seq2seq, numbers, run, auto, "training.max_steps=45")
     assert result.exit_code == 0, result.stderr
     assert (budget_of(run), metrics_of(run)[-1]["step"]) == (positions // 50, 45)
@@ -144,11 +144,13 @@ def test_an_automatic_budget_is_a_number_that_the_run_keeps(
 def test_an_automatic_budget_keeps_to_memory(numbers, seq2seq, tmp_path, monkeypatch):
     auto = "training.tokens_per_batch=auto"
     with monkeypatch.context() as patch:
-        patch.setattr(budget, "available_memory", lambda: 0)
+        patch.setattr(auto_batch_size, "available_memory", lambda: 0)
         result = seq2seq("check", numbers / "numbers.yaml", "--set", auto)
     assert result.exit_code == 2
     assert "not even one pair of 7 tokens fits into memory" in result.stderr
-    monkeypatch.setattr(budget, "in_own_process", lambda shape, wanted, available: wanted // 2)
+    monkeypatch.setattr(
+        auto_batch_size, "in_own_process", lambda shape, wanted, available: wanted // 2
+    )
     result = train(seq2seq, numbers, tmp_path / "run", auto)
     assert result.exit_code == 0
     assert "as memory allows" in result.stderr
@@ -358,7 +360,7 @@ def test_a_validation_without_enough_memory_says_what_to_change_and_is_made_when
 
 @pytest.mark.slow
 def test_workers_agree_on_a_budget_and_stop_together(numbers, seq2seq, tmp_path):
-    settings = ("training.lr=1e30", "training.workers=2", "training.tokens_per_batch=auto")
+    settings = ("training.lr=1e30", "training.processes=2", "training.tokens_per_batch=auto")
     result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2
     assert result.stderr.count("error: step 2: loss nan, gradient norm nan") == 1

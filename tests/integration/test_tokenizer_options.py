@@ -59,7 +59,7 @@ def test_such_a_run_goes_on_and_is_a_start_for_others(run, folder, seq2seq, tmp_
     reuse = ("--set", f"tokenizer.reuse={run}", "--from", run)
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *short, *reuse)
     assert result.exit_code == 0, result.stderr
-    assert "0 are new and begin at random" in result.stderr
+    assert "0 new tokens are initialised randomly" in result.stderr
     for name in ("src.model", "tgt.model"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
     symbol = ("--set", "tokenizer.user_defined_symbols=[<x>]")

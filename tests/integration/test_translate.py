@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding import native, stream
-from seq2seq_cli.decoding.joining import Wanted
-from seq2seq_cli.decoding.pieces import Bounds, Cuts, cut_lines
+from seq2seq_cli.decoding import stream
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.merging import Outputs
+from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import Sentence
 
 
@@ -143,10 +144,15 @@ def test_prefixes_requirements_and_bans(trained, seq2seq):
 
 
 def test_wishes_that_cannot_be_met_are_answered(trained, seq2seq):
-    for options in (("--prefix", "grue"), ("-b", 5, "--require", "grue"), ("--ban", " ")):
+    outside = "'grue' is outside this run's target vocabulary"
+    for *options, message in (
+        ("--prefix", "grue", outside),
+        ("-b", 5, "--require", "grue", outside),
+        ("--ban", " ", "an empty word cannot be banned"),
+    ):
         refused = seq2seq("translate", trained, *options, "1 2")
         assert refused.exit_code == 2, options
-        assert "cannot" in refused.stderr
+        assert message in refused.stderr
     both = ("--require", "two", "--ban", "two", "-b", 5)
     assert seq2seq("translate", trained, *both, "1 2").exit_code == 0
     columns = [
@@ -180,7 +186,7 @@ def test_wishes_of_single_lines(trained, seq2seq):
 
 def test_sampling_repeats_itself_with_its_seed(trained, seq2seq):
     def draw(seed: int) -> str:
-        options = ("--sample", "--n-best", 4, "--format", "nbest")
+        options = ("--sampling", "--n-best", 4, "--format", "nbest")
         settings = ("--set", f"decoding.seed={seed}", "--set", "decoding.temperature=3.0")
         return seq2seq("translate", trained, *options, *settings, "1 2 3", "4 5").stdout
 
@@ -219,7 +225,7 @@ def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
     src = translator.tokenizers.src
 
     def cut(line: str, *bounds, each: bool = False) -> list[list[int]]:
-        (pieces,), cuts = cut_lines([line], src, Bounds(*bounds), each=each)
+        (pieces,), cuts = segment_lines([line], src, Bounds(*bounds), each=each)
         assert [piece.ids for piece in pieces] == [
             src.to_ids(piece.sentence)[piece.first_token :][: len(piece.ids)] for piece in pieces
         ]
@@ -249,7 +255,7 @@ def test_sentences_by_themselves_are_joined_in_order(translator):
     assert found[0][0].text.startswith("one two")
     assert found[0][0].text.endswith("three four")
     aligned = translator.search(
-        [Sentence("1 2 . 3 4")], Wanted(log_probs=True, alignment=True), split_sentences=True
+        [Sentence("1 2 . 3 4")], Outputs(log_probs=True, alignment=True), split_sentences=True
     )[0][0]
     assert aligned.alignment is not None
     assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line
@@ -258,9 +264,9 @@ def test_sentences_by_themselves_are_joined_in_order(translator):
 def test_workers_give_what_one_process_gives(trained, numbers, seq2seq, monkeypatch, tmp_path):
     monkeypatch.setattr(stream, "_LINES_AT_ONCE", 9)
     alone = seq2seq("translate", trained, "-i", numbers / "test.src").stdout
-    together = seq2seq("translate", trained, "-i", numbers / "test.src", "--workers", 2).stdout
+    together = seq2seq("translate", trained, "-i", numbers / "test.src", "--processes", 2).stdout
     assert together == alone
-    nowhere = seq2seq("translate", tmp_path / "no", "-i", numbers / "test.src", "--workers", 2)
+    nowhere = seq2seq("translate", tmp_path / "no", "-i", numbers / "test.src", "--processes", 2)
     assert (nowhere.exit_code, nowhere.stdout) == (2, "")
     assert "there is no run folder" in nowhere.stderr
 
@@ -332,7 +338,7 @@ def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
 
 def test_what_decoding_options_exclude(trained, seq2seq, tmp_path: Path):
     for options, message in (
-        (("--sample", "-b", 3), "sample and beam_size exclude each other"),
+        (("--sampling", "-b", 3), "sampling and beam_size exclude each other"),
         (("-b", 3, "--n-best", 4, "--format", "tsv"), "n_best 4 is more than beam_size 3"),
         (("-b", 4, "--set", "decoding.diversity_groups=3"), "do not divide beam_size 4"),
         (("--ensemble", tmp_path), "is not a run folder"),
@@ -350,7 +356,7 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
         one[name] > 0 for one in found for name in one if name not in ("precision", "made_by")
     )
     for one in found:
-        is_compiled = one["precision"] in native.precisions()
+        is_compiled = one["precision"] in cpu_library.precisions()
         assert one["made_by"] == ("C" if is_compiled else "PyTorch")
     assert found[0]["p50_ms"] <= found[0]["p95_ms"]
     options = ("--precision", "fp32", "--lines", 20)

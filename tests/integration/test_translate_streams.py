@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.decoding.stream import Job, automatic_workers
+from seq2seq_cli.decoding.stream import Job, automatic_processes
 from seq2seq_cli.errors import UserError
 
 TRANSLATE = [sys.executable, "-m", "seq2seq_cli", "translate"]
@@ -75,28 +75,28 @@ def test_a_steady_pipe_is_answered_while_it_goes_on(trained):
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_lines_before_one_that_cannot_be_read_are_translated(trained, seq2seq, tmp_path, workers):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_lines_before_one_that_cannot_be_read_are_translated(trained, seq2seq, tmp_path, processes):
     (tmp_path / "in.jsonl").write_text('{"src": "1"}\n{"src": "2"}\n{"text": "3"}\n{"src": "4"}\n')
-    options = ("--input-format", "jsonl", "--workers", workers)
+    options = ("--input-format", "jsonl", "--processes", processes)
     broken = seq2seq("translate", trained, "-i", tmp_path / "in.jsonl", *options)
     assert (broken.exit_code, broken.stdout) == (2, "one\ntwo\n")
     assert "line 3: not of the form" in broken.stderr
     (tmp_path / "in.txt").write_text("1\n2\n" + "x" * (1 << 22) + "x\n4\n")
-    broken = seq2seq("translate", trained, "-i", tmp_path / "in.txt", "--workers", workers)
+    broken = seq2seq("translate", trained, "-i", tmp_path / "in.txt", "--processes", processes)
     assert (broken.exit_code, broken.stdout) == (2, "one\ntwo\n")
     assert "line 3: longer than" in broken.stderr
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_what_follows_a_line_that_cannot_be_translated_is_not_printed(
-    trained, seq2seq, tmp_path, workers
+    trained, seq2seq, tmp_path, processes
 ):
     """The lines that are printed are the first ones, without a gap."""
     lines = ['{"src": "1"}\n'] * 14_000
     lines[2_500] = '{"src": "1", "required": ["two"]}\n'
     (tmp_path / "in.jsonl").write_text("".join(lines))
-    options = ("--input-format", "jsonl", "--workers", workers)
+    options = ("--input-format", "jsonl", "--processes", processes)
     refused = seq2seq("translate", trained, "-i", tmp_path / "in.jsonl", *options)
     assert refused.exit_code == 2
     assert "need a beam search" in refused.stderr
@@ -119,12 +119,12 @@ def test_as_many_processes_start_as_memory_has_room_for(trained):
     assert one > 3 * weights + (300 << 20)  # what PyTorch alone takes
     assert Job((trained, trained)).memory() == one + 3 * weights
     job = Job((trained,))
-    assert [automatic_workers(job, 64, memory) for memory in (0, one, 3 * one - 1, 3 * one)] == [
+    assert [automatic_processes(job, 64, memory) for memory in (0, one, 3 * one - 1, 3 * one)] == [
         1,
         1,
         2,
         3,
     ]
-    assert automatic_workers(job, 2, 64 * one) == 2
+    assert automatic_processes(job, 2, 64 * one) == 2
     with pytest.raises(UserError, match="nowhere"):
         Job((Path("nowhere"),)).memory()

@@ -18,8 +18,8 @@ from commands import Command
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
-from seq2seq_cli.text import lines as text_lines
-from seq2seq_cli.text import sample
+from seq2seq_cli.text import io as text_io
+from seq2seq_cli.text import sampling
 
 Attack = Callable[[Path], object]
 
@@ -182,7 +182,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (
-        replaced("config.yaml", "banned: []", f"banned: [{'1, ' * 9_000}]"),
+        replaced("config.yaml", "banned_words: []", f"banned_words: [{'1, ' * 9_000}]"),
         "has 9000 mistakes; the first 20 are",
     ),
 }
@@ -297,17 +297,17 @@ def test_a_line_of_hundreds_of_megabytes_is_bad_and_never_in_memory(config, seq2
 
 
 def test_the_longest_line_that_is_allowed_is_read_whole(tmp_path):
-    longest = b"x" * text_lines.MOST_BYTES
+    longest = b"x" * text_io.MOST_BYTES
     for end in (b"\n", b"\r\n", b""):
         path = tmp_path / "text"
         path.write_bytes(b"\xef\xbb\xbf" + longest + b"\r\n" + longest + b"y\n1\n" + longest + end)
-        found = list(text_lines.raw_lines(path))
+        found = list(text_io.raw_lines(path))
         assert [len(line) - len(longest) for line in found[:2]] == [0, 1]
         assert found[2:] == [b"1", longest]
 
 
 def test_a_gzip_bomb_is_not_unpacked_to_its_end(config, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_lines, "_FREE_TO_UNPACK", 1 << 20)
+    monkeypatch.setattr(text_io, "_FREE_TO_UNPACK", 1 << 20)
     with gzip.open(tmp_path / "x.tsv.gz", "wb") as file:
         for _ in range(20):
             file.write(b"\t\n" * 500_000)
@@ -337,10 +337,10 @@ def test_deep_json_to_translate_or_train_on_is_a_bad_line(trained, config, seq2s
 def test_a_vocabulary_is_not_learnt_from_more_than_memory_holds(
     config, seq2seq, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sample, "_MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr(sampling, "_MOST_CHARACTERS", 10_000)
     result = checked(seq2seq, tmp_path, config)
     assert result.exit_code == 2
-    assert "tokenizer.max_sentences 1,000,000: so many of these lines are" in result.stderr
+    assert "tokenizer.max_sentences 1,000,000: the sample has more than" in result.stderr
     assert checked(seq2seq, tmp_path, config, "--set", "tokenizer.max_sentences=101").exit_code == 0
 
 

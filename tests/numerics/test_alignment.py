@@ -6,13 +6,13 @@ from faults.hostile_lines import ATOMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.decoding.joining import Found, Wanted, joined
-from seq2seq_cli.decoding.pieces import Bounds, cut_lines
-from seq2seq_cli.decoding.scoring import Forced
+from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.scoring import GivenScore
+from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import is_spaceless, split_words
-from seq2seq_cli.text_config import TokenizerConfig
 
 SEEN = "the quick brown fox , über den Hund ! a b c . 私 は 東京 に 行きます 。"
 LEARNT = [SEEN, SEEN.replace(" ", ""), *SEEN.split()] * 4
@@ -26,12 +26,13 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
     """The line as its own translation, each token looking at itself."""
     tokenizer = TOKENIZERS[kind]
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
-    (pieces,), _ = cut_lines([line], tokenizer, limits)
+    (pieces,), _ = segment_lines([line], tokenizer, limits)
     found = [
-        [Found(piece, piece.ids, None, Forced([], torch.eye(len(piece.ids))))] for piece in pieces
+        [SegmentResult(piece, piece.ids, None, GivenScore([], torch.eye(len(piece.ids))))]
+        for piece in pieces
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    return joined(line, found, tokenizers, Wanted(alignment=True), is_ranked=False)[0]
+    return merge_segments(line, found, tokenizers, Outputs(alignment=True), is_ranked=False)[0]
 
 
 @pytest.mark.parametrize(
@@ -105,22 +106,25 @@ def test_any_line_comes_back_with_links_between_what_shares_a_token(kind, line, 
 def test_tokens_share_what_they_look_at_among_the_words_they_are_part_of():
     """Two tokens of a word count alike; so do the words that a source token is part of."""
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["char"])
-    (pieces,), _ = cut_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
+    (pieces,), _ = segment_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
     attention = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
     ids = tokenizers.tgt.to_ids("c b")
     assert [len(ids), len(pieces[0].ids), UNK_ID in ids] == [4, 3, False]
-    found = [[Found(pieces[0], ids, None, Forced([], attention))]]
-    (one,) = joined("a x y b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
+    found = [[SegmentResult(pieces[0], ids, None, GivenScore([], attention))]]
+    (one,) = merge_segments("a x y b", found, tokenizers, Outputs(alignment=True), is_ranked=False)
     assert one.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
     assert one.alignment == ((0, 0), (3, 1))
 
 
 def test_a_sentence_without_a_translation_looks_at_nothing():
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["word"])
-    (pieces,), _ = cut_lines(["the. b"], tokenizers.src, Bounds(100, 1))
+    (pieces,), _ = segment_lines(["the. b"], tokenizers.src, Bounds(100, 1))
     assert len(pieces) == 2
     ids = tokenizers.tgt.to_ids("b")
-    forced = Forced([], torch.empty(0, len(pieces[0].ids))), Forced([], torch.ones(1, 1))
-    found = [[Found(pieces[0], [], None, forced[0])], [Found(pieces[1], ids, None, forced[1])]]
-    (one,) = joined("the. b", found, tokenizers, Wanted(alignment=True), is_ranked=False)
+    forced = GivenScore([], torch.empty(0, len(pieces[0].ids))), GivenScore([], torch.ones(1, 1))
+    found = [
+        [SegmentResult(pieces[0], [], None, forced[0])],
+        [SegmentResult(pieces[1], ids, None, forced[1])],
+    ]
+    (one,) = merge_segments("the. b", found, tokenizers, Outputs(alignment=True), is_ranked=False)
     assert (one.alignment, one.attention) == (((1, 0),), ((0.0, 1.0),))

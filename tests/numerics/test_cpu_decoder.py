@@ -20,28 +20,29 @@ from small_models import (
 )
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding import native
-from seq2seq_cli.decoding.cpu_decoder import CpuDecoder, _Weights
-from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.linear import Number
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
+from seq2seq_cli.decoding.engines.choice import make_decoder
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
+from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.states import Ensemble, PlainDecoder
-from seq2seq_cli.decoding.translator import make_decoder
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 pytestmark = pytest.mark.skipif(
-    not native.precisions(), reason="not compiled, or a processor without AVX-512"
+    not cpu_library.precisions(), reason="not compiled, or a processor without AVX-512"
 )
 
-PRECISIONS = sorted(native.precisions())
+PRECISIONS = sorted(cpu_library.precisions())
 
 
 ACTIVATIONS = [nn.Identity(), nn.ReLU(), nn.GELU()]  # by their numbers
 
 
 def product(
-    layer: nn.Linear, x: Tensor, residual: Tensor, precision: Number, activation: int = 0
+    layer: nn.Linear, x: Tensor, residual: Tensor, precision: Precision, activation: int = 0
 ) -> Tensor:
     weights = _Weights(precision)
     structure = weights.linear([layer])
@@ -49,7 +50,7 @@ def product(
     words = torch.empty(96 * (4 * layer.in_features + 256), dtype=torch.uint8)
     arguments = (x.data_ptr(), made.data_ptr(), made.data_ptr(), words.data_ptr())
     threads = torch.get_num_threads()
-    native.library().linear(addressof(structure), activation, len(x), *arguments, threads)
+    cpu_library.library().linear(addressof(structure), activation, len(x), *arguments, threads)
     return made
 
 
@@ -183,7 +184,7 @@ LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}
 COUNT_THREADS = """
 import os, torch
 from small_models import build
-from seq2seq_cli.decoding.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 
 def threads_after(decoder, sentences, width):
     src, last = torch.full((sentences, 20), 5), torch.full((sentences, width), 2)
@@ -264,7 +265,7 @@ def test_log_sum_exp_is_pytorchs(size):
     logits[0, 0, size // 2 :] = -torch.inf
     logits[0, 0, 0] = 7
     expected = logits.logsumexp(dim=-1, keepdim=True)
-    torch.testing.assert_close(native.log_sum_exp(logits), expected, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(cpu_library.log_sum_exp(logits), expected, atol=1e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 64, 1_000])
@@ -273,9 +274,9 @@ def test_the_likeliest_token_is_the_first_of_the_greatest_logit(size):
     logits = torch.randint(-3, 3, (5, 2, size)).float()
     logits[0, 0, : size // 2] = -torch.inf
     expected = (logits == logits.amax(dim=-1, keepdim=True)).int().argmax(dim=-1)
-    assert torch.equal(native.likeliest(logits, 9_999), expected)
+    assert torch.equal(cpu_library.argmax_token(logits, 9_999), expected)
     for nothing in (-torch.inf, torch.nan):
-        assert native.likeliest(torch.full((2, 1, size), nothing), 9_999).unique() == 9_999
+        assert cpu_library.argmax_token(torch.full((2, 1, size), nothing), 9_999).unique() == 9_999
 
 
 class Gated(nn.Module):
@@ -294,9 +295,9 @@ def with_part(kind: str) -> Transformer:
         if kind == "approximate gelu":
             layer.feed_forward.activation = nn.GELU("tanh")
         if kind == "norm":
-            layer.add_transformed.norm = nn.RMSNorm(16)
+            layer.feed_forward_residual.norm = nn.RMSNorm(16)
         if kind == "norm without bias":
-            layer.add_transformed.norm = nn.LayerNorm(16, bias=False)
+            layer.feed_forward_residual.norm = nn.LayerNorm(16, bias=False)
     if kind == "last norm":
         model.decoder_norm = nn.Tanh()
     if kind == "one layer's activation":
@@ -304,7 +305,7 @@ def with_part(kind: str) -> Transformer:
     if kind == "one layer's heads":
         model.decoder[1].cross_attention.heads = 4
     if kind == "one layer's norms":
-        model.encoder[1].add_transformed.norm_first = False
+        model.encoder[1].feed_forward_residual.norm_first = False
     return model
 
 
@@ -324,10 +325,14 @@ def with_part(kind: str) -> Transformer:
 )
 def test_a_model_that_a_decoder_does_not_know_never_runs_on_it(kind, known_to_fast, precision):
     model = with_part(kind)
-    assert CpuDecoder.why_unsupported(model, precision)
-    assert (FastDecoder.why_unsupported(model) is None) == known_to_fast
-    decoder = make_decoder(model, precision)
-    assert type(decoder) is (FastDecoder if known_to_fast else PlainDecoder)
+    assert CpuDecoder.unsupported(model, precision)
+    assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
+    if precision == "int8" and not known_to_fast:
+        with pytest.raises(UserError, match=r"plain \(it has no int8 products\)"):
+            make_decoder(model, precision)
+    else:
+        decoder = make_decoder(model, precision)
+        assert type(decoder) is (TorchDecoder if known_to_fast else PlainDecoder)
     plain, exact = PlainDecoder(model), make_decoder(model, "fp32")
     for expected, actual in logits_through_all_changes(plain, exact):
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)

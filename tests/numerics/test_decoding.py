@@ -19,17 +19,17 @@ from small_models import (
     requests_of,
 )
 
-from seq2seq_cli.decoding import native
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.beam import length_penalty
-from seq2seq_cli.decoding.constraints import missing_tokens
-from seq2seq_cli.decoding.fast import FastDecoder
-from seq2seq_cli.decoding.request import Hypothesis, Phrase, Request, WordEnds
-from seq2seq_cli.decoding.rules import NEVER_OUTPUT
-from seq2seq_cli.decoding.scoring import force
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
+from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
+from seq2seq_cli.decoding.lexical_constraints import missing_tokens
+from seq2seq_cli.decoding.logit_rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
+from seq2seq_cli.decoding.scoring import score_given
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.states import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.top_k import top_k
-from seq2seq_cli.decoding_config import DecodingConfig
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
@@ -53,7 +53,7 @@ def best(found: list[list[Hypothesis]]) -> list[list[int]]:
 
 
 def decoders(model: Transformer) -> list[Decoder]:
-    return [PlainDecoder(model), FastDecoder(model, "fp32")]
+    return [PlainDecoder(model), TorchDecoder(model, "fp32")]
 
 
 def phrase(*ids: int, word_ends: WordEnds | None = None) -> Phrase:
@@ -61,7 +61,7 @@ def phrase(*ids: int, word_ends: WordEnds | None = None) -> Phrase:
 
 
 def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
-    return sum(force([model], [(src[:-1], ids)], 100)[0].log_probs)
+    return sum(score_given([model], [(src[:-1], ids)], 100)[0].log_probs)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -145,7 +145,7 @@ class StoppedCall(threading.Thread):
 def test_threads_may_share_a_decoder():
     """Whatever the lines at which one thread waits while another one looks up a position."""
     for lines in itertools.product(range(1, 7), repeat=2):
-        signal = FastDecoder(build(0), "fp32").signal
+        signal = TorchDecoder(build(0), "fp32").signal
         calls = [StoppedCall(signal, *at) for at in zip((40, 1_000), lines, strict=True)]
         for call in calls:
             call.may_go_on.set()
@@ -283,7 +283,7 @@ def test_a_translation_begins_with_its_prefix(name):
 
 
 def test_no_ngram_is_repeated():
-    config = DecodingConfig(beam_size=2, n_best=2, no_repeat_ngram=2)
+    config = DecodingConfig(beam_size=2, n_best=2, no_repeat_ngram_size=2)
     requests = [Request(src, 30, min_length=20) for src in random_sources(6)]
     for found in search(PlainDecoder(build(5)), requests, config):
         for one in found:
@@ -362,10 +362,10 @@ def test_sampling_depends_on_seed_and_number_and_follows_the_model():
     model = build(0)
     source = random_sources(1)[0]
     many = [Request(source, max_length=1, number=number) for number in range(4_000)]
-    config = DecodingConfig(sample=True)
+    config = DecodingConfig(sampling=True)
     found = best(search(PlainDecoder(model), many, config))
     assert found == best(search(PlainDecoder(model), many, config))
-    assert found != best(search(PlainDecoder(model), many, DecodingConfig(sample=True, seed=2)))
+    assert found != best(search(PlainDecoder(model), many, DecodingConfig(sampling=True, seed=2)))
     logits = model(torch.tensor([source]), torch.tensor([[BOS_ID]]))[0, 0]
     logits[list(NEVER_OUTPUT)] = -torch.inf
     for token, probability in enumerate(logits.softmax(dim=-1).tolist()):
@@ -378,7 +378,7 @@ def test_sampling_of_the_likeliest_is_greedy_search():
     decoder = PlainDecoder(build(0))
     greedy = best(search(decoder, requests, GREEDY))
     for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
-        assert best(search(decoder, requests, DecodingConfig(sample=True, **options))) == greedy
+        assert best(search(decoder, requests, DecodingConfig(sampling=True, **options))) == greedy
 
 
 def test_an_ensemble_is_the_mean_of_probabilities():
@@ -386,7 +386,7 @@ def test_an_ensemble_is_the_mean_of_probabilities():
     src = torch.tensor([[5, 6, EOS_ID]])
     last = torch.tensor([[BOS_ID]])
     with torch.inference_mode():
-        both = Ensemble([PlainDecoder(one), FastDecoder(other, "fp32")]).start(src).logits(last)
+        both = Ensemble([PlainDecoder(one), TorchDecoder(other, "fp32")]).start(src).logits(last)
         each = [PlainDecoder(model).start(src).logits(last).softmax(-1) for model in (one, other)]
     expected = (each[0] + each[1]) / 2
     torch.testing.assert_close(both.softmax(-1)[..., :12], expected, atol=1e-5, rtol=1e-4)
@@ -403,14 +403,14 @@ def test_what_an_ensemble_finds_is_scored_by_the_ensemble():
     found = search(Ensemble([PlainDecoder(model) for model in models]), requests, config)
     pairs = [(r.src[:-1], h.ids) for r, of_one in zip(requests, found, strict=True) for h in of_one]
     forward, backward = (
-        force(members, pairs, 100, with_attention=True) for members in (models, (other, one))
+        score_given(members, pairs, 100, with_attention=True) for members in (models, (other, one))
     )
     scores = [hypothesis.score for of_one in found for hypothesis in of_one]
     assert [sum(given.log_probs) for given in forward] == pytest.approx(scores, abs=1e-4)
     for given, reverse in zip(forward, backward, strict=True):
         assert given.log_probs == pytest.approx(reverse.log_probs, abs=1e-5)
         torch.testing.assert_close(given.attention_TS, reverse.attention_TS)
-    alone = force([one], pairs, 100)
+    alone = score_given([one], pairs, 100)
     assert [given.log_probs for given in forward] != [given.log_probs for given in alone]
 
 
@@ -431,23 +431,23 @@ def test_where_it_can_be_the_decoder_in_c_is_compiled():
     info = Path("/proc/cpuinfo")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler and info.exists() and "avx512_vnni" in info.read_text():
-        assert {"fp32", "int8"} <= native.precisions()
+        assert {"fp32", "int8"} <= cpu_library.precisions()
 
 
 @pytest.mark.parametrize("number", ["bf16", "int8"])
 def test_lower_precision_is_close(number, monkeypatch):
-    monkeypatch.setattr("seq2seq_cli.decoding.linear._SMALL", 0)
+    monkeypatch.setattr("seq2seq_cli.decoding.engines.linear._SMALL", 0)
     model = build(0)
     src = torch.tensor(random_sources(1) * 12)
     last = torch.full((12, 1), BOS_ID)
     with torch.inference_mode():
         exact = PlainDecoder(model).start(src).logits(last)
-        close = FastDecoder(model, number).start(src).logits(last)[..., :12]
+        close = TorchDecoder(model, number).start(src).logits(last)[..., :12]
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
 
 
 def test_pytorchs_operations_get_a_second_thread_for_much_work_alone():
-    decoder = FastDecoder(build(0, 300, d_model=128, d_ff=512), "fp32")
+    decoder = TorchDecoder(build(0, 300, d_model=128, d_ff=512), "fp32")
     torch.set_num_threads(2)
     try:
         assert [decoder.step_threads(rows) for rows in (1, 5, 500)] == [1, 1, 2]
@@ -462,7 +462,7 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
     src, last = torch.tensor([[5, 6, EOS_ID]]), torch.tensor([[BOS_ID]])
     with torch.inference_mode():
         exact, close = (
-            PlainDecoder(model, use_bf16=use_bf16).start(src).logits(last)
+            PlainDecoder(model, "bf16" if use_bf16 else "fp32").start(src).logits(last)
             for use_bf16 in (False, True)
         )
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
@@ -471,7 +471,9 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
 def test_forced_translations_are_the_models_own():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
-    for (src, tgt), found in zip(pairs, force([model], pairs, 8, with_attention=True), strict=True):
+    for (src, tgt), found in zip(
+        pairs, score_given([model], pairs, 8, with_attention=True), strict=True
+    ):
         logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
         expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
         assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)

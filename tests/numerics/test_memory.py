@@ -13,20 +13,24 @@ import pytest
 import torch
 from number_task import numbers_config, write_config
 
-from seq2seq_cli.config import Config, ModelConfig, TrainingConfig
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config, ModelConfig, TrainingConfig
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.training.batch_sizes import BatchSizes
-from seq2seq_cli.training.budget import Shape, greatest, in_own_process, sentences_on_gpu
+from seq2seq_cli.training.auto_batch_size import (
+    Shape,
+    in_own_process,
+    largest_that_fits,
+    sentences_on_gpu,
+)
+from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.memory import is_out_of_memory
-from seq2seq_cli.training.processes import work_together
-from seq2seq_cli.training.update import Update, train_step
-from seq2seq_cli.training.workers import Workers
+from seq2seq_cli.training.oom import BatchSizes, is_out_of_memory
+from seq2seq_cli.training.step import StepResult, train_step
 
-ALONE = Workers()
+ALONE = Ranks()
 CONFIG = TrainingConfig()
 
 
@@ -36,7 +40,7 @@ def random_batch(sentences: int, length: int, seed: int) -> Batch:
     lengths[0] = length
     src, tgt = (torch.randint(4, 30, (sentences, length), generator=generator) for _ in range(2))
     src[torch.arange(length) >= lengths[:, :1]] = 0
-    labels = tgt.masked_fill(torch.arange(length) >= lengths[:, 1:], IGNORED)
+    labels = tgt.masked_fill(torch.arange(length) >= lengths[:, 1:], IGNORE_INDEX)
     tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
     tgt_in[torch.arange(length) >= lengths[:, 1:]] = 0
     return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
@@ -175,15 +179,15 @@ def test_an_allocation_that_fails_is_recognised():
     assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
 
 
-def failing_in_worker(config: Config, workers: Workers) -> tuple[Update, list]:
-    """Two updates; one worker alone fails at two batches of the first."""
+def failing_in_worker(config: Config, ranks: Ranks) -> tuple[StepResult, list]:
+    """Two updates; one process alone fails at two batches of the first."""
     loss = FailingLoss(never)
-    if workers.rank == 1:
-        loss.fails = lambda batch: "backward" if len(batch.src_BS) >= 5 - workers.count else None
+    if ranks.rank == 1:
+        loss.fails = lambda batch: "backward" if len(batch.src_BS) >= 5 - ranks.world_size else None
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
     sizes = BatchSizes()
     for step in (1, 2):
-        update = train_step(loss, optimizer, BATCHES, config.training, step, workers, sizes)
+        update = train_step(loss, optimizer, BATCHES, config.training, step, ranks, sizes)
     assert sizes.too_large
     return update, [p.detach() for p in loss.parameters()]
 
@@ -195,29 +199,29 @@ def config(tmp_path: Path) -> Path:
 
 def test_workers_split_together_what_is_too_large_for_one(config):
     expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
-    loaded = load_config(config, ["training.workers=2"])
-    update, close = work_together(partial(failing_in_worker, loaded), loaded)
+    loaded = load_config(config, ["training.processes=2"])
+    update, close = launch(partial(failing_in_worker, loaded), loaded)
     assert update == pytest.approx(expected[-2:], rel=1e-5)
     for mine, theirs in zip(close, weights, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def failing_late(config: Config, workers: Workers) -> tuple[list[Update], list]:
-    """In the second update one worker fails with a batch of a size that fitted in the first."""
+def failing_late(config: Config, ranks: Ranks) -> tuple[list[StepResult], list]:
+    """In the second update one process fails with a batch of a size that fitted in the first."""
     loss = FailingLoss(never)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
     sizes = BatchSizes()
-    first = train_step(loss, optimizer, BATCHES, config.training, 1, workers, sizes)
-    if workers.rank == 1:
+    first = train_step(loss, optimizer, BATCHES, config.training, 1, ranks, sizes)
+    if ranks.rank == 1:
         loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
-    second = train_step(loss, optimizer, BATCHES, config.training, 2, workers, sizes)
+    second = train_step(loss, optimizer, BATCHES, config.training, 2, ranks, sizes)
     return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
 def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
     expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
-    loaded = load_config(config, ["training.workers=2"])
-    found, close = work_together(partial(failing_late, loaded), loaded)
+    loaded = load_config(config, ["training.processes=2"])
+    found, close = launch(partial(failing_late, loaded), loaded)
     assert found == pytest.approx(expected, rel=1e-5)
     for mine, theirs in zip(close, weights, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
@@ -226,7 +230,7 @@ def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 17, 64, 100, 499, 500, 1_000])
 def test_the_greatest_number_that_fits_is_found_within_a_twentieth(limit):
     tried = []
-    found = greatest(lambda number: not tried.append(number) and number <= limit, 500)
+    found = largest_that_fits(lambda number: not tried.append(number) and number <= limit, 500)
     assert max(tried) <= 500
     assert 0.95 * min(limit, 500) <= found <= min(limit, 500)
 

@@ -7,18 +7,18 @@ import torch
 from literal_transformer import transformer as literal_transformer
 from torch import nn
 
-from seq2seq_cli.config import ModelConfig
+from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.model import attention as attention_module
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
-    keep_past,
-    keep_tokens,
+    causal_mask,
+    padding_mask,
 )
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import sinusoidal_positions
-from seq2seq_cli.model.layout import Padded
+from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters, load_weights, save_tensors, weights_of
 
@@ -194,7 +194,7 @@ def test_attention_equals_pytorchs_with_the_same_weights():
         theirs.out_proj.weight.copy_(ours.output.weight)
         theirs.out_proj.bias.copy_(ours.output.bias)
     query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
-    keep = keep_tokens(SRC_BS, PAD)
+    keep = padding_mask(SRC_BS, PAD)
     record = []
     keys_values = ours.keys_values(memory, PADDED)
     expected, weights = theirs(
@@ -223,11 +223,11 @@ def test_attention_dropout_drops_weights_in_training_only(longest, monkeypatch):
 def test_short_rows_of_attention_weights_are_the_softmax(length):
     q_BHQK = torch.randn(3, 2, 4, 8, requires_grad=True)
     k_BHMK = torch.randn(3, 2, length, 8, requires_grad=True)
-    keep_B1QM = torch.rand(3, 1, 4, length) < 0.7
-    keep_B1QM[..., 0] = True
-    scores_BHQM = (q_BHQK @ k_BHMK.mT / math.sqrt(8)).masked_fill(~keep_B1QM, -torch.inf)
+    mask_B1QM = torch.rand(3, 1, 4, length) < 0.7
+    mask_B1QM[..., 0] = True
+    scores_BHQM = (q_BHQK @ k_BHMK.mT / math.sqrt(8)).masked_fill(~mask_B1QM, -torch.inf)
     expected_BHQM, gradient_BHQM = scores_BHQM.softmax(-1), torch.randn_like(scores_BHQM)
-    actual_BHQM = attention_weights(q_BHQK, k_BHMK, keep_B1QM)
+    actual_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
     torch.testing.assert_close(actual_BHQM, expected_BHQM)
     for weights_BHQM in (expected_BHQM, actual_BHQM):
         weights_BHQM.backward(gradient_BHQM, retain_graph=True)
@@ -235,20 +235,20 @@ def test_short_rows_of_attention_weights_are_the_softmax(length):
             expected = [x.grad.clone() for x in (q_BHQK, k_BHMK)]
             q_BHQK.grad = k_BHMK.grad = None
     torch.testing.assert_close([q_BHQK.grad, k_BHMK.grad], expected, atol=1e-5, rtol=1e-4)
-    enormous_BHQM = attention_weights(1e4 * q_BHQK, k_BHMK, keep_B1QM)
+    enormous_BHQM = attention_weights(1e4 * q_BHQK, k_BHMK, mask_B1QM)
     assert enormous_BHQM.isfinite().all()
 
 
 def test_masks_keep_what_their_names_say():
-    assert keep_tokens(SRC_BS, PAD)[1, 0, 0].tolist() == [True, True, True, False, False]
-    assert keep_past(3, 3, torch.device("cpu"))[0, 0].int().tolist() == [
+    assert padding_mask(SRC_BS, PAD)[1, 0, 0].tolist() == [True, True, True, False, False]
+    assert causal_mask(3, 3, torch.device("cpu"))[0, 0].int().tolist() == [
         [1, 0, 0],
         [1, 1, 0],
         [1, 1, 1],
     ]
-    assert keep_past(1, 3, torch.device("cpu"))[0, 0].int().tolist() == [[1, 1, 1]]
+    assert causal_mask(1, 3, torch.device("cpu"))[0, 0].int().tolist() == [[1, 1, 1]]
     uniform = attention_weights(
-        torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 5, 4), keep_tokens(SRC_BS, PAD)
+        torch.zeros(2, 1, 1, 4), torch.zeros(2, 1, 5, 4), padding_mask(SRC_BS, PAD)
     )
     torch.testing.assert_close(uniform[1, 0, 0], torch.tensor([1 / 3] * 3 + [0.0] * 2))
 

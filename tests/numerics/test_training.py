@@ -10,12 +10,12 @@ from hypothesis.strategies import integers
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
-from seq2seq_cli.config import DEFAULT_WARMUP, ModelConfig, TrainingConfig
-from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.config.schema import DEFAULT_WARMUP, ModelConfig, TrainingConfig
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.allocator import keep_freed_memory
 from seq2seq_cli.model.device import check_compiler
-from seq2seq_cli.model.layout import Packed, Padded
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -26,12 +26,12 @@ from seq2seq_cli.training.checkpoint import (
     load_last_checkpoint,
     save_checkpoint,
 )
+from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
-from seq2seq_cli.training.update import seed_dropout, train_step
-from seq2seq_cli.training.workers import Workers
+from seq2seq_cli.training.step import seed_dropout, train_step
 
-ALONE = Workers()
+ALONE = Ranks()
 CONFIG = TrainingConfig(lr=1e-2, warmup_steps=10, max_steps=100)
 
 
@@ -54,7 +54,7 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
         torch.tensor(
             [[BOS_ID, *tgt[:-1]] + [PAD_ID] * (tgt_length - len(tgt)) for _, tgt in pairs]
         ),
-        torch.tensor([tgt + [IGNORED] * (tgt_length - len(tgt)) for _, tgt in pairs]),
+        torch.tensor([tgt + [IGNORE_INDEX] * (tgt_length - len(tgt)) for _, tgt in pairs]),
         sum(len(tgt) for _, tgt in pairs),
         sum(len(src) for src, _ in pairs),
     )
@@ -72,10 +72,10 @@ PAIRS = [
 def test_the_loss_is_a_double_loop_over_tokens_that_are_no_padding(smoothing):
     torch.manual_seed(3)
     states, projection = torch.randn(6, 4), torch.randn(5, 4)
-    labels = torch.tensor([1, 4, 2, 3, IGNORED, IGNORED])
+    labels = torch.tensor([1, 4, 2, 3, IGNORE_INDEX, IGNORE_INDEX])
     expected = 0.0
     for position, label in enumerate(labels.tolist()):
-        if label == IGNORED:
+        if label == IGNORE_INDEX:
             continue
         scores = [math.exp(float(row @ states[position])) for row in projection]
         for word in range(5):
@@ -95,11 +95,11 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy_on_all_logits(
     states = torch.randn(150, 8, requires_grad=True)
     projection = torch.randn(30, 8, requires_grad=True)
     labels = torch.randint(30, (150,))
-    labels[torch.rand(150) < 0.2] = IGNORED
+    labels[torch.rand(150) < 0.2] = IGNORE_INDEX
     plain = functional.cross_entropy(
         states @ projection.T,
         labels,
-        ignore_index=IGNORED,
+        ignore_index=IGNORE_INDEX,
         reduction="sum",
         label_smoothing=smoothing,
     )
@@ -132,7 +132,7 @@ def test_the_loss_of_a_model_that_diverged_is_that_of_cross_entropy_too(smoothin
 def test_the_loss_of_nothing_but_padding_is_zero_and_so_are_its_gradients():
     states = torch.randn(3, 4, requires_grad=True)
     projection = torch.randn(5, 4, requires_grad=True)
-    loss = sequence_loss(states, projection, torch.full((3,), IGNORED), 0.1)
+    loss = sequence_loss(states, projection, torch.full((3,), IGNORE_INDEX), 0.1)
     gradients = torch.autograd.grad(loss, (states, projection))
     assert [loss.item(), *(float(g.abs().sum()) for g in gradients)] == [0, 0, 0]
 
@@ -216,14 +216,14 @@ def test_compiling_without_a_compiler_is_a_mistake_said_before_training(monkeypa
 
 def test_the_shares_of_a_batch_are_the_batch():
     batch = batch_of(PAIRS)
-    shares = [batch.every(3, first) for first in range(3)]
+    shares = [batch.shard(3, first) for first in range(3)]
     assert [share.src_BS.tolist() for share in shares] == [
         batch.src_BS[first::3].tolist() for first in range(3)
     ]
     assert sum(share.num_tokens for share in shares) == batch.num_tokens
     assert sum(share.num_src_tokens for share in shares) == batch.num_src_tokens
-    nothing = batch.every(5, 4)
-    assert (nothing.num_tokens, nothing.labels_BT.unique().tolist()) == (0, [IGNORED])
+    nothing = batch.shard(5, 4)
+    assert (nothing.num_tokens, nothing.labels_BT.unique().tolist()) == (0, [IGNORE_INDEX])
 
 
 def test_a_packed_batch_without_padding_is_the_same_too():
@@ -282,7 +282,7 @@ def test_an_update_that_is_not_finite_is_not_made():
         model.encoder[0].feed_forward.expand.weight[0, 0] = math.inf
     before = model.tgt_embedding.weight.detach().clone()
     update = train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, 1, ALONE)
-    assert not update.is_made
+    assert not update.is_finite
     assert torch.equal(model.tgt_embedding.weight, before)
 
 
@@ -407,4 +407,4 @@ def test_keeping_freed_memory_is_a_no_op_without_glibc(monkeypatch):
             raise AttributeError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: NoLibrary())
-    assert keep_freed_memory() is False
+    assert retain_freed_pages() is False

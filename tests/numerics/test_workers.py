@@ -1,4 +1,4 @@
-"""Many workers are one: same sentences, same loss, same gradients; and they end together."""
+"""Many processes are one: same sentences, same loss, same gradients; and they end together."""
 
 import os
 import select
@@ -17,17 +17,17 @@ from commands import last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
-from seq2seq_cli.config import Config, ModelConfig
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.data.batches import IGNORED, Batch
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.training.difference import differing_results
+from seq2seq_cli.tools.run_diff import differing_results
+from seq2seq_cli.training.distributed import Ranks, choose_num_processes
+from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.processes import work_together
-from seq2seq_cli.training.update import train_step
-from seq2seq_cli.training.workers import Workers, choose_workers
+from seq2seq_cli.training.step import train_step
 
 
 def random_batch(sentences: int, seed: int) -> Batch:
@@ -36,24 +36,24 @@ def random_batch(sentences: int, seed: int) -> Batch:
     src, tgt = (torch.randint(4, 30, (sentences, 9), generator=generator) for _ in range(2))
     places = torch.arange(9)
     src[places >= lengths[:, :1]] = 0
-    labels = tgt.masked_fill(places >= lengths[:, 1:], IGNORED)
+    labels = tgt.masked_fill(places >= lengths[:, 1:], IGNORE_INDEX)
     tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
     tgt_in[places >= lengths[:, 1:]] = 0
     return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
 
 
-def one_update(config: Config, run_dir: Path, workers: Workers) -> tuple[float, float]:
-    """Of plain SGD, so that the weights show the gradient; a worker may go without a sentence."""
+def one_update(config: Config, run_dir: Path, ranks: Ranks) -> tuple[float, float]:
+    """Of plain SGD, so that the weights show the gradient; a process may go without a sentence."""
     torch.manual_seed(5)
     shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
     batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
     optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
     batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(batch_loss, optimizer, batches, config.training, 1, workers)
-    path = run_dir / f"{workers.count}-{workers.rank}.safetensors"
+    update = train_step(batch_loss, optimizer, batches, config.training, 1, ranks)
+    path = run_dir / f"{ranks.world_size}-{ranks.rank}.safetensors"
     save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
-    assert workers.greatest(float(workers.rank)) == workers.count - 1
-    assert workers.of_the_first(10.0 + workers.rank) == 10.0
+    assert ranks.all_reduce_max(float(ranks.rank)) == ranks.world_size - 1
+    assert ranks.broadcast(10.0 + ranks.rank) == 10.0
     return update.loss, update.grad_norm
 
 
@@ -65,8 +65,8 @@ def config(tmp_path) -> Path:
 def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
     updates, weights = [], []
     for count in (1, 2, 3):
-        loaded = load_config(config, [f"training.workers={count}"])
-        updates.append(work_together(partial(one_update, loaded, tmp_path), loaded))
+        loaded = load_config(config, [f"training.processes={count}"])
+        updates.append(launch(partial(one_update, loaded, tmp_path), loaded))
         paths = [tmp_path / f"{count}-{rank}.safetensors" for rank in range(count)]
         found = [load_file(path) for path in paths]
         for other in found[1:]:
@@ -78,49 +78,49 @@ def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-def dies(rank: int, workers: Workers) -> None:
-    if workers.rank == rank:
+def dies(rank: int, ranks: Ranks) -> None:
+    if ranks.rank == rank:
         os.kill(os.getpid(), signal.SIGKILL)
-    workers.wait()
+    ranks.barrier()
 
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_a_worker_that_dies_ends_the_run_with_its_reason(config, rank, capfd):
-    reason = rf"worker {rank} was killed by signal 9 \(out of memory\?\)"
+    reason = rf"process {rank} was killed by signal 9 \(out of memory\?\)"
     with pytest.raises(UserError, match=reason):
-        work_together(partial(dies, rank), load_config(config, ["training.workers=3"]))
+        launch(partial(dies, rank), load_config(config, ["training.processes=3"]))
     assert "Traceback" not in capfd.readouterr().err
 
 
 class DiesWhenSent:
     """Work that ends the process it is sent to, before that one can connect."""
 
-    def __call__(self, workers: Workers) -> None: ...
+    def __call__(self, ranks: Ranks) -> None: ...
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os._exit, (7,)
 
 
 def test_a_worker_that_dies_before_it_connects_ends_the_run(config):
-    with pytest.raises(UserError, match="worker 1 failed"):
-        work_together(DiesWhenSent(), load_config(config, ["training.workers=2"]))
+    with pytest.raises(UserError, match="process 1 failed"):
+        launch(DiesWhenSent(), load_config(config, ["training.processes=2"]))
 
 
 WATCHED = """
 import os, sys, threading
 from functools import partial
 from pathlib import Path
-from seq2seq_cli.config_file import load_config
-from seq2seq_cli.training.processes import work_together
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.training.launcher import launch
 
-def work(workers):
-    workers.wait()
-    if not workers.is_first:
+def work(processes):
+    processes.barrier()
+    if not processes.is_main:
         os._exit(9)
     threading.Event().wait()  # as in a validation of hours: nothing is exchanged
 
 if __name__ == "__main__":
-    work_together(work, load_config(Path(sys.argv[1]), ["training.workers=2"]))
+    launch(work, load_config(Path(sys.argv[1]), ["training.processes=2"]))
 """
 
 
@@ -130,7 +130,7 @@ def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp
     command = [sys.executable, script, config]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "error: worker 1 failed" in done.stderr
+    assert "error: process 1 failed" in done.stderr
 
 
 def test_a_worker_does_not_outlive_the_first(config, tmp_path):
@@ -147,38 +147,38 @@ def test_a_worker_does_not_outlive_the_first(config, tmp_path):
     assert ended
 
 
-def refuses_in_the_second(workers: Workers) -> None:
-    workers.wait()
-    if workers.rank == 1:
+def refuses_in_the_second(ranks: Ranks) -> None:
+    ranks.barrier()
+    if ranks.rank == 1:
         raise UserError("the ids are gone")
-    workers.wait()
+    ranks.barrier()
 
 
 def test_what_one_worker_cannot_do_is_said(config):
-    with pytest.raises(UserError, match="worker 1: the ids are gone"):
-        work_together(refuses_in_the_second, load_config(config, ["training.workers=2"]))
+    with pytest.raises(UserError, match="process 1: the ids are gone"):
+        launch(refuses_in_the_second, load_config(config, ["training.processes=2"]))
 
 
-def fails_in_the_first(workers: Workers) -> None:
-    if workers.is_first:
-        raise RuntimeError("a bug of the first worker")
-    workers.wait()
+def fails_in_the_first(ranks: Ranks) -> None:
+    if ranks.is_main:
+        raise RuntimeError("a bug of the main process")
+    ranks.barrier()
 
 
 def test_an_error_of_the_first_worker_is_shown_as_it_is(config):
-    with pytest.raises(RuntimeError, match="a bug of the first worker"):
-        work_together(fails_in_the_first, load_config(config, ["training.workers=2"]))
+    with pytest.raises(RuntimeError, match="a bug of the main process"):
+        launch(fails_in_the_first, load_config(config, ["training.processes=2"]))
 
 
-def stops_in_the_first(workers: Workers) -> None:
-    if workers.is_first:
+def stops_in_the_first(ranks: Ranks) -> None:
+    if ranks.is_main:
         raise UserError("the text is gone")
-    workers.wait()
+    ranks.barrier()
 
 
 def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd):
     with pytest.raises(UserError, match="the text is gone"):
-        work_together(stops_in_the_first, load_config(config, ["training.workers=2"]))
+        launch(stops_in_the_first, load_config(config, ["training.processes=2"]))
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -188,7 +188,7 @@ def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, 
     many.write_text("one line\n" * 100_000)
 
     def chosen(cores: int, *overrides: str) -> int:
-        return choose_workers(
+        return choose_num_processes(
             load_config(config, ["training.device=cpu", *overrides]), cores, 1 << 40
         )
 
@@ -201,10 +201,16 @@ def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, 
     assert chosen(8, "training.tokens_per_batch=auto", large) == 8
     assert chosen(2, f"data.train={{src: {few}, tgt: {few}}}") == 1
     assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
-    assert chosen(1, "training.workers=3") == 3
+    assert chosen(1, "training.processes=3") == 3
     assert chosen(12, "training.tokens_per_batch=4096") == 6, "of two threads, and not 8 of one"
     enough = load_config(config, ["training.device=cpu", "training.tokens_per_batch=4096"])
-    assert [choose_workers(enough, 4, gib << 30) for gib in (0, 1, 2, 3, 4)] == [1, 1, 2, 2, 4]
+    assert [choose_num_processes(enough, 4, gib << 30) for gib in (0, 1, 2, 3, 4)] == [
+        1,
+        1,
+        2,
+        2,
+        4,
+    ]
 
 
 SHORT = [
@@ -244,9 +250,9 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
-    """Ctrl-C reaches all of them; torchrun's workers make the same run as those started here."""
+    """Ctrl-C reaches all of them; torchrun's processes make the same run as those started here."""
     parts, by_torchrun = tmp_path / "parts", tmp_path / "torchrun"
-    two = ("--set=training.workers=2",)
+    two = ("--set=training.processes=2",)
     process = start(*TRAIN, config, "--run-dir", parts, *two, "--set=training.log_every=1")
     wait_for_a_line(parts / "metrics.jsonl", process)
     os.killpg(process.pid, signal.SIGINT)
@@ -266,7 +272,7 @@ def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
 @pytest.mark.slow
 def test_three_workers_stop_and_change_and_continue_as_one(config, tmp_path):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
-    base = ["training.workers=3", "training.max_steps=12", "training.warmup_steps=2"]
+    base = ["training.processes=3", "training.max_steps=12", "training.warmup_steps=2"]
     base += ["training.max_epochs=1", "validation.decode=false"]
     allowed = ["training.tokens_per_batch"]
     for name, stops in (("whole", ()), ("parts", (5, 9))):
@@ -285,9 +291,9 @@ def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
 
 def test_workers_meet_after_a_start_that_failed(config):
     torch.distributed.distributed_c10d._world.group_count = 1  # what it leaves behind
-    loaded = load_config(config, ["training.workers=2"])
-    assert work_together(everybody, loaded) == 2
+    loaded = load_config(config, ["training.processes=2"])
+    assert launch(everybody, loaded) == 2
 
 
-def everybody(workers: Workers) -> float:
-    return workers.summed(1.0)
+def everybody(ranks: Ranks) -> float:
+    return ranks.all_reduce_sum(1.0)

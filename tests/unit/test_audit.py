@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from seq2seq_cli.text.characters import CONTROL, kind, looks_like_mojibake, shown
-from seq2seq_cli.text.fingerprints import Fingerprints
-from seq2seq_cli.text.parallel import Pair
+from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.tools.duplicates import LineHashes
+from seq2seq_cli.tools.scripts import CONTROL, kind, looks_like_mojibake, shown
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_repeats_are_what_a_naive_search_finds():
     texts = [
         [Pair(*generator.choices("abcdefgh", k=2)) for _ in range(length)] for length in (30, 12)
     ]
-    one, other = Fingerprints(), Fingerprints()
+    one, other = LineHashes(), LineHashes()
     for fingerprints, pairs in zip((one, other), texts, strict=True):
         for pair in pairs:
             fingerprints.add(None if pair.src == "a" else pair)
@@ -67,7 +67,7 @@ def test_repeats_are_what_a_naive_search_finds():
 
 
 def test_case_width_and_white_space_make_no_difference():
-    one, other = Fingerprints(), Fingerprints()
+    one, other = LineHashes(), LineHashes()
     one.add(Pair("Groß  ist\u00a0es", "It is BIG"))
     other.add(Pair("GROSS ist es ", "it is ｂｉｇ"))
     assert other.found_in(one).pairs.count == 1

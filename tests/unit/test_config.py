@@ -9,8 +9,8 @@ import yaml
 from commands import ROOT
 from pydantic import BaseModel
 
-from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import config_yaml, flatten, load_config
+from seq2seq_cli.config.loader import config_yaml, flatten, load_config
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 
 MINIMAL = "data: {train: {src: a.de, tgt: a.en}}\n"
@@ -63,11 +63,11 @@ def test_what_yaml_versions_read_differently_is_text_and_refused(tmp_path, optio
 
 def test_words_and_dates_stay_text_and_digits_may_be_grouped(tmp_path):
     words = ["010", "1:30", "no", "on", "y", "2020-01-01", "=", "0o17", "1e3x"]
-    config = load(tmp_path, MINIMAL, f"decoding.banned=[{', '.join(words)}]")
-    assert list(config.decoding.banned) == words
+    config = load(tmp_path, MINIMAL, f"decoding.banned_words=[{', '.join(words)}]")
+    assert list(config.decoding.banned_words) == words
     written = config_yaml(config)
     assert load(tmp_path, written) == config
-    assert yaml.safe_load(written)["decoding"]["banned"] == words  # YAML 1.1 reads the same
+    assert yaml.safe_load(written)["decoding"]["banned_words"] == words  # YAML 1.1 reads the same
     options = ("training.max_steps=10_000", "training.warmup_steps=0x10", "training.lr=1_0.5e-4")
     training = load(tmp_path, MINIMAL, *options).training
     assert (training.max_steps, training.warmup_steps, training.lr) == (10_000, 16, 10.5e-4)
@@ -106,13 +106,13 @@ def test_home_and_variables_in_the_paths_of_a_users_config(tmp_path, monkeypatch
         (tmp_path / name).write_text("")
     written = "data: {train: {src: ~/a, tgt: $HOME/b}, valid: {pairs: '${CORPORA}/c.tsv'}}"
     (tmp_path / "x.yaml").write_text(written)
-    overrides = ("tokenizer.reuse=~/runs/x", "decoding.banned=[~/a]")
+    overrides = ("tokenizer.reuse=~/runs/x", "decoding.banned_words=[~/a]")
     given = load_config(tmp_path / "x.yaml", overrides, is_given_now=True)
     assert given.data.train.files == (tmp_path / "a", tmp_path / "b")
     assert given.data.valid is not None
     assert given.data.valid.files == (tmp_path / "c.tsv",)
     assert given.tokenizer.reuse == tmp_path / "runs/x"
-    assert given.decoding.banned == ("~/a",)
+    assert given.decoding.banned_words == ("~/a",)
     with pytest.raises(UserError, match=r"there is no file \$NOWHERE/a"):
         load_config(tmp_path / "x.yaml", ["data.train.src=$NOWHERE/a"], is_given_now=True)
     of_a_run = load_config(tmp_path / "x.yaml")  # perhaps somebody else's, who knows no variables
@@ -237,11 +237,15 @@ training:
         (MINIMAL, ("tokenizer.normalization=nfd",), "must be one of nfkc, nfkc_cf, identity"),
         (MINIMAL, ("tokenizer.normalization={src: nfd}",), "normalization.src: must be one of"),
         # What the fuzzer found
-        (MINIMAL, ("training.workers=0",), "must be auto or a whole number from 1 to 1,000, not 0"),
         (
             MINIMAL,
-            ("training.workers=[]",),
-            "training.workers: must be auto or a whole number from 1 to 1,000",
+            ("training.processes=0",),
+            "must be auto or a whole number from 1 to 1,000, not 0",
+        ),
+        (
+            MINIMAL,
+            ("training.processes=[]",),
+            "training.processes: must be auto or a whole number from 1 to 1,000",
         ),
         (MINIMAL + "model: {heads: !!int ''}", (), "line 2: '' cannot be read as int"),
         (MINIMAL + "model: {heads: !!bool x}", (), "line 2: 'x' cannot be read as bool"),
@@ -270,7 +274,7 @@ def test_a_mistake_is_one_clear_line(tmp_path, text, overrides, expected):
 
 
 def test_text_that_looks_like_a_number_stays_text(tmp_path):
-    config = load(tmp_path, MINIMAL, "decoding.banned=['1e3', '2020-01-01', 'null', '7']")
+    config = load(tmp_path, MINIMAL, "decoding.banned_words=['1e3', '2020-01-01', 'null', '7']")
     assert load(tmp_path, config_yaml(config)) == config
 
 
@@ -340,7 +344,7 @@ def test_every_option_is_read_somewhere():
     source = "".join(
         path.read_text(encoding="utf-8")
         for path in (ROOT / "seq2seq_cli").rglob("*.py")
-        if path.name not in ("config.py", "text_config.py")
+        if path.name not in ("config/schema.py", "config/text.py")
     )
     reference = Config.model_validate({"data": {"train": {"src": "a", "tgt": "b"}}})
     for name in flatten(reference):

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import (
-    IGNORED,
-    Epochs,
+    IGNORE_INDEX,
+    BatchSampler,
     _cut,
+    bucket_by_length,
     make_batch,
     plan_epoch,
-    plan_in_order,
 )
 from seq2seq_cli.data.cache import cache_folder
-from seq2seq_cli.data.store import TokenStore, open_store
+from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.lines import lines_to_translate
-from seq2seq_cli.text.parallel import Pair, audit_training_text, read_pairs
+from seq2seq_cli.text.corpus import Pair, count_corpus, read_pairs
+from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
-from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
 
@@ -99,7 +99,7 @@ def test_the_audit_counts_what_it_finds(tmp_path):
     (tmp_path / "valid").mkdir()
     train = write_corpus(tmp_path, [*PAIRS, ("", "x"), ("y", " "), ("ja", "again")])
     valid = write_corpus(tmp_path / "valid", [("ja", "yes"), ("ja", "yes!"), ("neu", "new")])
-    audit, valid_audit = audit_training_text(train, valid, "error")
+    audit, valid_audit = count_corpus(train, valid, "error")
     assert (audit.lines, audit.pairs, audit.empty, audit.bad) == (6, 4, 2, 0)
     assert valid_audit is not None
     assert valid_audit.overlap == 2
@@ -108,7 +108,7 @@ def test_the_audit_counts_what_it_finds(tmp_path):
 def test_text_without_any_pair_is_refused_with_the_reasons(tmp_path):
     corpus = write_corpus(tmp_path, [("", "a"), ("b", "")])
     with pytest.raises(UserError, match="2 lines, of which 2 have an empty side"):
-        audit_training_text(corpus, None, "error")
+        count_corpus(corpus, None, "error")
 
 
 def tokenizers_for(corpus: Corpus) -> Tokenizers:
@@ -229,13 +229,13 @@ def test_pairs_of_one_batch_part_in_the_next_epoch():
 
 
 def test_little_of_a_batch_is_padding(store):
-    assert Epochs(store, tokens_per_batch=1_000, seed=1).padding() < 0.12
+    assert BatchSampler(store, tokens_per_batch=1_000, seed=1).padding() < 0.12
 
 
 def test_any_position_of_any_epoch_is_found_directly(store):
-    read_on = Epochs(store, 1_000, seed=3)
+    read_on = BatchSampler(store, 1_000, seed=3)
     batches = [read_on.batches(epoch, 0, len(read_on)) for epoch in (1, 2)]
-    found = Epochs(store, 1_000, seed=3).batches(2, 5, 3)
+    found = BatchSampler(store, 1_000, seed=3).batches(2, 5, 3)
     assert [batch.num_tokens for batch in found] == [b.num_tokens for b in batches[1][5:8]]
     assert all(a.src_BS.equal(b.src_BS) for a, b in zip(found, batches[1][5:8], strict=True))
     assert len(read_on.batches(1, len(read_on) - 1, 4)) == 1
@@ -254,7 +254,7 @@ def test_a_batch_by_hand(tmp_path):
         [BOS_ID, tgt_space, x, x, y],
     ]
     assert batch.labels_BT.tolist() == [
-        [tgt_space, x, EOS_ID, IGNORED, IGNORED],
+        [tgt_space, x, EOS_ID, IGNORE_INDEX, IGNORE_INDEX],
         [tgt_space, x, x, y, EOS_ID],
     ]
     assert (batch.num_tokens, batch.num_src_tokens, batch.num_positions) == (8, 7, 18)
@@ -262,7 +262,7 @@ def test_a_batch_by_hand(tmp_path):
 
 def test_evaluation_goes_through_every_pair_without_chance(store):
     lengths = store.src.lengths(), store.tgt.lengths()
-    one, other = plan_in_order(*lengths, 500), plan_in_order(*lengths, 500)
+    one, other = bucket_by_length(*lengths, 500), bucket_by_length(*lengths, 500)
     assert sorted(np.concatenate(one).tolist()) == list(range(len(store)))
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 

@@ -3,8 +3,8 @@ from typing import get_args
 import pytest
 from sacrebleu.metrics.ter import TER
 
-from seq2seq_cli.config import ValidationConfig
-from seq2seq_cli.option_types import METRICS, Metric
+from seq2seq_cli.config.schema import ValidationConfig
+from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.text.metrics import TEXT_METRICS, score_text
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]

@@ -18,16 +18,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from seq2seq_cli.config import Config
-from seq2seq_cli.config_file import config_yaml, load_config
-from seq2seq_cli.data.batches import IGNORED, Batch, make_batch, plan_epoch, plan_in_order
-from seq2seq_cli.decoding.joining import Found, Wanted, joined
-from seq2seq_cli.decoding.pieces import Bounds, cut_lines
+from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, make_batch, plan_epoch
+from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.lines import lines_to_translate, raw_lines
-from seq2seq_cli.text.parallel import read_pairs
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.io import lines_to_translate, raw_lines
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
-from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ VALUES = [
 
 
 def is_valid(name: str, value: object) -> bool:
-    is_strict = not name.endswith(("banned", "reuse", "symbols"))
+    is_strict = not name.endswith(("banned_words", "reuse", "symbols"))
     try:
         OPTIONS[name].validate_python(value, strict=is_strict)
     except ValidationError:
@@ -252,7 +252,7 @@ def test_a_plan_holds_every_pair_once_within_the_budget(lengths, budget, seed):
     plan = plan_epoch(src, tgt, budget, seed, epoch=3)
     again = plan_epoch(src.copy(), tgt.copy(), budget, seed, epoch=3)
     assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
-    for one in (plan, plan_in_order(src, tgt, budget)):
+    for one in (plan, bucket_by_length(src, tgt, budget)):
         assert sorted(np.concatenate(one).tolist()) == list(range(len(lengths)))
         assert all(len(batch) == 1 or len(batch) * longer[batch].max() <= budget for batch in one)
 
@@ -269,12 +269,12 @@ def test_a_batch_is_its_pairs_and_padding(pairs, share):
     for row, (one, other) in enumerate(pairs):
         src_S, tgt_in_T, labels_T = batch.src_BS[row], batch.tgt_in_BT[row], batch.labels_BT[row]
         assert src_S.tolist() == [*one] + [PAD_ID] * (len(src_S) - len(one))
-        assert labels_T.tolist() == [*other] + [IGNORED] * (len(labels_T) - len(other))
+        assert labels_T.tolist() == [*other] + [IGNORE_INDEX] * (len(labels_T) - len(other))
         assert tgt_in_T.tolist() == [BOS_ID, *other[:-1]] + [PAD_ID] * (len(labels_T) - len(other))
     assert batch.num_tokens == sum(map(len, tgt))
     assert batch.num_src_tokens == sum(map(len, src))
     assert batch.num_positions == len(pairs) * (max(map(len, src)) + max(map(len, tgt)))
-    parts = [batch.every(share, first) for first in range(share)]
+    parts = [batch.shard(share, first) for first in range(share)]
     assert sum(part.num_tokens for part in parts) == batch.num_tokens
     assert sum(part.num_src_tokens for part in parts) == batch.num_src_tokens
 
@@ -296,14 +296,14 @@ def test_nothing_is_lost_when_a_long_line_is_cut_and_joined(
     """A translator that gives back what it gets gives back the line, but for its spaces."""
     tokenizer = TOKENIZERS[kind]
     bounds = Bounds(limit, min(tokens, limit), sentences)
-    (pieces,), _ = cut_lines([line], tokenizer, bounds, each=each)
+    (pieces,), _ = segment_lines([line], tokenizer, bounds, each=each)
     assert all(0 < len(piece.ids) <= limit for piece in pieces)
     for sentence, parts in itertools.groupby(pieces, key=lambda piece: piece.sentence):
         ids = [token for part in parts for token in part.ids]
         assert ids == tokenizer.to_ids(sentence) * (len(ids) // len(tokenizer.to_ids(sentence)))
     if any(tokenizer.is_byte(token) for piece in pieces for token in (piece.ids[0], piece.ids[-1])):
         return  # half of a character may be in another part
-    echoes = [[Found(piece, piece.ids, None, None)] for piece in pieces]
+    echoes = [[SegmentResult(piece, piece.ids, None, None)] for piece in pieces]
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    (found,) = joined(line, echoes, tokenizers, Wanted(), is_ranked=False)
+    (found,) = merge_segments(line, echoes, tokenizers, Outputs(), is_ranked=False)
     assert "".join(found.text.split()) == "".join(tokenizer.normalize(line).split())

@@ -10,7 +10,7 @@ from commands import ROOT
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
-from seq2seq_cli.config import Config
+from seq2seq_cli.config.schema import Config
 
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 DOCUMENTS = [
@@ -70,10 +70,32 @@ def test_links_between_files_lead_somewhere(path):
         assert (path.parent / link).exists(), link
 
 
-def test_the_tree_in_the_readme_names_every_module():
-    tree = README.read_text(encoding="utf-8")
-    for path in (ROOT / "seq2seq_cli").rglob("*.py"):
-        assert path.name in tree or path.name.startswith("__"), path.name
+def test_architecture_names_every_file_in_its_folder():
+    document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    tree = document.split("```text\nseq2seq_cli/\n")[1].split("```")[0]
+    folders, named = [ROOT / "seq2seq_cli"], set()
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip("│├─ "))) // 4 - 1
+        name = line.lstrip("│├─ ").split()[0]
+        del folders[depth + 1 :]
+        path = folders[-1] / name
+        folders.append(path) if name.endswith("/") else named.add(path)
+    files = {*(ROOT / "seq2seq_cli").rglob("*.py"), *(ROOT / "seq2seq_cli").rglob("*.c")}
+    assert named - {ROOT / "seq2seq_cli/__main__.py"} == {
+        path for path in files if not path.name.startswith("__")
+    }
+
+
+def test_functions_that_architecture_names_are_there():
+    document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py): (?:(\w+)\.)?(\w+)`", document)
+    assert len(named) >= 20
+    for file, of_class, name in named:
+        (path,) = (ROOT / "seq2seq_cli").rglob(file)
+        source = path.read_text(encoding="utf-8")
+        assert not of_class or f"class {of_class}" in source, f"{file}: {of_class}"
+        pattern = rf"^ *(def|class) {name}\b|^{name}\b.* = "
+        assert re.search(pattern, source, re.MULTILINE), f"{file}: {name}"
 
 
 def test_the_documents_name_no_figure_that_is_still_to_come():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import (
@@ -18,7 +19,6 @@ from seq2seq_cli.text.tokenizer import (
     load_tokenizers,
     save_tokenizers,
 )
-from seq2seq_cli.text_config import Corpus, TokenizerConfig
 
 SCRIPTS = [
     "Ich möchte ein Bier, bitte!",
@@ -89,7 +89,7 @@ def test_text_is_one_line_whatever_the_ids(tokenizer):
 
 
 def test_many_lines_at_once_are_each_line_alone(tokenizer):
-    assert tokenizer.to_ids_of_all(SCRIPTS) == [tokenizer.to_ids(line) for line in SCRIPTS]
+    assert tokenizer.to_ids_batch(SCRIPTS) == [tokenizer.to_ids(line) for line in SCRIPTS]
 
 
 def test_the_same_text_gives_the_same_bytes():
@@ -101,7 +101,7 @@ def test_the_same_text_gives_the_same_bytes():
 LEARN_A_SAMPLE = """
 import hashlib
 from seq2seq_cli.text.tokenizer import Tokenizer
-from seq2seq_cli.text_config import TokenizerConfig
+from seq2seq_cli.config.text import TokenizerConfig
 lines = ["early"] * 101 + [f"late{i % 40}" for i in range(2_000)]
 config = TokenizerConfig(kind="word", vocab_size=60, max_sentences=101)
 tokenizer = Tokenizer.fit(lines, config)
@@ -123,7 +123,7 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
     path.write_bytes(tokenizer.model)
     loaded = Tokenizer.load(path)
     assert len(loaded) == len(tokenizer) == len(loaded.pieces())
-    assert loaded.to_ids_of_all(SCRIPTS) == tokenizer.to_ids_of_all(SCRIPTS)
+    assert loaded.to_ids_batch(SCRIPTS) == tokenizer.to_ids_batch(SCRIPTS)
 
 
 def test_pieces_are_the_names_of_the_ids(tokenizer):

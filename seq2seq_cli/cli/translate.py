@@ -1,0 +1,285 @@
+"""The verb translate: from arguments, a file, a pipe or a terminal to translations."""
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from seq2seq_cli.cli.app import (
+    Device,
+    Overrides,
+    RunDir,
+    WhichModel,
+    app,
+    in_full,
+    is_terminal,
+)
+from seq2seq_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.stream import Job, Line
+
+SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
+
+EXAMPLES = (
+    "**Examples**\n\n"
+    'seq2seq translate runs/quickstart "ich möchte ein Bier."\n\n'
+    "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
+    "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
+    'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
+    "seq2seq translate runs/quickstart      (asks for sentences; Ctrl-D ends)\n\n"
+    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that begins with a dash)'
+)
+
+Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
+InputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        "-i",
+        help="File to translate; - is stdin.",
+        rich_help_panel=OUTPUT,
+        callback=in_full,
+    ),
+]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write; - is stdout.",
+        rich_help_panel=OUTPUT,
+        callback=in_full,
+    ),
+]
+InputFormat = Annotated[
+    Literal["text", "jsonl"],
+    typer.Option(
+        help='Of each line: text, or {"src": ..., "prefix": ..., "required": [...]}.',
+        rich_help_panel=OUTPUT,
+    ),
+]
+OutputFormat = Annotated[
+    Literal["text", "tsv", "jsonl", "nbest"],
+    typer.Option(
+        "--format",
+        help="text; tsv: source, translation, scores; jsonl: all; nbest: Moses' |||.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+LogProbs = Annotated[
+    bool, typer.Option("--log-probs", help="Log-probabilities too.", rich_help_panel=OUTPUT)
+]
+Align = Annotated[
+    bool,
+    typer.Option(
+        "--align", help="Also output word alignments (tsv, jsonl).", rich_help_panel=OUTPUT
+    ),
+]
+SplitSentences = Annotated[
+    bool,
+    typer.Option(
+        "--split-sentences",
+        help="Translate each sentence of a line by itself, whatever training lines were like.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+BeamSize = Annotated[
+    int | None, typer.Option("--beam-size", "-b", help="Beam search.", rich_help_panel=SEARCH)
+]
+NBest = Annotated[
+    int | None, typer.Option(help="Translations of each line.", rich_help_panel=SEARCH)
+]
+Sampling = Annotated[
+    bool, typer.Option("--sampling", help="Draw tokens by chance.", rich_help_panel=SEARCH)
+]
+Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="RUN",
+        help="Another run of the same vocabulary.",
+        rich_help_panel=SEARCH,
+        callback=in_full,
+    ),
+]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16", "int8"] | None,
+    typer.Option(
+        help="Numeric precision of matrix products; int8 (quantization) is for CPUs.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        help="How every translation begins; with a space at its end, in whole words.",
+        rich_help_panel=CONTROL,
+    ),
+]
+Require = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="Words that every translation must hold.", rich_help_panel=CONTROL
+    ),
+]
+Ban = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WORD", help="Must not stand in any translation.", rich_help_panel=CONTROL
+    ),
+]
+ReplaceUnk = Annotated[
+    bool,
+    typer.Option(
+        "--replace-unk",
+        help="An unknown token becomes the source token it looks at.",
+        rich_help_panel=CONTROL,
+    ),
+]
+NumProcesses = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes; large files get one for each core that memory has room for.",
+        show_default="auto",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+@app.command(epilog=EXAMPLES)
+def translate(
+    run_dir: RunDir,
+    sentences: Sentences = None,
+    input_file: InputFile = None,
+    output_file: OutputFile = None,
+    input_format: InputFormat = "text",
+    output_format: OutputFormat = "text",
+    log_probs: LogProbs = False,
+    align: Align = False,
+    split_sentences: SplitSentences = False,
+    beam_size: BeamSize = None,
+    n_best: NBest = None,
+    sampling: Sampling = False,
+    ensemble: Ensemble = None,
+    precision: Precision = None,
+    prefix: Prefix = "",
+    require: Require = None,
+    ban: Ban = None,
+    replace_unk: ReplaceUnk = False,
+    processes: NumProcesses = None,
+    overrides: Overrides = None,
+    device: Device = None,
+    model: WhichModel = "best",
+) -> None:
+    """Translate sentences, a file, or standard input: one line in, one line out.
+
+    At a terminal, without sentences or a file, it asks for them one by one. From a pipe it takes
+    what is there, up to 1,000 lines at a time. More of the search is in the config's section
+    decoding (see configs/reference.yaml): --set decoding.temperature=0.7, for example.
+    """
+    _check_files(sentences, input_file, output_file)
+    _check_format(output_format, align, log_probs, n_best)
+    from seq2seq_cli.decoding.stream import Job, translate_stream
+    from seq2seq_cli.text.io import lines_to_translate, write_lines
+
+    job = Job(
+        run_dirs=(run_dir, *(ensemble or ())),
+        device=device or "auto",
+        overrides=(
+            *_search_options(beam_size, n_best, sampling, precision, ban, replace_unk),
+            *(overrides or ()),
+        ),
+        which=model,
+        input_format=input_format,
+        output_format=output_format,
+        log_probs=log_probs or output_format in ("jsonl", "nbest"),
+        align=align,
+        split_sentences=split_sentences,
+        prefix=prefix,
+        required=tuple(require or ()),
+    )
+    if not sentences and input_file is None and is_terminal(sys.stdin):
+        _converse(job)
+        return
+    lines = sentences or lines_to_translate(input_file)
+    write_lines(
+        output_file, _watched(translate_stream(job, lines, input_file, processes), sentences)
+    )
+
+
+def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
+    """What is asked for must have a place."""
+    if align and output_format in ("text", "nbest"):
+        raise UserError("--align needs --format tsv or jsonl")
+    if output_format == "text" and (log_probs or (n_best or 1) > 1):
+        raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
+
+
+def _check_files(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
+    from seq2seq_cli.text.io import is_one_file
+
+    if sentences and source:
+        raise UserError("give sentences or --input, not both")
+    if not sentences and source is None and output and is_terminal(sys.stdin):
+        raise UserError("--output needs sentences or --input")
+    if not sentences and is_one_file(source, output):
+        raise UserError(f"the output, {output or 'standard output'}, is the input file")
+
+
+def _search_options(
+    beam_size: int | None,
+    n_best: int | None,
+    sampling: bool,
+    precision: str | None,
+    ban: list[str] | None,
+    replace_unk: bool,
+) -> Iterator[str]:
+    """As options of the config."""
+    import json
+
+    given: dict[str, object] = {
+        "beam_size": beam_size,
+        "n_best": n_best,
+        "precision": precision,
+        "sampling": sampling or None,
+        "banned_words": ban,
+        "replace_unk": replace_unk or None,
+    }
+    for name, value in given.items():
+        if value is not None:
+            yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
+
+
+def _watched(outputs: Iterable["Line"], sentences: list[str] | None) -> Iterator[str]:
+    """The lines to print, counted on a bar if somebody watches."""
+    from tqdm import tqdm
+
+    is_watched = is_terminal(sys.stderr) and not sentences
+    with tqdm(unit=" lines", file=sys.stderr, disable=not is_watched) as bar:
+        for line in outputs:
+            yield from line
+            bar.update()
+
+
+def _converse(job: "Job") -> None:
+    """Ask, translate, print, until the input ends."""
+    import readline  # noqa: F401 (gives input() line editing and history)
+
+    translate_lines = job.start()
+    prompt = "> "
+    for number in itertools.count():
+        if not is_terminal(sys.stdout):  # a redirected output gets results only
+            typer.echo(prompt, err=True, nl=False)
+        try:
+            line = input(prompt if is_terminal(sys.stdout) else "")
+        except EOFError:
+            typer.echo(err=True)
+            return
+        (outputs,), cuts = translate_lines(number, [job.sentence(number, line)])
+        cuts.report()
+        for output in outputs:
+            typer.echo(output)

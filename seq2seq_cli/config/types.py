@@ -1,0 +1,90 @@
+"""Kinds of values that options of a config have, and what every section is."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+_MOST = 2**31 - 1  # beyond it, numbers of arrays and of other libraries overflow
+
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
+UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
+
+
+def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
+    """One message instead of one for each kind of value that would be right."""
+
+    def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError:
+            raise ValueError(f"must be {wanted}, not {value!r}") from None
+
+    return validate
+
+
+AutoOrPositiveInt = Annotated[
+    Literal["auto"] | PositiveInt,
+    WrapValidator(with_message("auto or a whole number greater than 0")),
+]
+AutoOrNonNegativeInt = Annotated[
+    Literal["auto"] | NonNegativeInt,
+    WrapValidator(with_message("auto or a whole number from 0 on")),
+]
+AutoOrThousand = Annotated[
+    Literal["auto"] | UpToThousand,
+    WrapValidator(with_message("auto or a whole number from 1 to 1,000")),
+]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Factor = Annotated[float, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+OnBadLine = Literal["error", "skip"]
+OnNonfinite = Literal["stop", "skip"]
+TokenizerKind = Literal["word", "char", "bpe", "unigram"]
+Normalization = Literal["nfkc", "nfkc_cf", "identity"]
+NormPosition = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+OptimizerName = Literal["adam", "adamw"]
+Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
+ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
+Metric = Literal["auto", "loss", "perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "bf16"]
+DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
+EngineName = Literal["auto", "native", "torch", "plain"]
+LengthPenalty = Literal["power", "gnmt"]
+
+
+class MetricFacts(NamedTuple):
+    unit: str
+    higher_is_better: bool = True
+    is_of_text: bool = False  # of translations, which must be made first
+
+
+METRICS: dict[Metric, MetricFacts] = {
+    "loss": MetricFacts("nats per target token", higher_is_better=False),
+    "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
+    "accuracy": MetricFacts("% of target tokens"),
+    "bleu": MetricFacts("0 to 100", is_of_text=True),
+    "chrf": MetricFacts("0 to 100", is_of_text=True),
+    "ter": MetricFacts("% of reference words", higher_is_better=False, is_of_text=True),
+    "exact_match": MetricFacts("% of lines", is_of_text=True),
+}
+
+
+class Section(BaseModel):
+    """Frozen and strict: an unknown option or a value of another type is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

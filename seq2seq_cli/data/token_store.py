@@ -1,0 +1,270 @@
+"""Token ids of a corpus: read from disk as needed, never held in memory.
+
+One folder a corpus, made once and found again by the hash of everything it depends on:
+`src.ids` and `tgt.ids` (all sentences end to end, each closed by EOS), `src.offsets` and
+`tgt.offsets` (sentence i is ids[offsets[i]:offsets[i + 1]]), and `facts.json`.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.types import OnBadLine
+from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import fsync
+from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
+from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
+
+_FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
+_LINES_AT_ONCE = 10_000
+_CHARACTERS_AT_ONCE = 1 << 24
+_IDS_AT_ONCE = 1 << 20
+
+Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class SideStats:
+    """Counts of one side of the kept pairs; EOS included in `tokens` and `longest`."""
+
+    tokens: int = 0
+    unknown: int = 0
+    longest: int = 0
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    pairs: int
+    too_long: int
+    src: SideStats
+    tgt: SideStats
+
+
+class _ArrayFile:
+    """An array in a file, read in parts when asked for.
+
+    Not memory-mapped: a mapping that is read here and there keeps many times the bytes asked for.
+    """
+
+    def __init__(self, path: Path, kind: npt.DTypeLike) -> None:
+        self._file = path.open("rb")
+        weakref.finalize(self, self._file.close)
+        self._kind = np.dtype(kind)
+
+    def __len__(self) -> int:
+        return os.fstat(self._file.fileno()).st_size // self._kind.itemsize
+
+    def read(self, start: int, end: int) -> npt.NDArray[Any]:
+        self._file.seek(start * self._kind.itemsize)
+        return np.frombuffer(self._file.read((end - start) * self._kind.itemsize), self._kind)
+
+
+class Sentences:
+    """The ids of one side; `sentences[i]` is read from the file."""
+
+    def __init__(self, folder: Path, side: str) -> None:
+        self._offsets = _ArrayFile(folder / f"{side}.offsets", np.int64)
+        self._ids = _ArrayFile(folder / f"{side}.ids", np.int32)
+        self._num_sentences = len(self._offsets) - 1
+
+    def __len__(self) -> int:
+        return self._num_sentences
+
+    def __getitem__(self, index: int) -> Ids:
+        start, end = self._offsets.read(index, index + 2)
+        return self._ids.read(int(start), int(end))
+
+    def must_be_whole(self, facts: SideStats, vocab_size: int) -> None:
+        """Raises ValueError unless the files are what `_SideWriter` writes."""
+        offsets = self._offsets.read(0, len(self) + 1)
+        num_tokens = len(self._ids)
+        if (offsets[0], offsets[-1], facts.tokens) != (0, num_tokens, num_tokens):
+            raise ValueError("sentences do not cover the tokens")
+        if (np.diff(offsets) < 1).any():
+            raise ValueError("sentences overlap")
+        for start in range(0, num_tokens, _IDS_AT_ONCE):
+            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+            if ids.min() < 0 or ids.max() >= vocab_size:
+                raise ValueError("ids are not of this vocabulary")
+
+    def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """How often each id occurs."""
+        counts = np.zeros(vocab_size, np.int64)
+        for start in range(0, len(self._ids), _IDS_AT_ONCE):
+            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+            counts += np.bincount(ids, minlength=vocab_size)
+        return counts
+
+    def lengths(self) -> Ids:
+        """Tokens of every sentence, EOS included."""
+        lengths: Ids = np.diff(self._offsets.read(0, len(self) + 1)).astype(np.int32)
+        return lengths
+
+
+class TokenStore:
+    """Both sides of a corpus as ids, and what was counted while they were made."""
+
+    def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
+        """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
+        weakref.finalize(self, os.close, lock(folder))
+        facts = json.loads((folder / "facts.json").read_text())
+        self.key = folder.name  # of the text, the tokenizers, and what is left out of them
+        self.num_bytes = size_of(folder)
+        self.facts = StoreStats(
+            facts["pairs"],
+            facts["too_long"],
+            SideStats(**facts["src"]),
+            SideStats(**facts["tgt"]),
+        )
+        self.src = Sentences(folder, "src")
+        self.tgt = Sentences(folder, "tgt")
+        if not len(self.src) == len(self.tgt) == self.facts.pairs:
+            raise ValueError("sides differ in length")
+        self.src.must_be_whole(self.facts.src, len(tokenizers.src))
+        self.tgt.must_be_whole(self.facts.tgt, len(tokenizers.tgt))
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def open_store(
+    corpus: Corpus,
+    tokenizers: Tokenizers,
+    on_bad_line: OnBadLine,
+    max_length: int | None = None,
+) -> TokenStore:
+    """The ids of a corpus, from the cache or made now.
+
+    With `max_length`, as in training, pairs with an empty side or with more than that many tokens
+    on one side are left out and counted; without, as in evaluation, every readable pair is kept.
+    Raises UserError when nothing is left.
+    """
+    key = hashlib.sha256(
+        json.dumps(
+            [
+                _FORMAT,
+                hash_of_files(corpus.files),
+                corpus.forms,
+                [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
+                on_bad_line,
+                max_length,
+            ]
+        ).encode()
+    ).hexdigest()[:32]
+    folder = cache_folder() / key
+    try:
+        store = TokenStore(folder, tokenizers)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # not there, or damaged
+        shutil.rmtree(folder, ignore_errors=True)
+        pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
+        if max_length is not None:
+            pairs = (pair for pair in pairs if not pair.is_empty)
+        _make_store(pairs, tokenizers, folder, max_length)
+        store = TokenStore(folder, tokenizers)
+        make_room()
+    if len(store) == 0:
+        reason = (
+            f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
+            if max_length is not None
+            else "there is no line that can be read"
+        )
+        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: {reason}")
+    return store
+
+
+def _make_store(
+    pairs: Iterable[Pair], tokenizers: Tokenizers, folder: Path, max_length: int | None
+) -> None:
+    """Write a store whole or not at all: into a folder beside it that is renamed at the end."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=PART, dir=folder.parent))
+    part.chmod(0o755)  # others may read it, as they may the text
+    try:
+        with (
+            in_use(part),
+            _SideWriter(part, "src") as src,
+            _SideWriter(part, "tgt") as tgt,
+        ):
+            too_long = 0
+            for chunk in _chunks(pairs):
+                src_ids = tokenizers.src.to_ids_batch([pair.src for pair in chunk])
+                tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in chunk])
+                kept = [
+                    i
+                    for i, both in enumerate(zip(src_ids, tgt_ids, strict=True))
+                    if max_length is None or max(map(len, both)) <= max_length
+                ]
+                too_long += len(chunk) - len(kept)
+                src.add([src_ids[i] for i in kept])
+                tgt.add([tgt_ids[i] for i in kept])
+        facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts)
+        (part / "facts.json").write_text(json.dumps(asdict(facts)))
+        for file in part.iterdir():
+            fsync(file)
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster, with the same result
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+class _SideWriter:
+    """Appends sentences to `<side>.ids` and `<side>.offsets`."""
+
+    def __init__(self, folder: Path, side: str) -> None:
+        self._ids: BinaryIO = (folder / f"{side}.ids").open("wb")
+        self._offsets: BinaryIO = (folder / f"{side}.offsets").open("wb")
+        self._offsets.write(np.int64(0).tobytes())
+        self.facts = SideStats()
+        self.num_sentences = 0
+
+    def __enter__(self) -> "_SideWriter":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+    def add(self, sentences: list[list[int]]) -> None:
+        if not sentences:
+            return
+        closed = [[*ids, EOS_ID] for ids in sentences]
+        ends = self.facts.tokens + np.cumsum([len(ids) for ids in closed], dtype=np.int64)
+        flat = np.fromiter(itertools.chain.from_iterable(closed), dtype=np.int32)
+        self._ids.write(flat.tobytes())
+        self._offsets.write(ends.tobytes())
+        self.num_sentences += len(closed)
+        self.facts = SideStats(
+            tokens=int(ends[-1]),
+            unknown=self.facts.unknown + int((flat == UNK_ID).sum()),
+            longest=max(self.facts.longest, *map(len, closed)),
+        )
+
+
+def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Many, but not more text than some lines of the greatest length hold."""
+    chunk: list[Pair] = []
+    num_characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        num_characters += len(pair.src) + len(pair.tgt)
+        if len(chunk) == _LINES_AT_ONCE or num_characters > _CHARACTERS_AT_ONCE:
+            yield chunk
+            chunk, num_characters = [], 0
+    if chunk:
+        yield chunk

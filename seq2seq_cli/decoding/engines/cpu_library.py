@@ -1,0 +1,194 @@
+"""The functions of cpu_decoder.c, their structures, and whether they can be called.
+
+B sentences, W hypotheses of each, V vocabulary.
+"""
+
+import ctypes
+import functools
+import importlib.machinery
+import logging
+from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_long, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.engines.linear import Precision
+
+logger = logging.getLogger(__name__)
+
+# As cpu_decoder.c has them.
+LANES, GROUP = 16, 64  # words in a register, outputs in a group
+SLOTS = 32  # in a piece of the past
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
+
+CPU = torch.device("cpu")
+
+
+class Linear(ctypes.Structure):
+    _fields_ = (
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+        ("precision", c_int64),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("scale", c_void_p),
+        ("shift", c_void_p),
+    )
+
+
+class Norm(ctypes.Structure):
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_float))
+
+
+class Layer(ctypes.Structure):
+    _fields_ = (
+        ("split", Linear),
+        ("join", Linear),
+        ("attended", Norm),
+        ("query", Linear),
+        ("gathered", Linear),
+        ("gathered_norm", Norm),
+        ("expand", Linear),
+        ("contract", Linear),
+        ("transformed", Norm),
+    )
+
+
+class Stack(ctypes.Structure):
+    _fields_ = (
+        ("num_layers", c_int64),
+        ("d_model", c_int64),
+        ("heads", c_int64),
+        ("d_ff", c_int64),
+        ("norm_first", c_int64),
+        ("activation", c_int64),
+        ("vocabulary", c_int64),
+        ("embedding", c_void_p),
+        ("layers", POINTER(Layer)),
+        ("norm", Norm),
+        ("output", Linear),
+    )
+
+
+class Batch(ctypes.Structure):
+    _fields_ = (
+        ("sentences", c_int64),
+        ("longest", c_int64),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
+        ("memory", c_void_p),
+        ("width", c_int64),
+        ("length", c_int64),
+        ("slots", c_void_p),
+        ("num_pieces", c_int64),
+        ("past", c_void_p),
+        ("num_columns", c_void_p),
+        ("columns", c_void_p),
+    )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    source = Path(__file__).with_name("cpu_decoder.c")
+    name = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
+    return load_library(source.with_name(name), source)
+
+
+def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
+    """A library that was compiled from `source` as it is now, and fits the structures here.
+
+    None where there was no compiler. The library holds the text it was compiled from, so that
+    nobody has to remember to count versions.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    try:
+        start, end = (c_char.in_dll(library, f"source_{mark}") for mark in ("start", "end"))
+        size = ctypes.addressof(end) - ctypes.addressof(start)
+        is_current = ctypes.string_at(ctypes.addressof(start), size) == source.read_bytes()
+    except (OSError, ValueError):
+        is_current = False
+    if not is_current:
+        logger.warning(
+            f"{path.name} was compiled from another version of {source.name} and is not used: "
+            "install seq2seq-cli again for faster decoding"
+        )
+        return None
+    expected = [ctypes.sizeof(one) for one in (Linear, Norm, Layer, Stack, Batch)]
+    expected += [GROUP, SLOTS]
+    interface = (c_int64 * len(expected)).in_dll(library, "interface")
+    assert list(interface) == expected, "cpu_library.py and cpu_decoder.c differ"
+    _declare(library)
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer = c_void_p
+    library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
+    library.room_for.argtypes = (pointer, c_long, c_long, c_int)
+    library.room_for.restype = c_long
+    library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 2, c_int)
+    choice = (c_long, pointer, c_int64, pointer)
+    library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
+    library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
+    library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
+    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest"):
+        getattr(library, name).restype = None
+
+
+@functools.cache
+def precisions() -> frozenset[Precision]:
+    """Those that this processor has the instructions for; none where nothing was compiled."""
+    library = _library()
+    mask = library.start() if library is not None else 0
+    return frozenset(one for number, one in enumerate(PRECISIONS) if mask >> number & 1)
+
+
+def library() -> ctypes.CDLL:
+    """Where `precisions` names any."""
+    loaded = _library()
+    assert loaded is not None
+    return loaded
+
+
+def room_for(stack: Stack, rows: int, longest: int, threads: int) -> Tensor:
+    """For a pass of so many rows, which look at so many positions at most."""
+    size = library().room_for(ctypes.addressof(stack), rows, longest, threads)
+    return torch.empty(size, dtype=torch.uint8, device=CPU)
+
+
+def empty(*sizes: int) -> Tensor:
+    return torch.empty(sizes, dtype=torch.float32, device=CPU)
+
+
+def rounded_up(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def log_sum_exp(logits_BWV: Tensor) -> Tensor:
+    """The logarithm of the sum of e^logits, BW1."""
+    if not can_read(logits_BWV):
+        return logits_BWV.logsumexp(dim=-1, keepdim=True)
+    totals_BW1 = empty(*logits_BWV.shape[:-1], 1)
+    rows, size, threads = totals_BW1.numel(), logits_BWV.size(-1), torch.get_num_threads()
+    library().log_sum_exp(rows, size, logits_BWV.data_ptr(), totals_BW1.data_ptr(), threads)
+    return totals_BW1
+
+
+def argmax_token(logits_BWV: Tensor, otherwise: int) -> Tensor:
+    """The token of the greatest logit, BW, the first of several; `otherwise` where all are -inf."""
+    tokens_BW = torch.empty(logits_BWV.shape[:-1], dtype=torch.int64)
+    rows, size, threads = tokens_BW.numel(), logits_BWV.size(-1), torch.get_num_threads()
+    library().find_greatest(
+        rows, size, logits_BWV.data_ptr(), 0, None, otherwise, tokens_BW.data_ptr(), threads
+    )
+    return tokens_BW
+
+
+def can_read(x: Tensor) -> bool:
+    """Whether C can read it here."""
+    is_plain = x.device == CPU and x.dtype == torch.float32 and x.is_contiguous()
+    return is_plain and bool(precisions())

@@ -1,0 +1,91 @@
+"""Which models the engines for CPUs and the exports can compute: they repeat the arithmetic.
+
+The Transformer's own code is right for every model. An engine takes a model only if it knows every
+option of section `model` and every part; a new option or part is unknown until it is added here.
+"""
+
+from collections.abc import Collection
+
+from torch import nn
+
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.types import Activation
+from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from seq2seq_cli.model.transformer import Transformer
+
+# Options that engines and exports compute with, whatever their values. The values of `norm` and
+# `activation` are compared one by one.
+_OPTIONS = {
+    *("d_model", "heads", "layers", "d_ff", "attention_bias", "embedding_scale", "tie_embeddings"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+}
+_NORMS = {"pre", "post"}
+
+_PARTS: tuple[type[nn.Module], ...] = (
+    *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual, Dropout),
+    *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
+)
+_ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+def unsupported_model(
+    model: Transformer, activations: Collection[Activation] | None = None
+) -> str | None:
+    """The reason why an engine would compute this model wrongly; None if it would not.
+
+    `activations` are those that the engine has; None if it calls the model's own.
+    """
+    return (
+        unsupported_option(model.config, activations)
+        or _unsupported_part(model, activations)
+        or _difference_of_layers(model)
+    )
+
+
+def unsupported_option(
+    config: ModelConfig, activations: Collection[Activation] | None = None
+) -> str | None:
+    """The first option that an engine with these activations does not know, or not that value."""
+    for name, value in config:
+        if name == "activation":
+            is_known = activations is None or value in activations
+        else:
+            is_known = name in _OPTIONS or (name == "norm" and value in _NORMS)
+        if not is_known:
+            return f"model.{name} is {value}"
+    return None
+
+
+def _unsupported_part(model: Transformer, activations: Collection[Activation] | None) -> str | None:
+    for name, part in model.named_modules():
+        known: Collection[type[nn.Module]] = _PARTS
+        if name.endswith("feed_forward.activation"):
+            if activations is None:
+                continue
+            known = [_ACTIVATIONS[activation] for activation in activations]
+        if type(part) not in known:
+            return f"{name} is {type(part).__name__}"
+        if isinstance(part, nn.LayerNorm) and (part.weight is None or part.bias is None):
+            return f"{name} has no weight or no bias"
+        if isinstance(part, nn.GELU) and part.approximate != "none":
+            return f"{name} is approximated by {part.approximate}"
+    return None
+
+
+def _difference_of_layers(model: Transformer) -> str | None:
+    """An option in which layers differ, though the engines look at the first layer alone."""
+    parts = list(model.modules())
+    attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
+    feed_forwards = [part for part in parts if isinstance(part, FeedForward)]
+    same: dict[str, set[object]] = {
+        "heads": {attention.heads for attention in attentions},
+        "d_ff": {part.expand.out_features for part in feed_forwards},
+        "activation": {type(part.activation) for part in feed_forwards},
+        "norm": {part.norm_first for part in parts if isinstance(part, Residual)},
+    }
+    for name, values in same.items():
+        if len(values) != 1:
+            return f"layers differ in {name}"
+    return None

@@ -1,0 +1,151 @@
+"""Layers of the fast decoder: one product where the model makes several.
+
+B sentences, W hypotheses of each, S source positions, N rows of all, D d_model, H heads, G = B·H
+groups that attend by themselves, K size of one head, M positions looked at.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seq2seq_cli.decoding.engines.linear import Linear, Precision, make_linear, scaled_query
+from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+
+_VECTOR = 16  # numbers: the softmax over fewer takes them one by one, ten times slower
+_MANY = 1_024  # numbers from which on it is worth filling up to that
+Shape = Sequence[int]  # B, and W or S
+KeysAndValues = tuple[Tensor, Tensor]  # GKM and GMK
+
+
+class TorchEncoderLayer:
+    def __init__(self, layer: EncoderLayer, precision: Precision) -> None:
+        self.attention = _SelfAttention(layer.self_attention, precision)
+        self.feed_forward = _FeedForward(layer.feed_forward, precision)
+        self.self_attention_residual = _Residual(layer.self_attention_residual)
+        self.feed_forward_residual = _Residual(layer.feed_forward_residual)
+
+    def __call__(self, states_ND: Tensor, mask_bias_G1S: Tensor | None, shape: Shape) -> Tensor:
+        inner_ND = self.self_attention_residual.before(states_ND)
+        attended_ND = self.attention.of_source(inner_ND, mask_bias_G1S, shape)
+        states_ND = self.self_attention_residual.after(states_ND, attended_ND)
+        inner_ND = self.feed_forward_residual.before(states_ND)
+        return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
+
+
+class TorchDecoderLayer:
+    def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
+        self.attention = _SelfAttention(layer.self_attention, precision)
+        self.query = make_linear([scaled_query(layer.cross_attention)], precision)
+        self.gathered = make_linear([layer.cross_attention.output], precision)
+        self.feed_forward = _FeedForward(layer.feed_forward, precision)
+        self.self_attention_residual = _Residual(layer.self_attention_residual)
+        self.cross_attention_residual = _Residual(layer.cross_attention_residual)
+        self.feed_forward_residual = _Residual(layer.feed_forward_residual)
+        self.heads = layer.cross_attention.heads
+
+    def __call__(
+        self,
+        states_ND: Tensor,
+        new_BW2HK: Tensor,
+        past: KeysAndValues,
+        hidden_GWM: Tensor,
+        memory: KeysAndValues,
+        mask_bias_G1S: Tensor | None,
+        shape: Shape,
+    ) -> Tensor:
+        """One position of all hypotheses; its keys and values are written into `new_BW2HK`."""
+        inner_ND = self.self_attention_residual.before(states_ND)
+        attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, hidden_GWM, shape)
+        states_ND = self.self_attention_residual.after(states_ND, attended_ND)
+        inner_ND = self.cross_attention_residual.before(states_ND)
+        q_GWK = _split(self.query(inner_ND), shape, self.heads)
+        gathered_ND = self.gathered(_join(_attend(q_GWK, *memory, mask_bias_G1S), shape))
+        states_ND = self.cross_attention_residual.after(states_ND, gathered_ND)
+        inner_ND = self.feed_forward_residual.before(states_ND)
+        return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
+
+
+class _SelfAttention:
+    """Queries, keys and values from one product; the scale of the scores is in the queries."""
+
+    def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
+        self.heads = attention.heads
+        parts = [scaled_query(attention), attention.key, attention.value]
+        self.split = make_linear(parts, precision)
+        self.join = make_linear([attention.output], precision)
+
+    def of_source(self, states_ND: Tensor, mask_bias_G1S: Tensor | None, shape: Shape) -> Tensor:
+        made_BS3HK = self.split(states_ND).view(*shape, 3, self.heads, -1)
+        q_GSK, k_GSK, v_GSK = made_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
+        return self.join(_join(_attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S), shape))
+
+    def of_position(
+        self,
+        states_ND: Tensor,
+        new_BW2HK: Tensor,
+        past: KeysAndValues,
+        hidden_GWM: Tensor,
+        shape: Shape,
+    ) -> Tensor:
+        made_BW3HK = self.split(states_ND).view(*shape, 3, self.heads, -1)
+        q_BW1HK, made_BW2HK = torch.split_with_sizes(made_BW3HK, [1, 2], dim=2)
+        new_BW2HK.copy_(made_BW2HK)
+        heads_GWK = _attend(_split(q_BW1HK, shape, self.heads), *past, hidden_GWM)
+        return self.join(_join(heads_GWK, shape))
+
+
+class _FeedForward:
+    def __init__(self, layer: FeedForward, precision: Precision) -> None:
+        is_relu = isinstance(layer.activation, nn.ReLU)
+        self.expand = make_linear([layer.expand], precision, relu=is_relu)
+        self.activation: Linear = nn.Identity() if is_relu else layer.activation
+        self.contract = make_linear([layer.contract], precision)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        return self.contract(self.activation(self.expand(states)))
+
+
+class _Residual:
+    """Where the norm stands: before a sub-layer, or after its sum with what went in."""
+
+    def __init__(self, residual: Residual) -> None:
+        norm = residual.norm
+        self._norm = (list(norm.normalized_shape), norm.weight, norm.bias, norm.eps)
+        self._norm_first = residual.norm_first
+
+    def before(self, states: Tensor) -> Tensor:
+        return torch.layer_norm(states, *self._norm) if self._norm_first else states
+
+    def after(self, states: Tensor, made: Tensor) -> Tensor:
+        all_reduce_sum = made.add_(states)
+        return all_reduce_sum if self._norm_first else torch.layer_norm(all_reduce_sum, *self._norm)
+
+
+def _split(states: Tensor, shape: Shape, heads: int) -> Tensor:
+    """ND or BW1HK as GWK, each head of each sentence by itself."""
+    sentences, width = shape
+    if width == 1:
+        return states.reshape(sentences * heads, 1, -1)
+    return states.reshape(sentences, width, heads, -1).transpose(1, 2).flatten(0, 1)
+
+
+def _join(heads_GWK: Tensor, shape: Shape) -> Tensor:
+    """The way back, ND."""
+    sentences, width = shape
+    if width == 1:
+        return heads_GWK.view(sentences, -1)
+    heads_BHWK = heads_GWK.view(sentences, -1, width, heads_GWK.size(2))
+    return heads_BHWK.transpose(1, 2).reshape(sentences * width, -1)
+
+
+def _attend(q_GWK: Tensor, k_GKM: Tensor, v_GMK: Tensor, hidden: Tensor | None) -> Tensor:
+    """softmax(Q K + hidden) V, GWK."""
+    scores_GWM = torch.bmm(q_GWK, k_GKM) if hidden is None else torch.baddbmm(hidden, q_GWK, k_GKM)
+    missing = _VECTOR - scores_GWM.size(2)
+    if missing <= 0 or scores_GWM.numel() < _MANY:
+        return torch.bmm(scores_GWM.softmax(dim=-1), v_GMK)
+    filled = F.pad(scores_GWM, (0, missing), value=-torch.inf)
+    return torch.bmm(filled.softmax(dim=-1)[..., :-missing], v_GMK)

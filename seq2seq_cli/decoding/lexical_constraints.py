@@ -1,0 +1,114 @@
+"""Lexical constraints: pieces of text that must stand in the translation.
+
+Beam search with dynamic beam allocation (Post and Vilar 2018): next to the likeliest continuations
+those that a constraint needs are candidates too (where a phrase ends with a word, the likeliest
+token that ends it), and the beam is shared among candidates that have met like many tokens of the
+constraints, so that a rare word is not pushed out before its time.
+
+B sentences still being decoded, W hypotheses of each, K candidates, T positions, V vocabulary.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.requests import Ids, Phrase, Request
+from seq2seq_cli.text.tokenizer import EOS_ID
+
+Candidate = tuple[float, int, int]  # sum of log-probabilities, hypothesis, token
+
+
+def missing_tokens(past: Ids, phrases: Sequence[Phrase]) -> tuple[int, list[int]]:
+    """How many tokens of the phrases are not met yet, and which of them may come next.
+
+    A phrase that stands in the past is met, at its end also where the word may still go on. Of the
+    others, the one that the past ends in the middle of counts as far as it is; it should go on, or
+    else any of them may begin.
+    """
+    unmet = [_form(past, phrase) for phrase in phrases if not _is_met(past, phrase)]
+    furthest, form = max(((_progress(past, form), form) for form in unmet), default=(0, ()))
+    missing = sum(map(len, unmet)) - furthest
+    if furthest:
+        return missing, [form[furthest]]
+    return missing, [form[0] for form in unmet]
+
+
+def _form(past: Ids, phrase: Phrase) -> tuple[int, ...]:
+    """That in which a phrase begins, or has begun with the translation."""
+    return phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
+
+
+def forbid_end(
+    logits_BWV: Tensor,
+    past_BWT: Tensor,
+    requests: Sequence[Request],
+    has_met: Sequence[bool],
+) -> None:
+    """EOS only where every phrase is met; or, at the greatest length, where none ever was."""
+    rows = zip(logits_BWV, past_BWT, requests, has_met, strict=True)
+    for logits_WV, past_WT, request, is_met in rows:
+        if not request.required:
+            continue
+        lacks = [missing_tokens(past, request.required)[0] > 0 for past in past_WT.tolist()]
+        if past_WT.size(1) < request.max_length or is_met or not all(lacks):
+            logits_WV[torch.tensor(lacks), EOS_ID] = -torch.inf
+
+
+def allocate_beam(
+    candidates: Sequence[Tensor], sums_WV: Tensor, past_WT: Tensor, phrases: Sequence[Phrase]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The candidates of one sentence (sums, origins, tokens; K each) in the order of priority.
+
+    `sums_WV` are those of all continuations.
+    """
+    pasts = past_WT.tolist()
+    pool: set[Candidate] = set(zip(*(part.tolist() for part in candidates), strict=True))
+    for row, past in enumerate(pasts):
+        needed = missing_tokens(past, phrases)[1]
+        for phrase in phrases:
+            if phrase.word_ends is not None and _has_just_ended(past, phrase):
+                ends_N = phrase.word_ends.ids_N.to(sums_WV.device)
+                needed.append(int(ends_N[sums_WV[row, ends_N].argmax()]))
+        pool.update((sums_WV[row, token].item(), row, token) for token in needed)
+    alive = [candidate for candidate in pool if candidate[0] > -torch.inf]
+    banks: dict[int, list[Candidate]] = defaultdict(list)
+    for candidate in sorted(alive, reverse=True):
+        _, row, token = candidate
+        banks[missing_tokens([*pasts[row], token], phrases)[0]].append(candidate)
+    ordered: list[Candidate] = []
+    while any(banks.values()):  # in turn from every bank, beginning with that which has most
+        ordered += [banks[missing].pop(0) for missing in sorted(banks) if banks[missing]]
+    count = len(candidates[0])
+    ordered = ordered[:count]
+    ordered += [(-torch.inf, 0, 0)] * (count - len(ordered))
+    sums, origins, tokens = zip(*ordered, strict=True)
+    return torch.tensor(sums), torch.tensor(origins), torch.tensor(tokens)
+
+
+def _is_met(past: Ids, phrase: Phrase) -> bool:
+    """Whether it stands in the past, and no word goes on where it ends."""
+    for form in {phrase.inner, phrase.first}:
+        for start in _places(past, form):
+            following = past[start + len(form) : start + len(form) + 1]
+            if not following or phrase.word_ends is None or following[0] in phrase.word_ends.tokens:
+                return True
+    return False
+
+
+def _has_just_ended(past: Ids, phrase: Phrase) -> bool:
+    return any(tuple(past[-len(form) :]) == form for form in phrase[:2])
+
+
+def _places(past: Ids, form: tuple[int, ...]) -> Iterator[int]:
+    size = len(form)
+    return (i for i in range(len(past) - size + 1) if tuple(past[i : i + size]) == form)
+
+
+def _progress(past: Ids, form: tuple[int, ...]) -> int:
+    """Of how many first tokens of the phrase the past ends in."""
+    for size in range(min(len(form) - 1, len(past)), 0, -1):
+        if tuple(past[-size:]) == form[:size]:
+            return size
+    return 0

@@ -1,0 +1,110 @@
+"""`seq2seq check`: what can be known of a run before training time is spent."""
+
+import functools
+import logging
+import statistics
+
+import torch
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
+from seq2seq_cli.tools.audit import audit_text
+from seq2seq_cli.tools.dry_run import Rehearsal, peak_memory_mb, rehearse
+from seq2seq_cli.tools.duplicates import Overlap
+from seq2seq_cli.tools.preflight_report import LongestBatches, Report, Shape, TimeEstimate
+from seq2seq_cli.training.setup import Prepared
+from seq2seq_cli.training.summary import numbers, summarize
+
+logger = logging.getLogger(__name__)
+
+_UPDATES = 10  # at most, that are timed
+_SECONDS = 3.0  # after which no further one begins
+
+
+def check(config: Config, test: Corpus | None) -> Report | None:
+    """Begin a run that is thrown away, make some updates, and audit all text and `test`.
+
+    None in torchrun's processes but the first. Raises UserError for what would stop training.
+    """
+    return rehearse(functools.partial(_check, test), config)
+
+
+def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
+    config, prepared, ranks = rehearsal.config, rehearsal.prepared, rehearsal.ranks
+    retain_freed_pages()
+    logger.info("training for a moment: the longest batches, and some others")
+    longest_batches = _run_longest_batches(rehearsal)
+    pace = _time_updates(rehearsal)
+    ranks.barrier()
+    if not ranks.is_main:
+        return None
+    logger.info("auditing the text")
+    data, tokenizers = config.data, prepared.tokenizers
+    train, lines_of_train = audit_text(data.train, tokenizers, data)
+    texts, lines = {"train": train}, {"train": lines_of_train}
+    overlaps: dict[str, Overlap] = {}
+    for name, corpus in (("valid", data.valid), ("test", test)):
+        if corpus is not None:
+            texts[name], found = audit_text(corpus, tokenizers, data, like=train)
+            overlaps |= {f"{name} in {other}": found.found_in(lines[other]) for other in lines}
+            lines[name] = found
+    return Report(
+        summary=summarize(config, prepared, rehearsal.total_steps, ranks.world_size),
+        numbers=numbers(config, prepared, rehearsal.total_steps, ranks.world_size),
+        vocabularies=_audit_vocabularies(config.tokenizer, prepared),
+        max_length=data.max_length,
+        texts=texts,
+        overlaps=overlaps,
+        longest_batches=longest_batches,
+        pace=pace,
+    )
+
+
+def _audit_vocabularies(config: TokenizerConfig, prepared: Prepared) -> dict[str, VocabularyAudit]:
+    """Of subwords alone, which could do without rare characters, and none of another run's."""
+    if config.kind not in SUBWORDS or config.reuse is not None:
+        return {}
+    tokenizers, store = prepared.tokenizers, prepared.train
+    src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
+    if tokenizers.is_shared:
+        sides = {"vocabulary": (tokenizers.src, src + tgt)}
+    else:
+        sides = {"source vocabulary": (tokenizers.src, src)}
+        sides["target vocabulary"] = (tokenizers.tgt, tgt)
+    return {
+        name: audit_vocabulary(tokenizer, counts.tolist(), config.user_defined_symbols)
+        for name, (tokenizer, counts) in sides.items()
+    }
+
+
+def _run_longest_batches(rehearsal: Rehearsal) -> LongestBatches:
+    """Forwards and backwards, and the optimizer's step, whose state comes to the memory."""
+    device, ranks = rehearsal.prepared.device, rehearsal.ranks
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before = peak_memory_mb(device)
+    shapes, seconds = [], []
+    for batch in rehearsal.prepared.epochs.largest_batches():
+        rehearsal.update_from(batch)
+        seconds.append(rehearsal.seconds_of_last)
+        shapes.append(Shape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
+    peak = peak_memory_mb(device)
+    over_workers = ranks.all_reduce_max if device.type == "cuda" else ranks.all_reduce_sum
+    return LongestBatches(shapes, max(seconds), over_workers(peak), over_workers(peak - before))
+
+
+def _time_updates(rehearsal: Rehearsal) -> TimeEstimate:
+    rehearsal.update(1)  # what is done once takes its time here
+    seconds: list[float] = []
+    while len(seconds) < _UPDATES and rehearsal.ranks.all_reduce_max(sum(seconds)) < _SECONDS:
+        rehearsal.update(len(seconds) + 2)
+        seconds.append(rehearsal.seconds_of_last)
+    mean, prepared = statistics.mean(seconds), rehearsal.prepared
+    return TimeEstimate(
+        updates=len(seconds),
+        seconds_per_update=mean,
+        seconds_per_epoch=mean * prepared.updates_per_epoch,
+        seconds_to_the_end=mean * rehearsal.total_steps,
+    )

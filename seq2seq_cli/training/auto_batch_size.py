@@ -1,0 +1,172 @@
+"""`training.tokens_per_batch: auto`: as many tokens as memory holds of the longest sentences.
+
+On a GPU batches grow until one fails. On a CPU nothing fails (Linux ends the process instead), so
+two small batches are measured, in a process of their own, and memory grows in proportion.
+"""
+
+import logging
+import math
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
+from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.data.token_store import TokenStore
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import available_memory, peak_memory
+from seq2seq_cli.model.device import choose_bf16
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.oom import free_memory
+from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.training.step import accumulate_gradients
+
+logger = logging.getLogger(__name__)
+
+_USED = 0.9  # of what fits
+_USED_ON_CPU = 0.75  # of what is free: memory in fragments, validation, other programs
+_MEASURED_TOKENS = 1_024  # of the smaller batch that is measured on a CPU
+_LARGER = 4  # times as many in the other
+
+
+def find_tokens_per_batch(
+    config: Config,
+    tokenizers: Tokenizers,
+    store: TokenStore,
+    device: torch.device,
+    num_processes: int,
+) -> Config:
+    """The config with `training.tokens_per_batch` as a number.
+
+    Leaves no trace: what is tried is a model that nobody uses. Raises UserError if not even one
+    pair for each process fits.
+    """
+    if config.training.tokens_per_batch != "auto":
+        return config
+    logger.info("trying how many tokens a batch can have")
+    longest = max(store.facts.src.longest, store.facts.tgt.longest)
+    most = max(longest, min(MOST_TOKENS, _positions(store) // FEWEST_BATCHES))
+    shape = Shape(config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest)
+    wanted = math.ceil(most / _USED / (longest * num_processes))  # sentences of each process
+    if device.type == "cuda":
+        sentences = sentences_on_gpu(shape, device, wanted)
+        free_memory()
+    else:
+        available = int(_USED_ON_CPU * available_memory() / num_processes)
+        sentences = in_own_process(shape, wanted, available)
+    if sentences == 0:
+        raise UserError(
+            f"training.tokens_per_batch: auto: not even one pair of {longest:,} tokens fits into "
+            "memory; lower data.max_length, or make the model smaller (model.layers, d_model, d_ff)"
+        )
+    limited = sentences < wanted
+    found = max(longest, int(_USED * sentences * longest * num_processes)) if limited else most
+    logger.info(f"training.tokens_per_batch {found:,}" + (", as memory allows" if limited else ""))
+    training = config.training.model_copy(update={"tokens_per_batch": found})
+    return config.model_copy(update={"training": training})
+
+
+def _positions(store: TokenStore) -> int:
+    """Of the longer sides of all pairs."""
+    return int(np.maximum(store.src.lengths(), store.tgt.lengths()).sum(dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the memory of an update depends on."""
+
+    config: Config
+    src_vocab: int
+    tgt_vocab: int
+    is_shared: bool
+    longest: int  # tokens of both sides
+
+
+class Trial:
+    """A model like the one that will be trained, and updates of it with the longest sentences."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        training, sides = shape.config.training, (shape.src_vocab, shape.tgt_vocab)
+        model = Transformer(shape.config.model, *sides, shape.is_shared, PAD_ID).to(device)
+        use_bf16 = choose_bf16(training.precision, device)
+        self._loss = BatchLoss(model, training.label_smoothing, use_bf16, training.compile)
+        self._optimizer = build_optimizer(model, training)
+        self._longest = shape.longest
+
+    def fits(self, sentences: int) -> bool:
+        """Whether an update of so many goes through."""
+        ids_BT = torch.full((sentences, self._longest), EOS_ID)
+        num_tokens = ids_BT.numel()
+        batch = Batch(ids_BT, torch.full_like(ids_BT, BOS_ID), ids_BT, num_tokens, num_tokens)
+        self._optimizer.zero_grad(set_to_none=True)
+        _, failed = accumulate_gradients(self._loss, [batch], num_tokens, Ranks())
+        if failed is None:
+            self._optimizer.step()
+            return True
+        self._optimizer.zero_grad(set_to_none=True)
+        free_memory()
+        return False
+
+
+def sentences_on_gpu(shape: Shape, device: torch.device, wanted: int) -> int:
+    """The longest sentences that a batch can have, up to those wanted, by trying."""
+    try:
+        trial = Trial(shape, device)
+        trial.fits(1)  # makes the optimizer's state, beside which the others must fit
+    except torch.OutOfMemoryError:
+        return 0
+    return largest_that_fits(trial.fits, wanted)
+
+
+def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
+    """The largest number, within 5 %, that fits, if all smaller ones do; 0 if none does."""
+    low, high = 0, 1
+    while fits(high):
+        if high == wanted:
+            return wanted
+        low, high = high, min(2 * high, wanted)
+    while high - low > max(1, low // 20):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def in_own_process(shape: Shape, wanted: int, available: int) -> int:
+    """`sentences_on_cpu` without this process's past, whose peak hides theirs."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as executor:
+        try:
+            return executor.submit(sentences_on_cpu, shape, wanted, available).result()
+        except BrokenProcessPool:  # Linux ended it
+            return 0
+
+
+def sentences_on_cpu(shape: Shape, wanted: int, available: int) -> int:
+    """The longest sentences that a batch can have in so many bytes, up to those wanted."""
+    retain_freed_pages()
+    before = peak_memory()
+    trial = Trial(shape, torch.device("cpu"))
+
+    def needed(sentences: int) -> int:
+        trial.fits(sentences)
+        return peak_memory() - before
+
+    few = min(wanted, max(1, _MEASURED_TOKENS // shape.longest))
+    trial.fits(few)  # makes the optimizer's state, which then is there from the beginning
+    of_few = needed(few)
+    if of_few > available:
+        return 0
+    more = min(_LARGER * few, wanted, few * available // of_few)
+    if more <= few:
+        return more
+    of_each = max(1.0, (needed(more) - of_few) / (more - few))
+    return min(wanted, few + int((available - of_few) / of_each))

@@ -1,0 +1,190 @@
+"""What a run shows of itself: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.evaluation import HeldOut, Scores
+from seq2seq_cli.run_folder import RunFolder, write_atomic
+from seq2seq_cli.training.checkpoint import TrainingState
+from seq2seq_cli.training.tensorboard import AppendOnlyFile, EventFile
+
+logger = logging.getLogger(__name__)
+
+
+class Monitor:
+    """One call for a logged point; it goes to every place where somebody may look.
+
+    A run that continues from a step first loses what was logged after it, so that no point is
+    there twice.
+    """
+
+    def __init__(self, run: RunFolder, state: TrainingState, total_steps: int) -> None:
+        step = state.step
+        at_step = _forget_after(run, state)
+        self._log = _LogHandler(AppendOnlyFile(run.log))
+        logging.getLogger("seq2seq_cli").addHandler(self._log)
+        self._metrics = AppendOnlyFile(run.metrics)
+        self._tensorboard = EventFile(run.path, step if state.awaits_validation else step + 1)
+        if state.awaits_validation and at_step:
+            self._tensorboard.scalars(step, at_step)
+        self._total = total_steps
+        self._first_step = step
+        self._started = time.monotonic()
+        self._bar = tqdm(
+            total=total_steps,
+            initial=step,
+            unit="step",
+            file=sys.stderr,
+            disable=not sys.stderr.isatty(),
+            dynamic_ncols=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        with suppress(OSError):  # it was said when it did not find room
+            self.sync()
+        logging.getLogger("seq2seq_cli").removeHandler(self._log)
+
+    def sync(self) -> None:
+        """Return when all points are on the disk. Raises OSError if they cannot be."""
+        self._metrics.sync()
+        self._tensorboard.sync()
+
+    def config(self, config: Config) -> None:
+        """Show the resolved config in TensorBoard, and let it compare runs by their options."""
+        self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
+        self._tensorboard.options(
+            {
+                name: float(value) if type(value) in (int, float) else yaml_text(value)
+                for name, value in flatten(config).items()
+                if value is not None
+            }
+        )
+
+    def advance(self) -> None:
+        """One update is done."""
+        self._bar.update()
+
+    def training_point(self, step: int, scalars: Mapping[str, float]) -> None:
+        """`scalars` by their short names: loss, lr, grad_norm, tokens_per_second, ..."""
+        self._record(step, {f"train/{name}": value for name, value in scalars.items()})
+        shown = f"loss {scalars['loss']:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s  "
+        shown += f"lr {scalars['lr']:.2e}"
+        self._bar.set_postfix_str(shown)
+        left = tqdm.format_interval(self._seconds_left(step))
+        logger.log(
+            logging.INFO if self._bar.disable else logging.DEBUG,  # the bar says it already
+            f"step {step:,}/{self._total:,}  {shown}  {left} left",
+        )
+
+    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
+        self._record(step, {f"valid/{name}": value for name, value in scores.metrics().items()})
+        if is_best:  # the tab HParams shows the last value of each name
+            best = {f"best/{name}": value for name, value in scores.metrics().items()}
+            self._tensorboard.scalars(step, best)
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
+        logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
+
+    def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None:
+        """Show the first translations beside their references."""
+        rows = ["| source | reference | translation |", "|---|---|---|"]
+        for pair, hypothesis in list(zip(held_out.pairs, scores.hypotheses, strict=True))[:count]:
+            rows.append(f"| {_cell(pair.src)} | {_cell(pair.tgt)} | {_cell(hypothesis)} |")
+        self._tensorboard.text(step, "valid/samples", "\n".join(rows))
+
+    def _seconds_left(self, step: int) -> float:
+        """At the pace of this process so far, validations included."""
+        pace = (time.monotonic() - self._started) / (step - self._first_step)
+        return pace * (self._total - step)
+
+    def _record(self, step: int, scalars: dict[str, float]) -> None:
+        self._tensorboard.scalars(step, scalars)
+        self._metrics.append(f"{json.dumps({'step': step, **scalars})}\n".encode())
+
+
+class _LogHandler(logging.Handler):
+    """Into train.log."""
+
+    def __init__(self, file: AppendOnlyFile) -> None:
+        super().__init__()
+        self._file = file
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
+
+
+class NullMonitor:
+    """A Monitor that does nothing, for ranks other than 0."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def config(self, config: Config) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def training_point(self, step: int, scalars: Mapping[str, float]) -> None: ...
+
+    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
+
+    def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
+
+
+def _forget_after(run: RunFolder, state: TrainingState) -> dict[str, float]:
+    """Drop the points after the run's step, and what a crash left half-written.
+
+    A validation that is still to come is such a point too. Returns what stays of the step itself.
+    """
+    kept: list[bytes] = []
+    at_step: dict[str, float] = {}
+    for line in run.metrics_lines():
+        step, values = _point(line)
+        is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
+        if 0 <= step < state.step or (step == state.step and not is_repeated):
+            kept.append(line)
+            at_step = values if step == state.step else at_step
+    if run.metrics.exists():
+        write_atomic(run.metrics, b"".join(kept))
+    return at_step
+
+
+def _point(line: bytes) -> tuple[int, dict[str, float]]:
+    """Step and numbers of a line of metrics.jsonl; step -1 for a line that is none."""
+    try:
+        point = json.loads(line) if line.endswith(b"\n") else {}
+        return int(point.pop("step")), point
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return -1, {}
+
+
+def _cell(text: str) -> str:
+    """Text as it is, inside a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _as_code(text: str) -> str:
+    """Markdown's code block: four spaces before every line."""
+    return "".join(f"    {line}\n" for line in text.splitlines())

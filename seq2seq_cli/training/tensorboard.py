@@ -1,0 +1,122 @@
+"""Files that only grow while a run trains: lines of text, and TensorBoard's events."""
+
+import io
+import logging
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import summary
+
+from seq2seq_cli.run_folder import fsync
+
+logger = logging.getLogger(__name__)
+
+
+class AppendOnlyFile:
+    """Appends at once and whole; what finds no room waits, and is written before what follows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting = b""
+
+    def append(self, data: bytes) -> None:
+        is_known = bool(self._waiting)
+        self._waiting += data
+        try:
+            self._write_waiting()
+        except OSError as error:
+            if not is_known:
+                logger.warning(f"cannot write {self.path} now ({error}); it will be written later")
+
+    def sync(self) -> None:
+        """Return when all of it is on the disk for certain. Raises OSError if it cannot be."""
+        self._write_waiting()
+        if self.path.exists():
+            fsync(self.path)
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            _append(self.path, self._waiting)
+            self._waiting = b""
+
+
+class EventFile:
+    """What TensorBoard reads: one file for each start of a run.
+
+    PyTorch's own writer leaves writing to a thread, which a full disk ends.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        """TensorBoard forgets what earlier files have from `step` on."""
+        self._file = AppendOnlyFile(_next_event_file(folder))
+        self._options = AppendOnlyFile(folder / "events.out.tfevents.0000000000.hparams")
+        start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._file.append(_records(_VERSION, start))
+
+    def sync(self) -> None:
+        self._file.sync()
+        self._options.sync()
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        made = [summary.scalar(*value) for value in values.items()]  # type: ignore[no-untyped-call]
+        self._file.append(_records(*(Event(step=step, summary=one) for one in made)))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Markdown."""
+        made = summary.text(name, text)  # type: ignore[no-untyped-call]
+        self._file.append(_records(Event(step=step, summary=made)))
+
+    def options(self, values: dict[str, float | str]) -> None:
+        """What the tab HParams compares runs by, in place of what an earlier start said.
+
+        In a file of its own, the first in the order of their names: of such events TensorBoard
+        takes the first that it reads, and one for a run.
+        """
+        with suppress(OSError):
+            self._options.path.unlink(missing_ok=True)
+        _, made, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
+        self._options.append(_records(_VERSION, Event(summary=made)))
+
+
+_VERSION = Event(file_version="brain.Event:2")  # how every file begins
+
+
+def _records(*events: Event) -> bytes:
+    """As they stand in a file."""
+    records = io.BytesIO()
+    writer = RecordWriter(records)
+    for event in events:
+        event.wall_time = time.time()
+        writer.write(event.SerializeToString())
+    return records.getvalue()
+
+
+def _next_event_file(folder: Path) -> Path:
+    """TensorBoard reads files in the order of their names: this one is the last of them.
+
+    So it is although the clock may have gone back since the last one was named.
+    """
+    names = [path.name for path in folder.glob("events.out.tfevents.*")]
+    times = [int(match[1]) for name in names if (match := re.match(r"\D+\.(\d+)", name))]
+    return folder / f"events.out.tfevents.{max([int(time.time()), *(t + 1 for t in times)]):010}.0"
+
+
+def _append(path: Path, data: bytes) -> None:
+    """All of it, or on an OSError nothing."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)

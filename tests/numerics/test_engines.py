@@ -1,0 +1,105 @@
+"""No engine and no export computes a model that it does not know; the plain one computes all."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+import torch
+from small_models import build, logits_through_all_changes
+from torch import nn
+
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.types import Activation, EngineName, NormPosition
+from seq2seq_cli.decoding.engines.base import PlainDecoder
+from seq2seq_cli.decoding.engines.choice import ENGINES, choose_precision, make_decoder
+from seq2seq_cli.decoding.engines.support import unsupported_option
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.export import ctranslate2, huggingface
+from seq2seq_cli.model import layers
+
+OPTIONS: dict[str, Any] = {
+    "activation": get_args(Activation),
+    "norm": get_args(NormPosition),
+    "attention_bias": (True, False),
+    "embedding_scale": (True, False),
+    "layers": ({"encoder": 1, "decoder": 2},),
+}
+ALL = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.product(*OPTIONS.values())]
+SHARED: Any = SimpleNamespace(is_shared=True)  # tokenizers with one vocabulary
+
+
+class Positioned(ModelConfig):
+    """As if somebody had added an option, of which no engine has heard."""
+
+    positions: str = "rotary"
+
+
+class Swish(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.sigmoid()
+
+
+@pytest.fixture
+def swish(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model with an activation that was added to the documented table a minute ago."""
+    monkeypatch.setitem(layers.ACTIVATIONS, "swish", Swish)
+    model = build(0, vocabulary=70, tie_embeddings=True)
+    config = model.config.model_copy(update={"activation": "swish"})
+    return type(model)(config, 12, 70, False, model.pad_id).eval()
+
+
+def must_be_equal(engine: EngineName, model: Any) -> None:
+    decoder = make_decoder(model, "fp32", engine)
+    for expected, actual in logits_through_all_changes(PlainDecoder(model), decoder):
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", ALL, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_computes_every_option_or_refuses_it(engine, options):
+    model = build(0, vocabulary=70, **options)
+    if ENGINES[engine].unsupported(model, "fp32") is None:
+        must_be_equal(engine, model)
+    else:
+        with pytest.raises(UserError, match=f"decoding.engine {engine}"):
+            make_decoder(model, "fp32", engine)
+
+
+def test_the_options_tried_are_those_of_the_tables():
+    assert set(OPTIONS["activation"]) == set(layers.ACTIVATIONS)
+    for options in ALL:
+        assert unsupported_option(ModelConfig(**options), ["relu", "gelu"]) is None
+
+
+def test_a_new_activation_runs_on_the_models_own_or_not_at_all(swish):
+    assert ENGINES["native"].unsupported(swish, "fp32")
+    with pytest.raises(UserError, match=r"decoding\.engine native"):
+        make_decoder(swish, "fp32", "native")
+    must_be_equal("torch", swish)  # which calls the model's own
+    must_be_equal("auto", swish)
+    for export in (ctranslate2, huggingface):
+        assert export.unsupported(swish, SHARED) == "model.activation is swish"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_new_option_runs_on_the_model_itself(precision, caplog):
+    model = build(0, vocabulary=70, tie_embeddings=True)
+    model.config = Positioned(**dict(model.config))
+    for name in ("native", "torch"):
+        with pytest.raises(UserError, match=r"model\.positions is rotary|not compiled"):
+            make_decoder(model, precision, name)
+    with caplog.at_level("INFO"):
+        assert type(make_decoder(model, precision)) is PlainDecoder
+        make_decoder(model, precision)
+    assert caplog.text.count("decoded by its own code") <= 1
+    assert choose_precision("auto", model) == "fp32"
+    for export in (ctranslate2, huggingface):
+        assert export.unsupported(model, SHARED) == "model.positions is rotary"
+
+
+def test_int8_that_no_engine_has_is_refused(swish):
+    swish.config = Positioned(**dict(swish.config) | {"activation": "relu"})
+    with pytest.raises(UserError, match=r"plain \(it has no int8 products\)") as error:
+        make_decoder(swish, "int8")
+    assert "torch (model.positions is rotary)" in str(error.value)
