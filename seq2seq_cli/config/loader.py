@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.run_folder import read_bounded
+from seq2seq_cli.files import read_bounded
 
 _MOST_MISTAKES = 20  # that are named
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import RunFolder, read_json, write_json
+from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
 from seq2seq_cli.text.tokenizer import Tokenizer
 

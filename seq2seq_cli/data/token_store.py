@@ -24,7 +24,7 @@ from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import fsync
+from seq2seq_cli.files import fsync
 from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
 

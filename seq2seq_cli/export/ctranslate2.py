@@ -12,10 +12,11 @@ from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
+from seq2seq_cli.files import read_json
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.run_folder import RunFolder, read_json
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
 
 _ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU"}  # by CTranslate2's names

@@ -12,8 +12,9 @@ from seq2seq_cli.decoding.translation import Sentence
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.export import ctranslate2, huggingface
+from seq2seq_cli.files import write_atomic
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.run_folder import RunFolder, write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.tokenizer import Tokenizers, save_tokenizers
 

@@ -17,11 +17,11 @@ from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
+from seq2seq_cli.files import write_json
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_tensors
-from seq2seq_cli.run_folder import write_json
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
 
 _ACTIVATIONS: dict[Activation, str] = {"relu": "relu", "gelu": "gelu"}  # by its own names

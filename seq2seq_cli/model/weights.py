@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.types import ModelPart
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.run_folder import write_atomic
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:

@@ -14,7 +14,8 @@ import sentencepiece
 from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
 from seq2seq_cli.config.types import Normalization, OnBadLine
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import MEBIBYTE, RunFolder, read_bounded, write_atomic
+from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_characters

@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.run_folder import RunFolder, write_atomic
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import count_corpus, read_pairs
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sampling import LEAST_FREQUENCY

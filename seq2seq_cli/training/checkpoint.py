@@ -29,13 +29,14 @@ from torch import Tensor, nn
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.types import METRICS, NonNegativeInt, PositiveInt
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.model.weights import (
     load_weights,
     read_tensors,
     save_tensors,
     weights_of,
 )
-from seq2seq_cli.run_folder import RunFolder, fsync, read_json, write_json
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.oom import Size
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from seq2seq_cli import __version__
 from seq2seq_cli.config.loader import config_yaml, differing_options
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import RunFolder, read_json, write_json
+from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import hash_of_files
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from tqdm import tqdm
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.evaluation import HeldOut, Scores
-from seq2seq_cli.run_folder import RunFolder, write_atomic
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoint import TrainingState
 from seq2seq_cli.training.tensorboard import AppendOnlyFile, EventFile
 

@@ -14,7 +14,8 @@ from seq2seq_cli.config.loader import config_yaml, flatten, load_config, yaml_te
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import TextStatistics, write_statistics
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.run_folder import RunFolder, write_atomic
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoint import (
     TrainingState,

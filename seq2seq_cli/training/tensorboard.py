@@ -12,7 +12,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
-from seq2seq_cli.run_folder import fsync
+from seq2seq_cli.files import fsync
 
 logger = logging.getLogger(__name__)
 

@@ -22,10 +22,11 @@ OPTIONS: dict[str, Any] = {
     "activation": get_args(Activation),
     "norm": get_args(NormPosition),
     "attention_bias": (True, False),
-    "embedding_scale": (True, False),
-    "layers": ({"encoder": 1, "decoder": 2},),
 }
 ALL = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.product(*OPTIONS.values())]
+for options in ALL:
+    options["embedding_scale"] = not options["attention_bias"]
+    options["layers"] = {"encoder": 1, "decoder": 2}
 SHARED: Any = SimpleNamespace(is_shared=True)  # tokenizers with one vocabulary
 
 

@@ -16,7 +16,7 @@ from commands import ROOT
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
     "errors machine",
-    "paths",
+    "paths files",
     "run_folder",
     "config",
     "text",
