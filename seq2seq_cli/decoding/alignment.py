@@ -1,6 +1,6 @@
 """Which words of a translation look at which words of its source.
 
-S source tokens and T target tokens of a piece, N source words and M target words of the whole line.
+S source tokens and T target tokens of a segment, N source words and M target words of the whole line.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from seq2seq_cli.text.words import split_words, words_of_spans
 
 
 class Placed(NamedTuple):
-    """A piece of a line whose translation stands in a text."""
+    """A segment of a line whose translation stands in a text."""
 
     segment: Segment
     attention_TS: Tensor  # of every target token over the source tokens; rows sum to 1
@@ -53,7 +53,7 @@ def align(
 
 
 def _source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
-    """The words of the line that each token of the piece is part of."""
+    """The words of the line that each token of the segment is part of."""
     text, spans = tokenizer.spans(segment.sentence)
     own = spans[segment.first_token : segment.first_token + len(segment.ids)]
     return [

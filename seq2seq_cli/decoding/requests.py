@@ -18,7 +18,7 @@ class WordEnds:
 
 
 class Phrase(NamedTuple):
-    """A segment of text that must stand in a translation."""
+    """Text that must stand in a translation."""
 
     first: tuple[int, ...]  # its tokens at the beginning of a translation
     inner: tuple[int, ...]  # and anywhere else

@@ -50,7 +50,7 @@ class Format(NamedTuple):
     source_ids: Callable[[Path, Sequence[str]], list[list[int]]]  # without EOS
     translate: Callable[
         [Path, Sequence[str], Sequence[int]], list[list[str]]
-    ]  # to segments, greedily
+    ]  # to tokens, greedily
     readme: Callable[[Config, Tokenizers], str]
 
 

@@ -257,6 +257,6 @@ class _Ratios:
 
         far = math.log(OUTLIER_FACTOR)
         count = int((np.abs(np.log(np.concatenate(self._of_long_pairs) / median)) > far).sum())
-        largest_batches = sorted(self._extremes, key=lambda extreme: -distance(extreme[0]))
-        examples = [example for ratio, example in largest_batches if distance(ratio) > far]
+        extremes = sorted(self._extremes, key=lambda extreme: -distance(extreme[0]))
+        examples = [example for ratio, example in extremes if distance(ratio) > far]
         return LengthRatio(median, low, high, Finding(count, examples[:_EXAMPLES]))

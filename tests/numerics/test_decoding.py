@@ -145,8 +145,8 @@ class StoppedCall(threading.Thread):
 def test_threads_may_share_a_decoder():
     """Whatever the lines at which one thread waits while another one looks up a position."""
     for lines in itertools.product(range(1, 7), repeat=2):
-        signal = TorchDecoder(build(0), "fp32").signal
-        calls = [StoppedCall(signal, *at) for at in zip((40, 1_000), lines, strict=True)]
+        vector = TorchDecoder(build(0), "fp32").position_vector
+        calls = [StoppedCall(vector, *at) for at in zip((40, 1_000), lines, strict=True)]
         for call in calls:
             call.may_go_on.set()
             call.join()

@@ -58,13 +58,13 @@ class CpuDecoder:
         activation = _ACTIVATIONS[model.config.activation]
         self.encoder = weights.stack(src_VD, encoder, activation, model.encoder_norm, memory)
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
-        self._signals_TD = sinusoidal_positions(0, 1, self.d_model)
+        self._positions_TD = sinusoidal_positions(0, 1, self.d_model)
 
-    def signals(self, length: int) -> Tensor:
+    def positions(self, length: int) -> Tensor:
         """Of that many positions at least, TD."""
-        positions_TD = self._signals_TD
+        positions_TD = self._positions_TD
         if length > len(positions_TD):
-            positions_TD = self._signals_TD = sinusoidal_positions(0, 2 * length, self.d_model)
+            positions_TD = self._positions_TD = sinusoidal_positions(0, 2 * length, self.d_model)
         return positions_TD
 
     @torch.inference_mode()
@@ -76,7 +76,7 @@ class CpuDecoder:
         states = CpuDecodingState(self, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
         room = cpu_library.room_for(self.encoder, num_tokens, src_BS.size(1), threads)
-        positions_TD = self.signals(src_BS.size(1))
+        positions_TD = self.positions(src_BS.size(1))
         cpu_library.library().encode(
             addressof(self.encoder),
             addressof(states.batch),
@@ -111,7 +111,7 @@ class CpuDecodingState:
         self._slots_BWT: Tensor | None = None  # while each sentence has one hypothesis: all
         self._num_slots = 0
         self._room, self._room_sizes = torch.empty(0), (0, 0, 0)
-        self._signals_TD = torch.empty(0, 0)
+        self._positions_TD = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
         self.batch = cpu_library.Batch(longest=longest, memory=memory_PL2D.data_ptr())
         self._point_to_sentences()
@@ -138,7 +138,7 @@ class CpuDecodingState:
             addressof(self._model.decoder),
             addressof(self.batch),
             last_BW.data_ptr(),
-            self._signals_TD.data_ptr(),
+            self._positions_TD.data_ptr(),
             *outputs,
             self._room.data_ptr(),
             threads,
@@ -174,7 +174,7 @@ class CpuDecodingState:
             self._room_sizes = (rows, threads, until)
             longest = max(self.batch.longest, until)
             self._room = cpu_library.room_for(model.decoder, rows, longest, threads)
-            self._signals_TD = model.signals(until)
+            self._positions_TD = model.positions(until)
 
     def _new_slots(self, width: int) -> None:
         """One for every hypothesis, at the end of its list."""

@@ -70,17 +70,17 @@ class TorchDecoder:
             [part for a in attentions for part in (a.key, a.value)], precision
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
-        self._signals_TD = sinusoidal_positions(0, _ROOM, self.d_model)
+        self._positions_TD = sinusoidal_positions(0, _ROOM, self.d_model)
         self.projection = make_linear([_rounded_up(model.projection)], precision)
         self._encoder_size = _num_weights(model.encoder)
         self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
 
-    def signal(self, position: int) -> Tensor:
+    def position_vector(self, position: int) -> Tensor:
         """Of one position of the target, D."""
-        positions_TD = self._signals_TD  # another thread may put a shorter one in its place
+        positions_TD = self._positions_TD  # another thread may put a shorter one in its place
         if position >= len(positions_TD):
             positions_TD = sinusoidal_positions(0, 2 * position + _ROOM, self.d_model)
-            self._signals_TD = positions_TD
+            self._positions_TD = positions_TD
         return positions_TD[position]
 
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
@@ -137,15 +137,15 @@ class TorchDecodingState:
         model = self._model
         shape = last_BW.shape
         new = self._new_slots(shape[1])
-        hidden_GWM = self._past_mask_bias(shape[1])
+        mask_bias_GWM = self._past_mask_bias(shape[1])
         states_ND = F.embedding(last_BW.view(-1), model.scaled_tgt)
-        states_ND += model.signal(self._position)
+        states_ND += model.position_vector(self._position)
         self._position += 1
         for layer, new_BW2HK, past, memory in zip(
             model.decoder, new, self._past_views, self._memory_views, strict=True
         ):
             states_ND = layer(
-                states_ND, new_BW2HK, past, hidden_GWM, memory, self._hidden_G1S, shape
+                states_ND, new_BW2HK, past, mask_bias_GWM, memory, self._mask_bias_G1S, shape
             )
         logits_NV = model.projection(model.decoder_norm(states_ND))
         return logits_NV.view(*shape, -1)
@@ -183,9 +183,9 @@ class TorchDecodingState:
         self._past_views = _pairs(keys_LMGK.permute(0, 2, 3, 1), values_LMGK.transpose(1, 2))
         keys_LGSK, values_LGSK = self._memory_L2BHSK.flatten(2, 3).unbind(1)
         self._memory_views = _pairs(keys_LGSK.mT, values_LGSK)
-        self._hidden_G1S = _for_heads(self._mask_bias_B11S, self._model.heads)
-        self._hidden_11M = torch.full((1, 1, self._num_looked_at), -torch.inf)
-        self._hidden_11M[..., : self._slots] = 0
+        self._mask_bias_G1S = _for_heads(self._mask_bias_B11S, self._model.heads)
+        self._mask_bias_11M = torch.full((1, 1, self._num_looked_at), -torch.inf)
+        self._mask_bias_11M[..., : self._slots] = 0
 
     def _new_slots(self, width: int) -> Sequence[Tensor]:
         """A slot for every hypothesis, hidden from the others; where to write it, BW2HK."""
@@ -193,8 +193,8 @@ class TorchDecodingState:
         if self._slots > self._num_looked_at:
             self._look()
         if self._mask_bias_BWC.numel():
-            hidden_WW = torch.full((width, width), -torch.inf).fill_diagonal_(0)
-            new_BWW = hidden_WW.expand(self._sentences, -1, -1)
+            mask_bias_WW = torch.full((width, width), -torch.inf).fill_diagonal_(0)
+            new_BWW = mask_bias_WW.expand(self._sentences, -1, -1)
             self._mask_bias_BWC = torch.cat([self._mask_bias_BWC, new_BWW], dim=2)
         slots_LW2BHK = self._past_LC2BHK[:, start : self._slots]
         return slots_LW2BHK.permute(0, 3, 1, 2, 4, 5).unbind(0)
@@ -202,11 +202,11 @@ class TorchDecodingState:
     def _past_mask_bias(self, width: int) -> Tensor:
         """What each hypothesis does not look at, GWM or 11M."""
         if not self._mask_bias_BWC.numel():
-            self._hidden_11M[..., self._slots - 1] = 0
-            return self._hidden_11M
+            self._mask_bias_11M[..., self._slots - 1] = 0
+            return self._mask_bias_11M
         missing = self._num_looked_at - self._slots
-        hidden_BWM = F.pad(self._mask_bias_BWC, (0, missing), value=-torch.inf)
-        return hidden_BWM.repeat_interleave(self._model.heads, dim=0)
+        mask_bias_BWM = F.pad(self._mask_bias_BWC, (0, missing), value=-torch.inf)
+        return mask_bias_BWM.repeat_interleave(self._model.heads, dim=0)
 
 
 def _num_weights(part: nn.Module) -> int:

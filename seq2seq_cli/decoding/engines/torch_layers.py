@@ -51,14 +51,14 @@ class TorchDecoderLayer:
         states_ND: Tensor,
         new_BW2HK: Tensor,
         past: KeysAndValues,
-        hidden_GWM: Tensor,
+        mask_bias_GWM: Tensor,
         memory: KeysAndValues,
         mask_bias_G1S: Tensor | None,
         shape: Shape,
     ) -> Tensor:
         """One position of all hypotheses; its keys and values are written into `new_BW2HK`."""
         inner_ND = self.self_attention_residual.before(states_ND)
-        attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, hidden_GWM, shape)
+        attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, mask_bias_GWM, shape)
         states_ND = self.self_attention_residual.after(states_ND, attended_ND)
         inner_ND = self.cross_attention_residual.before(states_ND)
         q_GWK = _split(self.query(inner_ND), shape, self.heads)
@@ -87,13 +87,13 @@ class _SelfAttention:
         states_ND: Tensor,
         new_BW2HK: Tensor,
         past: KeysAndValues,
-        hidden_GWM: Tensor,
+        mask_bias_GWM: Tensor,
         shape: Shape,
     ) -> Tensor:
         made_BW3HK = self.split(states_ND).view(*shape, 3, self.heads, -1)
         q_BW1HK, made_BW2HK = torch.split_with_sizes(made_BW3HK, [1, 2], dim=2)
         new_BW2HK.copy_(made_BW2HK)
-        heads_GWK = _attend(_split(q_BW1HK, shape, self.heads), *past, hidden_GWM)
+        heads_GWK = _attend(_split(q_BW1HK, shape, self.heads), *past, mask_bias_GWM)
         return self.join(_join(heads_GWK, shape))
 
 
@@ -120,8 +120,8 @@ class _Residual:
         return torch.layer_norm(states, *self._norm) if self._norm_first else states
 
     def after(self, states: Tensor, made: Tensor) -> Tensor:
-        all_reduce_sum = made.add_(states)
-        return all_reduce_sum if self._norm_first else torch.layer_norm(all_reduce_sum, *self._norm)
+        added = made.add_(states)
+        return added if self._norm_first else torch.layer_norm(added, *self._norm)
 
 
 def _split(states: Tensor, shape: Shape, heads: int) -> Tensor:
