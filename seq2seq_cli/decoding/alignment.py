@@ -1,6 +1,7 @@
 """Which words of a translation look at which words of its source.
 
-S source tokens and T target tokens of a segment, N source words and M target words of the whole line.
+S source tokens and T target tokens of a segment; N source words and M target words of the whole
+line.
 """
 
 from collections.abc import Sequence
