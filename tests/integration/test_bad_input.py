@@ -129,10 +129,6 @@ def test_broken_input_is_one_message_and_leaves_nothing(
     assert not [path for path in cache.rglob("*") if ".part" in path.name]
 
 
-def test_there_are_thirty_of_them():
-    assert len(BROKEN) >= 30
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -213,13 +213,6 @@ def test_precisions_translate_the_same_task(trained, numbers, seq2seq):
         assert same >= 97
 
 
-def test_unknown_words_are_replaced_by_what_they_look_at(trained, seq2seq):
-    plain = seq2seq("translate", trained, "1 x 2").stdout
-    replaced = seq2seq("translate", trained, "--replace-unk", "1 x 2")
-    assert replaced.exit_code == 0
-    assert "⁇" not in plain + replaced.stdout
-
-
 def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
     line = "1 2 . 3 4 ! 5 6"
     src = translator.tokenizers.src

@@ -200,6 +200,45 @@ def test_a_hypothesis_scores_what_it_scores_when_given(name):
             assert one.score == pytest.approx(given, abs=1e-4)
 
 
+def naive_beam(
+    model: Transformer, src: list[int], max_length: int, config: DecodingConfig
+) -> list[tuple[float, list[int]]]:
+    """Beam search of one sentence without a cache, which never ends before `max_length`."""
+    width = config.beam_size
+    growing: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(max_length + 1):
+        candidates = []
+        for total, ids in growing:
+            log_probs = model(torch.tensor([src]), torch.tensor([[BOS_ID, *ids]]))[0, -1]
+            log_probs = log_probs.log_softmax(dim=-1).tolist()
+            tokens = {EOS_ID} if length == max_length else {*range(len(log_probs))}
+            candidates += [
+                (total + log_probs[t], ids, t) for t in sorted(tokens.difference(NEVER_OUTPUT))
+            ]
+        candidates = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * width]
+        penalty = length_penalty(config.length_penalty_formula, config.length_penalty, length + 1)
+        finished += [(total / penalty, ids) for total, ids, t in candidates[:width] if t == EOS_ID]
+        growing = [(total, [*ids, t]) for total, ids, t in candidates if t != EOS_ID][:width]
+    return sorted(finished, key=lambda item: -item[0])[: config.n_best]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
+def test_beam_search_stops_only_when_no_open_hypothesis_can_win(alpha):
+    """Stopping early changes nothing: a longer hypothesis may still have the better mean."""
+    config = DecodingConfig(beam_size=3, n_best=2, length_penalty=alpha)
+    for seed in range(6):
+        model = build(seed)
+        src = random_sources(1)[0]
+        with torch.no_grad():
+            expected = naive_beam(model, src, 12, config)
+        (found,) = search(PlainDecoder(model), [Request(src, max_length=12)], config)
+        assert [hypothesis.ids for hypothesis in found] == [ids for _, ids in expected]
+        assert [hypothesis.score for hypothesis in found] == pytest.approx(
+            [score for score, _ in expected], abs=1e-4
+        )
+
+
 def test_length_penalties_are_the_published_ones():
     assert length_penalty("power", 0.0, 7) == length_penalty("gnmt", 0.0, 7) == 1
     assert length_penalty("power", 1.0, 7) == 7
@@ -480,11 +519,3 @@ def test_forced_translations_are_the_models_own():
         assert found.attention_TS is not None
         assert found.attention_TS.shape == (len(tgt), len(src))
         torch.testing.assert_close(found.attention_TS.sum(-1), torch.ones(len(tgt)))
-
-
-def test_scores_never_rise_with_length():
-    """What the exact end of a beam search relies on."""
-    model = build(2)
-    src = random_sources(1)[0]
-    scores = all_translations(model, src, 2)
-    assert all(math.exp(score) <= 1 for score in scores.values())

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import mmap
 from pathlib import Path
 
 import numpy as np
@@ -197,11 +196,23 @@ def test_batches_are_cut_where_the_next_pair_would_be_too_much():
                 assert [part.tolist() for part in cut] == expected
 
 
-def test_ids_are_read_when_asked_for(store):
-    """A store of a large corpus holds its place in the files, no numbers."""
-    files = [file for side in (store.src, store.tgt) for file in (side._ids, side._offsets)]
-    held = [value for file in files for value in vars(file).values()]
-    assert not any(isinstance(value, np.ndarray | bytes | mmap.mmap) for value in held)
+def test_token_store_reads_ids_from_disk_at_each_access(tmp_path, monkeypatch):
+    """Nothing is cached or memory-mapped: where the files change, what is read changes."""
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    pairs = [("a" * n, "b" * (1 + n % 7)) for n in range(1, 400)]
+    corpus = write_corpus(tmp_path, pairs)
+    tokenizers = tokenizers_for(corpus)
+    store = open_store(corpus, tokenizers, "error")
+    sides = (store.src, store.tgt)
+    before = [[side[i].tolist() for i in range(len(store))] for side in sides]
+    reversed_corpus = write_corpus(tmp_path, pairs[::-1])
+    other_folder = cache_folder() / open_store(reversed_corpus, tokenizers, "error").key
+    assert str(cache_folder()) not in Path("/proc/self/maps").read_text()
+    for file in other_folder.iterdir():
+        (cache_folder() / store.key / file.name).write_bytes(file.read_bytes())
+    after = [[side[i].tolist() for i in range(len(store))] for side in sides]
+    assert after == [sentences[::-1] for sentences in before] != before
+    assert store.src.lengths().tolist() == [len(ids) for ids in after[0]]
 
 
 def test_the_plan_depends_on_seed_and_epoch_and_on_nothing_else(store):
