@@ -41,7 +41,7 @@ def kinds(seq2seq: Command, one: Path, other: Path) -> list[tuple[str, str]]:
     return [(found["kind"], found["name"]) for found in json.loads(result.stdout)]
 
 
-def test_the_same_command_gives_the_same_bits(run, config, seq2seq, tmp_path):
+def test_training_is_deterministic(run, config, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", tmp_path / "again").exit_code == 0
     for name in ("model.safetensors", "config.yaml", "src.model", "tgt.model"):
         assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
@@ -49,7 +49,7 @@ def test_the_same_command_gives_the_same_bits(run, config, seq2seq, tmp_path):
     assert json.loads(seq2seq("diff", run, tmp_path / "again", "--json").stdout) == []
 
 
-def test_another_seed_is_named_with_all_that_follows_from_it(run, config, seq2seq, tmp_path):
+def test_diff_names_a_different_seed_and_its_consequences(run, config, seq2seq, tmp_path):
     other = tmp_path / "other"
     assert seq2seq("train", config, "--run-dir", other, "--set", "training.seed=2").exit_code == 0
     result = seq2seq("diff", run, other)
@@ -61,7 +61,7 @@ def test_another_seed_is_named_with_all_that_follows_from_it(run, config, seq2se
     assert "tokens_per_second" not in result.stdout
 
 
-def test_the_greatest_difference_of_weights_is_found(run, copy, seq2seq):
+def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     weights = load_file(run / "model.safetensors")
     name = "decoder.0.feed_forward.expand.weight"
     weights[name][3, 1] += 0.25
@@ -75,7 +75,7 @@ def test_the_greatest_difference_of_weights_is_found(run, copy, seq2seq):
     assert "best model: there | None" in seq2seq("diff", run, copy).stdout
 
 
-def test_what_a_manifest_records_is_compared(run, copy, seq2seq):
+def test_diff_compares_manifests(run, copy, seq2seq):
     recorded = json.loads((copy / "manifest.json").read_text())
     recorded["data"]["valid"] = "0"
     recorded["packages"]["torch"] = "1.0"
@@ -85,7 +85,7 @@ def test_what_a_manifest_records_is_compared(run, copy, seq2seq):
     assert found == [("data", "valid"), ("package", "torch"), ("git", "")]
 
 
-def test_the_first_step_that_is_logged_otherwise_is_named(run, copy, seq2seq):
+def test_diff_names_the_first_step_with_different_metrics(run, copy, seq2seq):
     points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     points[0]["train/tokens_per_second"] = 1.0
     points[-1]["valid/loss"] = float("nan")
@@ -95,13 +95,13 @@ def test_the_first_step_that_is_logged_otherwise_is_named(run, copy, seq2seq):
     assert kinds(seq2seq, run, copy) == [("metrics", "step 20")]
 
 
-def test_what_is_no_run_is_a_mistake(run, seq2seq, tmp_path):
+def test_diff_rejects_a_folder_that_is_no_run(run, seq2seq, tmp_path):
     result = seq2seq("diff", run, tmp_path)
     assert result.exit_code == 2
     assert "is not a run folder" in result.stderr
 
 
-def test_every_continuation_is_recorded(run, copy, config, seq2seq, monkeypatch):
+def test_manifest_records_every_resume(run, copy, config, seq2seq, monkeypatch):
     longer = ("train", config, "--run-dir", copy, "--set", "training.max_steps=50")
     assert seq2seq(*longer).exit_code == 0
     recorded = json.loads((copy / "manifest.json").read_text())
@@ -124,7 +124,7 @@ def test_every_continuation_is_recorded(run, copy, config, seq2seq, monkeypatch)
     assert python["other"] == f"{begun['python']}, then 3.99"
 
 
-def test_another_vocabulary_in_the_folder_is_not_trained_on_further(copy, config, seq2seq):
+def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq):
     (copy / "src.model").write_bytes((copy / "tgt.model").read_bytes())
     longer = ("--set", "training.max_steps=50")
     result = seq2seq("train", config, "--run-dir", copy, *longer)

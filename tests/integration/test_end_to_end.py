@@ -49,7 +49,7 @@ def events_of(run: Path) -> EventAccumulator:
     return events
 
 
-def test_a_held_out_text_is_translated_right(trained, numbers, seq2seq):
+def test_held_out_text_is_translated_correctly(trained, numbers, seq2seq):
     result = seq2seq("translate", trained, "--input", numbers / "test.src")
     assert result.exit_code == 0
     translations = result.stdout.splitlines()
@@ -58,7 +58,7 @@ def test_a_held_out_text_is_translated_right(trained, numbers, seq2seq):
     assert right >= 95
 
 
-def test_sentences_files_and_pipes_give_the_same(trained, numbers, seq2seq, tmp_path):
+def test_arguments_files_and_pipes_are_translated_alike(trained, numbers, seq2seq, tmp_path):
     lines = (numbers / "test.src").read_text().splitlines()[:7]
     (tmp_path / "in").write_text("\n".join(lines))
     (tmp_path / "in.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
@@ -94,7 +94,7 @@ def hostile_lines(count: int) -> list[bytes]:
     return [generator.choice(kinds[:12]) for _ in range(count - len(kinds))] + kinds
 
 
-def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_path, monkeypatch):
+def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setattr(streaming, "_LINES_AT_ONCE", 70)
     lines = hostile_lines(300)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
@@ -110,7 +110,7 @@ def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_pat
     assert "sentences longer than data.max_length: " in result.stderr
 
 
-def test_at_a_terminal_it_asks_until_the_input_ends(trained, seq2seq, monkeypatch):
+def test_translate_prompts_at_a_terminal_until_end_of_input(trained, seq2seq, monkeypatch):
     monkeypatch.setattr(translate, "is_terminal", lambda stream: stream is sys.stdin)
     result = seq2seq("translate", trained, stdin="1 2\n\n3\n")
     assert result.stdout == "one two\n\nthree\n"
@@ -118,7 +118,7 @@ def test_at_a_terminal_it_asks_until_the_input_ends(trained, seq2seq, monkeypatc
     assert "readline" in sys.modules  # line editing and history
 
 
-def test_eval_scores_the_validation_text_as_the_best_step_logged_it(trained, seq2seq):
+def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):
     result = seq2seq("eval", trained, "--json")
     report = json.loads(result.stdout)
     points = [point for point in metrics_of(trained) if "valid/loss" in point]
@@ -129,7 +129,7 @@ def test_eval_scores_the_validation_text_as_the_best_step_logged_it(trained, seq
     assert "nc:6" in report["chrf_signature"]
 
 
-def test_eval_prints_a_table_and_can_leave_out_decoding(trained, numbers, seq2seq):
+def test_eval_prints_a_table_with_or_without_decoding(trained, numbers, seq2seq):
     files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
     table = seq2seq("eval", trained, *files).stdout
     assert [line.split()[0] for line in table.splitlines()] == [
@@ -147,7 +147,7 @@ def test_eval_prints_a_table_and_can_leave_out_decoding(trained, numbers, seq2se
     assert set(report) == {"loss", "perplexity", "accuracy"} | counts
 
 
-def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
+def test_eval_scores_empty_source_lines(trained, seq2seq, tmp_path):
     (tmp_path / "x.jsonl").write_text('{"src": "", "tgt": "one"}\n{"src": "2", "tgt": "two"}\n')
     report = json.loads(seq2seq("eval", trained, "--pairs", tmp_path / "x.jsonl", "--json").stdout)
     assert report["exact_match"] == 50
@@ -155,7 +155,7 @@ def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
     assert report["num_tokens"] == 4
 
 
-def test_scoring_holds_few_logits_at_once(trained, monkeypatch):
+def test_eval_computes_logits_in_chunks(trained, monkeypatch):
     translator = Translator.load(trained, "cpu", exact=True)
     rows: list[int] = []
     translator.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
@@ -169,11 +169,11 @@ def test_scoring_holds_few_logits_at_once(trained, monkeypatch):
     assert found.accuracy == expected.accuracy
 
 
-def test_the_last_model_can_be_used_instead_of_the_best(trained, seq2seq):
+def test_translate_with_the_last_model(trained, seq2seq):
     assert seq2seq("translate", trained, "--model", "last", "1 2").stdout == "one two\n"
 
 
-def test_tensorboard_and_metrics_hold_the_same_points(trained):
+def test_tensorboard_and_metrics_file_have_the_same_points(trained):
     events = events_of(trained)
     of_best = {name.replace("valid/", "best/") for name in SCALARS if name.startswith("valid/")}
     assert set(events.Tags()["scalars"]) == SCALARS | of_best
@@ -187,7 +187,7 @@ def test_tensorboard_and_metrics_hold_the_same_points(trained):
     assert [p["step"] for p in written if "valid/loss" in p] == [120, 240, 360]
 
 
-def test_tensorboard_shows_samples_beside_their_references_and_the_config(trained, numbers):
+def test_tensorboard_shows_samples_and_the_config(trained, numbers):
     events = events_of(trained)
     samples = events.Tensors("valid/samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     src, tgt = ((numbers / f"valid.{side}").read_text().split("\n")[0] for side in ("src", "tgt"))
@@ -196,7 +196,7 @@ def test_tensorboard_shows_samples_beside_their_references_and_the_config(traine
     assert "    d_model: 64" in config.replace("      d_model", "    d_model")
 
 
-def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
+def test_run_folder_has_everything_to_reproduce_the_run(trained, numbers):
     names = {path.name for path in trained.iterdir() if not path.name.startswith("events")}
     assert names == {
         "config.yaml",
@@ -220,13 +220,13 @@ def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
     assert "3,000 pairs; dropped: none" in log
 
 
-def test_a_run_folder_moved_elsewhere_still_works(trained, seq2seq, tmp_path):
+def test_run_folder_can_be_moved(trained, seq2seq, tmp_path):
     moved = tmp_path / "elsewhere"
     shutil.copytree(trained, moved)
     assert seq2seq("translate", moved, "7").stdout == "seven\n"
 
 
-def test_training_again_says_that_it_is_finished(trained, numbers, seq2seq):
+def test_training_a_finished_run_does_nothing(trained, numbers, seq2seq):
     before = metrics_of(trained)
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained)
     assert result.exit_code == 0
@@ -234,7 +234,7 @@ def test_training_again_says_that_it_is_finished(trained, numbers, seq2seq):
     assert metrics_of(trained) == before
 
 
-def test_another_config_for_the_same_folder_is_refused_with_what_differs(trained, numbers, seq2seq):
+def test_resuming_with_another_config_is_rejected_naming_the_difference(trained, numbers, seq2seq):
     config = numbers / "numbers.yaml"
     result = seq2seq("train", config, "--run-dir", trained, "--set", "model.d_model=32")
     assert result.exit_code == 2
@@ -246,7 +246,7 @@ def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
     return seq2seq("train", config, "--run-dir", run, *short, *more)
 
 
-def test_an_interrupted_run_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path, monkeypatch):
     """Stopped twice, in the middle of an epoch and of a logging window."""
     config = numbers / "numbers.yaml"
     dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
@@ -285,7 +285,7 @@ def _interrupt_at_step(
     patch.setattr(loop, "advance", advance_and_interrupt)
 
 
-def test_a_second_ctrl_c_ends_at_once(numbers, seq2seq, tmp_path, monkeypatch):
+def test_second_ctrl_c_stops_immediately(numbers, seq2seq, tmp_path, monkeypatch):
     from seq2seq_cli.training import loop
 
     def interrupt_twice(*arguments, **options):
@@ -297,7 +297,7 @@ def test_a_second_ctrl_c_ends_at_once(numbers, seq2seq, tmp_path, monkeypatch):
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
 
 
-def test_patience_ends_a_run_that_does_not_get_better(numbers, seq2seq, tmp_path):
+def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     settings = "validation={every: 5, unit: steps, metric: exact_match, patience: 2, decode: true}"
     options = ("--set", settings, "--set", "training.lr=1e-30")  # no weight changes
     run = tmp_path / "run"
@@ -309,7 +309,7 @@ def test_patience_ends_a_run_that_does_not_get_better(numbers, seq2seq, tmp_path
     assert "finished after 15 updates (no better score" in again.stderr
 
 
-def test_validation_by_epochs_and_an_end_by_epochs(numbers, seq2seq, tmp_path):
+def test_validation_and_run_length_in_epochs(numbers, seq2seq, tmp_path):
     options = ("training.max_epochs=2", "validation.unit=epochs", "validation.every=1")
     settings = [argument for option in options for argument in ("--set", option)]
     run = tmp_path / "run"
@@ -319,7 +319,7 @@ def test_validation_by_epochs_and_an_end_by_epochs(numbers, seq2seq, tmp_path):
     assert validated[1] == 2 * validated[0]
 
 
-def test_without_validation_text_the_last_model_is_the_one(numbers, seq2seq, tmp_path):
+def test_without_validation_text_the_last_model_is_saved(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
     result = train_short(
         seq2seq, numbers / "numbers.yaml", run, "--set", "data.valid=null", "--device", "cpu"
@@ -331,7 +331,7 @@ def test_without_validation_text_the_last_model_is_the_one(numbers, seq2seq, tmp
     assert seq2seq("eval", run).exit_code == 2
 
 
-def test_changed_text_is_not_trained_on_further(seq2seq, tmp_path, numbers):
+def test_resuming_with_changed_text_is_rejected(seq2seq, tmp_path, numbers):
     text = write_pairs(tmp_path, "train", number_pairs(500, seed=1))
     options = ("--set", f"data.train={text}")
     config, run = numbers / "numbers.yaml", tmp_path / "run"
@@ -342,7 +342,7 @@ def test_changed_text_is_not_trained_on_further(seq2seq, tmp_path, numbers):
     assert "the text of data.train changed since this run began" in result.stderr
 
 
-def test_check_summarises_and_leaves_no_trace(numbers, seq2seq, tmp_path, monkeypatch):
+def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = seq2seq("check", numbers / "numbers.yaml", "--set", "data.max_length=4")
     assert result.exit_code == 0
@@ -354,7 +354,7 @@ def test_check_summarises_and_leaves_no_trace(numbers, seq2seq, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_vocab_writes_the_tokenizers_and_a_readable_list(numbers, seq2seq, tmp_path):
+def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path):
     result = seq2seq("vocab", numbers / "numbers.yaml", "--output", tmp_path / "v")
     assert result.exit_code == 0
     assert {path.name for path in (tmp_path / "v").iterdir()} == {
@@ -367,7 +367,7 @@ def test_vocab_writes_the_tokenizers_and_a_readable_list(numbers, seq2seq, tmp_p
     assert "14 word entries" in result.stdout
 
 
-def test_a_finished_run_can_be_trained_for_longer(numbers, seq2seq, tmp_path):
+def test_finished_run_can_be_extended(numbers, seq2seq, tmp_path):
     """Also when the warm-up was left out, whose default depends on the number of updates."""
     config = yaml.safe_load((numbers / "numbers.yaml").read_text())
     del config["training"]["warmup_steps"]
@@ -380,16 +380,14 @@ def test_a_finished_run_can_be_trained_for_longer(numbers, seq2seq, tmp_path):
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 6
 
 
-def test_what_is_the_best_may_not_change_half_way(trained, numbers, seq2seq):
+def test_resuming_with_another_metric_is_rejected(trained, numbers, seq2seq):
     config = numbers / "numbers.yaml"
     result = seq2seq("train", config, "--run-dir", trained, "--set", "validation.metric=bleu")
     assert result.exit_code == 2
     assert "validation.metric: loss in the run, bleu now" in result.stderr
 
 
-def test_a_run_stopped_before_any_validation_can_be_used_and_continued(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
+def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         _interrupt_at_step(patch, 3)
@@ -400,7 +398,7 @@ def test_a_run_stopped_before_any_validation_can_be_used_and_continued(
     assert seq2seq("translate", run, "--model", "last", "1").exit_code == 0
 
 
-def test_sigterm_saves_and_exits_with_its_own_status(numbers, seq2seq, tmp_path, monkeypatch):
+def test_sigterm_saves_and_exits_with_143(numbers, seq2seq, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         _interrupt_at_step(patch, 5, signal.SIGTERM)
         result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
@@ -408,7 +406,9 @@ def test_sigterm_saves_and_exits_with_its_own_status(numbers, seq2seq, tmp_path,
     assert "saved at step 5" in result.stderr
 
 
-def test_a_crash_before_the_first_save_is_started_over(numbers, seq2seq, tmp_path, monkeypatch):
+def test_run_that_crashed_before_its_first_checkpoint_restarts(
+    numbers, seq2seq, tmp_path, monkeypatch
+):
     from seq2seq_cli.training import loop
 
     class PowerCut(BaseException):
@@ -428,7 +428,7 @@ def test_a_crash_before_the_first_save_is_started_over(numbers, seq2seq, tmp_pat
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_damaged_caches_are_made_anew(numbers, seq2seq, tmp_path, monkeypatch):
+def test_damaged_caches_are_rebuilt(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path))
     expected = _text_facts(seq2seq, numbers)
     for name, content in {"facts.json": b"", "src.ids": b"", "tgt.offsets": b"x" * 8}.items():
@@ -442,13 +442,13 @@ def _text_facts(seq2seq, numbers) -> tuple[dict, dict]:
     return found["run"], found["texts"]
 
 
-def test_bytes_that_are_not_utf8_in_a_sentence_are_no_error(trained, seq2seq):
+def test_invalid_utf8_on_the_command_line_is_translated(trained, seq2seq):
     result = seq2seq("translate", trained, "1 \udcff 2")
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 1
 
 
-def test_files_of_a_run_are_readable_as_any_other_file(trained, tmp_path):
+def test_run_files_respect_the_umask(trained, tmp_path):
     (tmp_path / "plain").write_text("")
     mode = (tmp_path / "plain").stat().st_mode
     files = [path for path in trained.rglob("*") if path.is_file()]
@@ -457,7 +457,7 @@ def test_files_of_a_run_are_readable_as_any_other_file(trained, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_learns_the_task_too(numbers, seq2seq, tmp_path):
+def test_training_on_a_gpu(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
     trained = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, "--device", "cuda")
     assert trained.exit_code == 0
@@ -468,7 +468,7 @@ def test_a_gpu_learns_the_task_too(numbers, seq2seq, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, processes):
+def test_bench_train_measures_each_part_of_a_step(numbers, seq2seq, processes):
     options = ("--updates", 3, "--warmup", 1, "--set", f"training.processes={processes}", "--json")
     result = seq2seq("bench", "train", numbers / "numbers.yaml", *options)
     assert result.exit_code == 0, result.stderr
@@ -483,7 +483,7 @@ def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, processe
     assert 0 < found["share_of_ceiling"] < 1
 
 
-def test_bench_train_prints_a_table_and_leaves_nothing(numbers, seq2seq):
+def test_bench_train_prints_a_table_and_writes_nothing(numbers, seq2seq):
     before = sorted(numbers.iterdir())
     result = seq2seq("bench", "train", numbers / "numbers.yaml", "--updates", 1, "--warmup", 0)
     assert [line.split("  ")[0] for line in result.stdout.splitlines()][:3] == [

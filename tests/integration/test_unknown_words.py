@@ -46,7 +46,7 @@ def run(folder: Path, seq2seq: Command) -> Path:
     return folder / "run"
 
 
-def test_names_stay_as_they_are_wherever_they_stand(run, folder, seq2seq):
+def test_replace_unk_copies_unknown_names(run, folder, seq2seq):
     options = ("--replace-unk", "--align", "--format", "tsv", "--precision", "fp32")
     found = seq2seq("translate", run, "-i", folder / "test.src", *options).stdout.splitlines()
     references = (folder / "test.tgt").read_text().splitlines()

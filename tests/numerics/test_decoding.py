@@ -65,7 +65,7 @@ def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_greedy_search_is_the_naive_search_of_each_sentence(seed):
+def test_greedy_search_matches_naive_search(seed):
     model = build(seed)
     requests = requests_of(random_sources(10))
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_greedy_search_is_the_naive_search_of_each_sentence(seed):
         assert best(search(decoder, requests, GREEDY)) == naive
 
 
-def test_the_sentences_of_these_tests_end_at_different_times():
+def test_random_models_end_sentences_at_different_lengths():
     lengths = set()
     for seed in range(8):
         requests = requests_of(random_sources(10))
@@ -83,7 +83,7 @@ def test_the_sentences_of_these_tests_end_at_different_times():
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_a_batch_is_its_sentences_one_by_one(name):
+def test_batch_matches_single_sentences(name):
     for seed in range(3):
         model = build(seed)
         requests = requests_of(random_sources(9))
@@ -99,7 +99,7 @@ def test_a_batch_is_its_sentences_one_by_one(name):
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"activation": "gelu"}], ids=str)
-def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
+def test_torch_decoder_matches_the_plain_decoder(name, options):
     model = build(3, **options)
     requests = requests_of(random_sources(12))
     plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
@@ -108,7 +108,7 @@ def test_the_fast_decoder_finds_what_the_plain_one_finds(name, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
-def test_the_fast_decoders_logits_are_the_models_through_all_changes(options):
+def test_torch_decoder_logits_match_the_model(options):
     for expected, actual in logits_through_all_changes(*decoders(build(0, 70, **options))):
         torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
@@ -142,7 +142,7 @@ class StoppedCall(threading.Thread):
         return self._trace
 
 
-def test_threads_may_share_a_decoder():
+def test_decoder_is_thread_safe():
     """Whatever the lines at which one thread waits while another one looks up a position."""
     for lines in itertools.product(range(1, 7), repeat=2):
         vector = TorchDecoder(build(0), "fp32").position_vector
@@ -164,7 +164,7 @@ def all_translations(model: Transformer, src: list[int], max_length: int) -> dic
 
 @pytest.mark.parametrize("formula", ["power", "gnmt"])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-def test_a_wide_beam_is_the_exhaustive_search(formula, alpha):
+def test_wide_beam_matches_exhaustive_search(formula, alpha):
     config = DecodingConfig(
         beam_size=64, n_best=5, length_penalty=alpha, length_penalty_formula=formula
     )
@@ -185,7 +185,7 @@ def test_a_wide_beam_is_the_exhaustive_search(formula, alpha):
 
 
 @pytest.mark.parametrize("name", ["beam", "gnmt", "groups"])
-def test_a_hypothesis_scores_what_it_scores_when_given(name):
+def test_hypothesis_score_matches_teacher_forcing(name):
     config = MODES[name]
     formula, alpha = config.length_penalty_formula, config.length_penalty
     model = build(1)
@@ -239,13 +239,13 @@ def test_beam_search_stops_only_when_no_open_hypothesis_can_win(alpha):
         )
 
 
-def test_length_penalties_are_the_published_ones():
+def test_length_penalties_match_the_published_formulas():
     assert length_penalty("power", 0.0, 7) == length_penalty("gnmt", 0.0, 7) == 1
     assert length_penalty("power", 1.0, 7) == 7
     assert length_penalty("gnmt", 0.6, 7) == pytest.approx((12 / 6) ** 0.6)
 
 
-def test_translations_of_a_beam_differ_in_their_texts():
+def test_nbest_translations_have_different_texts():
     """Each is the best with its text, and the list is full as long as there are others."""
 
     def text_of(ids: list[int]) -> str:  # tokens 4 and 5 are written alike, and 6 is not written
@@ -269,7 +269,7 @@ def test_translations_of_a_beam_differ_in_their_texts():
             assert len({text_of(one.ids) for one in found}) == 6
 
 
-def test_groups_differ_more_than_one_beam():
+def test_diverse_beam_groups_differ_more_than_one_beam():
     model = build(4)
     requests = requests_of(random_sources(10))
     kinds = []
@@ -282,7 +282,7 @@ def test_groups_differ_more_than_one_beam():
     assert kinds[1] > kinds[0]
 
 
-def test_no_output_is_longer_or_shorter_than_its_limits():
+def test_output_length_stays_within_its_limits():
     sources = random_sources(6)
     for config in MODES.values():
         requests = [Request(s, max_length=n + 2, min_length=n) for n, s in enumerate(sources)]
@@ -297,7 +297,7 @@ def test_special_tokens_are_never_output():
         assert not output & {*NEVER_OUTPUT, EOS_ID}
 
 
-def test_a_model_that_only_ends_gives_empty_translations():
+def test_model_that_predicts_only_eos_gives_empty_translations():
     model = build(0)
     with torch.no_grad():
         model.decoder_norm.weight.zero_()
@@ -308,14 +308,14 @@ def test_a_model_that_only_ends_gives_empty_translations():
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "groups", "sampling"])
-def test_a_vocabulary_of_one_token(name):
+def test_vocabulary_of_one_token(name):
     model = build(0, vocabulary=5)
     for found in search(PlainDecoder(model), requests_of(random_sources(4)), MODES[name]):
         assert {token for one in found for token in one.ids} <= {4}
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_a_translation_begins_with_its_prefix(name):
+def test_translation_begins_with_its_prefix(name):
     requests = requests_of(random_sources(5), prefix=(7, 4, 4, 4))
     for found in search(PlainDecoder(build(2)), requests, MODES[name]):
         assert all(one.ids[:4] == [7, 4, 4, 4] for one in found)
@@ -330,7 +330,7 @@ def test_no_ngram_is_repeated():
             assert len(set(grams)) == len(grams)
 
 
-def test_repetition_costs():
+def test_repetition_penalty_reduces_repetition():
     requests = [Request(src, 12, min_length=12) for src in random_sources(8)]
     kinds = []
     for penalty in (1.0, 5.0):
@@ -341,7 +341,7 @@ def test_repetition_costs():
     assert kinds[1] > kinds[0]
 
 
-def test_required_phrases_stand_in_the_translation():
+def test_required_phrases_appear_in_the_translation():
     config = DecodingConfig(beam_size=5)
     required = (phrase(9, 5), phrase(11))
     for seed in range(4):
@@ -356,7 +356,7 @@ def test_required_phrases_stand_in_the_translation():
         assert best(mixed)[1:] == best(alone)[1:]  # others do not notice
 
 
-def test_what_of_phrases_is_missing():
+def test_missing_tokens_of_required_phrases():
     phrases = [phrase(1, 2, 3), phrase(4)]
     assert missing_tokens([], phrases) == (4, [1, 4])
     assert missing_tokens([9, 1], phrases) == (3, [2])
@@ -375,7 +375,7 @@ def test_what_of_phrases_is_missing():
     assert missing_tokens([9, 6], spaceless) == missing_tokens([5, 6], spaceless) == (0, [])
 
 
-def test_required_words_end_where_they_end():
+def test_required_words_are_not_extended():
     """The model goes on with words, but the likeliest end of one is tried beside that."""
     ends = WordEnds([EOS_ID, 8, 9, 10, 11])
     config = DecodingConfig(beam_size=4)
@@ -388,7 +388,7 @@ def test_required_words_end_where_they_end():
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_a_word_ends_with_its_prefix_where_that_is_asked(name):
+def test_word_ends_after_the_prefix_if_requested(name):
     ends = WordEnds([EOS_ID, 9, 10])
     requests = requests_of(random_sources(5), prefix=(7, 4), after_prefix=ends)
     for found in search(PlainDecoder(build(2)), requests, MODES[name]):
@@ -397,7 +397,7 @@ def test_a_word_ends_with_its_prefix_where_that_is_asked(name):
             assert {*one.ids[2:3]} <= ends.tokens
 
 
-def test_sampling_depends_on_seed_and_number_and_follows_the_model():
+def test_sampling_follows_the_model_and_depends_on_seed_and_line_number():
     model = build(0)
     source = random_sources(1)[0]
     many = [Request(source, max_length=1, number=number) for number in range(4_000)]
@@ -412,7 +412,7 @@ def test_sampling_depends_on_seed_and_number_and_follows_the_model():
         assert share == pytest.approx(probability, abs=0.03)
 
 
-def test_sampling_of_the_likeliest_is_greedy_search():
+def test_sampling_only_the_most_probable_token_is_greedy_search():
     requests = requests_of(random_sources(10))
     decoder = PlainDecoder(build(0))
     greedy = best(search(decoder, requests, GREEDY))
@@ -420,7 +420,7 @@ def test_sampling_of_the_likeliest_is_greedy_search():
         assert best(search(decoder, requests, DecodingConfig(sampling=True, **options))) == greedy
 
 
-def test_an_ensemble_is_the_mean_of_probabilities():
+def test_ensemble_averages_probabilities():
     one, other = build(0), build(1)
     src = torch.tensor([[5, 6, EOS_ID]])
     last = torch.tensor([[BOS_ID]])
@@ -434,7 +434,7 @@ def test_an_ensemble_is_the_mean_of_probabilities():
     assert best(twins) == best(search(PlainDecoder(one), requests, MODES["beam"]))
 
 
-def test_what_an_ensemble_finds_is_scored_by_the_ensemble():
+def test_ensemble_scores_its_own_translations():
     """Not by its first member: the order of the models does not matter."""
     one, other = models = build(0), build(1)
     requests = requests_of(random_sources(8))
@@ -455,7 +455,7 @@ def test_what_an_ensemble_finds_is_scored_by_the_ensemble():
 
 @pytest.mark.parametrize("size", [5, 64, 640, 8_000])
 @pytest.mark.parametrize("k", [1, 2, 10])
-def test_two_stages_find_what_topk_finds(size, k):
+def test_two_stage_top_k_matches_topk(size, k):
     torch.manual_seed(size + k)
     logits = torch.randn(3, 2, size)
     logits[0, 0, : size // 2] = -torch.inf
@@ -465,7 +465,7 @@ def test_two_stages_find_what_topk_finds(size, k):
     assert torch.equal(logits.gather(-1, found.tokens), expected.values)
 
 
-def test_where_it_can_be_the_decoder_in_c_is_compiled():
+def test_cpu_decoder_is_compiled_where_supported():
     """Its tests are skipped where it is not."""
     info = Path("/proc/cpuinfo")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
@@ -474,7 +474,7 @@ def test_where_it_can_be_the_decoder_in_c_is_compiled():
 
 
 @pytest.mark.parametrize("number", ["bf16", "int8"])
-def test_lower_precision_is_close(number, monkeypatch):
+def test_torch_decoder_in_low_precision_is_close_to_fp32(number, monkeypatch):
     monkeypatch.setattr("seq2seq_cli.decoding.engines.linear._SMALL", 0)
     model = build(0)
     src = torch.tensor(random_sources(1) * 12)
@@ -485,7 +485,7 @@ def test_lower_precision_is_close(number, monkeypatch):
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
 
 
-def test_pytorchs_operations_get_a_second_thread_for_much_work_alone():
+def test_torch_decoder_uses_more_threads_for_large_batches_only():
     decoder = TorchDecoder(build(0, 300, d_model=128, d_ff=512), "fp32")
     torch.set_num_threads(2)
     try:
@@ -496,7 +496,7 @@ def test_pytorchs_operations_get_a_second_thread_for_much_work_alone():
         torch.set_num_threads(1)
 
 
-def test_the_plain_decoder_can_compute_in_bf16_too():
+def test_plain_decoder_in_bf16_is_close_to_fp32():
     model = build(0)
     src, last = torch.tensor([[5, 6, EOS_ID]]), torch.tensor([[BOS_ID]])
     with torch.inference_mode():
@@ -507,7 +507,7 @@ def test_the_plain_decoder_can_compute_in_bf16_too():
     assert 0 < (close - exact).norm() < 0.05 * exact.norm()
 
 
-def test_forced_translations_are_the_models_own():
+def test_given_translations_get_the_log_probs_of_the_model():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
     for (src, tgt), found in zip(

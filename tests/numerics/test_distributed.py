@@ -62,7 +62,7 @@ def config(tmp_path) -> Path:
     return write_config(tmp_path, numbers_config(tmp_path))
 
 
-def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
+def test_two_and_three_processes_match_one(config, tmp_path):
     updates, weights = [], []
     for count in (1, 2, 3):
         loaded = load_config(config, [f"training.processes={count}"])
@@ -85,7 +85,7 @@ def dies(rank: int, ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_worker_that_dies_ends_the_run_with_its_reason(config, rank, capfd):
+def test_killed_process_ends_the_run_with_its_reason(config, rank, capfd):
     reason = rf"process {rank} was killed by signal 9 \(out of memory\?\)"
     with pytest.raises(UserError, match=reason):
         launch(partial(dies, rank), load_config(config, ["training.processes=3"]))
@@ -101,7 +101,7 @@ class DiesWhenSent:
         return os._exit, (7,)
 
 
-def test_a_worker_that_dies_before_it_connects_ends_the_run(config):
+def test_process_that_dies_before_it_connects_ends_the_run(config):
     with pytest.raises(UserError, match="process 1 failed"):
         launch(DiesWhenSent(), load_config(config, ["training.processes=2"]))
 
@@ -124,7 +124,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp_path):
+def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path):
     script = tmp_path / "watched.py"
     script.write_text(WATCHED)
     command = [sys.executable, script, config]
@@ -133,7 +133,7 @@ def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp
     assert "error: process 1 failed" in done.stderr
 
 
-def test_a_worker_does_not_outlive_the_first(config, tmp_path):
+def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     script = tmp_path / "orphan.py"
     waits = "print(os.getpid(), flush=True); threading.Event().wait()"
     script.write_text(WATCHED.replace("os._exit(9)", waits))
@@ -154,7 +154,7 @@ def refuses_in_the_second(ranks: Ranks) -> None:
     ranks.barrier()
 
 
-def test_what_one_worker_cannot_do_is_said(config):
+def test_user_error_of_one_process_is_reported(config):
     with pytest.raises(UserError, match="process 1: the ids are gone"):
         launch(refuses_in_the_second, load_config(config, ["training.processes=2"]))
 
@@ -165,7 +165,7 @@ def fails_in_the_first(ranks: Ranks) -> None:
     ranks.barrier()
 
 
-def test_an_error_of_the_first_worker_is_shown_as_it_is(config):
+def test_exception_of_the_main_process_is_raised_unchanged(config):
     with pytest.raises(RuntimeError, match="a bug of the main process"):
         launch(fails_in_the_first, load_config(config, ["training.processes=2"]))
 
@@ -176,13 +176,13 @@ def stops_in_the_first(ranks: Ranks) -> None:
     ranks.barrier()
 
 
-def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd):
+def test_user_error_of_the_main_process_ends_the_others(config, tmp_path, capfd):
     with pytest.raises(UserError, match="the text is gone"):
         launch(stops_in_the_first, load_config(config, ["training.processes=2"]))
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, tmp_path):
+def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
     few, many = tmp_path / "few", tmp_path / "many"
     few.write_text("one line\n")
     many.write_text("one line\n" * 100_000)
@@ -249,7 +249,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(folder) / "weights.safetensors")
 
 
-def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
+def test_two_processes_log_validate_stop_and_resume_as_one_run(config, tmp_path):
     """Ctrl-C reaches all of them; torchrun's processes make the same run as those started here."""
     parts, by_torchrun = tmp_path / "parts", tmp_path / "torchrun"
     two = ("--set=training.processes=2",)
@@ -270,7 +270,7 @@ def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_three_workers_stop_and_change_and_continue_as_one(config, tmp_path):
+def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_path):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
     base = ["training.processes=3", "training.max_steps=12", "training.warmup_steps=2"]
     base += ["training.max_epochs=1", "validation.decode=false"]
@@ -289,7 +289,7 @@ def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
     assert process.poll() is None, process.communicate()[1]
 
 
-def test_workers_meet_after_a_start_that_failed(config):
+def test_processes_connect_after_a_failed_start(config):
     torch.distributed.distributed_c10d._world.group_count = 1  # what it leaves behind
     loaded = load_config(config, ["training.processes=2"])
     assert launch(everybody, loaded) == 2

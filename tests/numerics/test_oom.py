@@ -93,7 +93,7 @@ def updates(fails, batches: list[list[Batch]], sizes: BatchSizes) -> tuple[list[
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_an_update_with_a_split_batch_is_the_same_update(way, number):
+def test_update_with_a_split_batch_is_unchanged(way, number):
     """Wherever it fails: gradients of the batches before, and of half a backward pass, are gone."""
     rows = len(BATCHES[number].src_BS)
     expected, weights = updates(never, [BATCHES], BatchSizes())
@@ -107,7 +107,7 @@ def test_an_update_with_a_split_batch_is_the_same_update(way, number):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_failures_at_random_leave_the_trajectory_as_it_is():
+def test_random_oom_failures_do_not_change_the_trajectory():
     batches = [
         [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
         for step in range(40)
@@ -128,7 +128,7 @@ def test_failures_at_random_leave_the_trajectory_as_it_is():
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
 
 
-def test_only_batches_as_large_in_both_ways_are_split_before_they_are_tried():
+def test_only_batches_as_large_in_both_dimensions_are_split_in_advance():
     sizes = BatchSizes()
     loss = FailingLoss(lambda batch: "forward" if len(batch.src_BS) > 4 else None)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
@@ -142,7 +142,7 @@ def test_only_batches_as_large_in_both_ways_are_split_before_they_are_tried():
         assert loss.tried == tried
 
 
-def test_it_is_split_until_it_fits_and_said_once(caplog):
+def test_batch_is_split_until_it_fits_with_one_warning(caplog):
     with caplog.at_level(logging.WARNING):
         sizes = BatchSizes()
         found, _ = updates(
@@ -156,12 +156,12 @@ def test_it_is_split_until_it_fits_and_said_once(caplog):
     assert sizes.too_large == [[3, 5]], "all others are larger"
 
 
-def test_a_pair_that_does_not_fit_alone_is_a_mistake_of_the_user():
+def test_single_pair_that_does_not_fit_is_a_user_error():
     with pytest.raises(UserError, match=r"a batch of 1 sentence, .*lower data\.max_length"):
         updates(lambda batch: "forward", [BATCHES], BatchSizes())
 
 
-def test_other_errors_are_not_taken_for_it():
+def test_other_errors_are_not_mistaken_for_oom():
     def fails(batch: Batch) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
@@ -169,7 +169,7 @@ def test_other_errors_are_not_taken_for_it():
         updates(fails, [BATCHES], BatchSizes())
 
 
-def test_an_allocation_that_fails_is_recognised():
+def test_failed_allocation_is_recognised_as_oom():
     with pytest.raises(RuntimeError) as failed:
         torch.empty(1 << 60, dtype=torch.int8)
     assert is_out_of_memory(failed.value)
@@ -197,7 +197,7 @@ def config(tmp_path: Path) -> Path:
     return write_config(tmp_path, numbers_config(tmp_path))
 
 
-def test_workers_split_together_what_is_too_large_for_one(config):
+def test_all_processes_split_a_batch_too_large_for_one(config):
     expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
     loaded = load_config(config, ["training.processes=2"])
     update, close = launch(partial(failing_in_worker, loaded), loaded)
@@ -218,7 +218,7 @@ def failing_late(config: Config, ranks: Ranks) -> tuple[list[StepResult], list]:
     return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
-def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
+def test_late_oom_of_one_process_does_not_block_the_others(config):
     expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
     loaded = load_config(config, ["training.processes=2"])
     found, close = launch(partial(failing_late, loaded), loaded)
@@ -228,7 +228,7 @@ def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 17, 64, 100, 499, 500, 1_000])
-def test_the_greatest_number_that_fits_is_found_within_a_twentieth(limit):
+def test_largest_that_fits_is_found_within_five_percent(limit):
     tried = []
     found = largest_that_fits(lambda number: not tried.append(number) and number <= limit, 500)
     assert max(tried) <= 500
@@ -240,7 +240,7 @@ def shape_of(config: Path, **model: int) -> Shape:
     return Shape(loaded, 30, 40, is_shared=False, longest=12)
 
 
-def test_a_budget_is_tried_with_the_longest_sentences_until_one_fails(config, monkeypatch):
+def test_auto_batch_size_tries_the_longest_sentences(config, monkeypatch):
     largest, real = [0, 0], BatchLoss.forward
 
     def forward(self: BatchLoss, batch: Batch) -> torch.Tensor:
@@ -257,7 +257,7 @@ def test_a_budget_is_tried_with_the_longest_sentences_until_one_fails(config, mo
     assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
 
 
-def test_a_model_that_does_not_fit_has_no_budget(config, monkeypatch):
+def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config, monkeypatch):
     def step(self: torch.optim.Optimizer) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -266,7 +266,7 @@ def test_a_model_that_does_not_fit_has_no_budget(config, monkeypatch):
 
 
 @pytest.mark.slow
-def test_on_a_cpu_the_budget_is_as_large_as_memory_allows(config):
+def test_auto_batch_size_on_cpu_uses_the_memory_limit(config):
     """Measured with batches of at most 4,096 tokens, in a process of its own."""
     assert 4_096 // 12 < in_own_process(shape_of(config), 50_000, 200 << 20) < 50_000
 
@@ -291,7 +291,7 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
-def test_memory_that_really_is_short_is_enough_for_parts():
+def test_real_oom_splits_the_batch():
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         losses, expected, tried = executor.submit(with_little_memory, 100).result()
     assert losses == pytest.approx(expected, rel=1e-5)
