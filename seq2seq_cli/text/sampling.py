@@ -11,7 +11,7 @@ import numpy.typing as npt
 from seq2seq_cli.errors import UserError
 
 MAX_LINE_BYTES = 65_536  # longer lines teach the tokenizer nothing; they are still tokenized
-_MOST_CHARACTERS = 1 << 31  # to learn from, all lines together; SentencePiece holds them in memory
+MAX_CHARACTERS = 1 << 31  # to learn from, all lines together; SentencePiece holds them in memory
 _LINES_AT_ONCE = 10_000
 
 # `min_character_frequency: auto`. Entries are worth what their frequency is, and that of the last
@@ -21,7 +21,7 @@ _PER_CHARACTERS = 1_000_000
 _MOST_RARE = 0.02  # of all characters: of a small text everything is rare
 
 
-def sample(lines: Iterable[str], size: int) -> list[str]:
+def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS) -> list[str]:
     """So many of the lines at random, the same in every process; all if there are fewer.
 
     Vitter 1985, algorithm R. SentencePiece can sample too, but each time differently. Raises
@@ -40,10 +40,10 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
         else:
             continue
         num_characters += len(line)
-        if num_characters > _MOST_CHARACTERS:
+        if num_characters > max_characters:
             raise UserError(
                 f"tokenizer.max_sentences {size:,}: the sample has more than "
-                f"{_MOST_CHARACTERS:,} characters; lower it"
+                f"{max_characters:,} characters; lower it"
             )
     return chosen
 

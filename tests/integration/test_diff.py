@@ -9,8 +9,6 @@ import yaml
 from commands import Command
 from safetensors.torch import load_file, save_file
 
-from seq2seq_cli.training import manifest
-
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, numbers) -> Path:
@@ -101,7 +99,7 @@ def test_diff_rejects_a_folder_that_is_no_run(run, seq2seq, tmp_path):
     assert "is not a run folder" in result.stderr
 
 
-def test_manifest_records_every_resume(run, copy, config, seq2seq, monkeypatch):
+def test_manifest_records_every_resume(run, copy, config, seq2seq):
     longer = ("train", config, "--run-dir", copy, "--set", "training.max_steps=50")
     assert seq2seq(*longer).exit_code == 0
     recorded = json.loads((copy / "manifest.json").read_text())
@@ -111,17 +109,17 @@ def test_manifest_records_every_resume(run, copy, config, seq2seq, monkeypatch):
     assert entry["changed"] == {"training.max_steps": {"from": "40", "to": "50"}}
     assert entry["packages"] == begun["packages"]
     assert recorded | {"num_continuations": 0, "continuations": []} == begun
-    monkeypatch.setattr(manifest, "_CONTINUATIONS", 2)
-    for _ in range(3):
-        assert seq2seq(*longer).exit_code == 0
-    recorded = json.loads((copy / "manifest.json").read_text())
-    assert recorded["num_continuations"] == 4
-    assert [entry["step"] for entry in recorded["continuations"]] == [50, 50]
-    monkeypatch.setattr(manifest.platform, "python_version", lambda: "3.99")
+    earlier = [entry | {"python": "3.99"}] * 99
+    recorded |= {"continuations": [entry, *earlier], "num_continuations": 100}
+    (copy / "manifest.json").write_text(json.dumps(recorded))
     assert seq2seq(*longer).exit_code == 0
+    recorded = json.loads((copy / "manifest.json").read_text())
+    assert recorded["num_continuations"] == 101
+    assert recorded["continuations"][:-1] == earlier  # the first one has gone
+    assert recorded["continuations"][-1]["step"] == 50
     found = json.loads(seq2seq("diff", run, copy, "--json").stdout)
     (python,) = [one for one in found if one["kind"] == "python"]
-    assert python["other"] == f"{begun['python']}, then 3.99"
+    assert python["other"] == f"{begun['python']}, then 3.99, then {begun['python']}"
 
 
 def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq):

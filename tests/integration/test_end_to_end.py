@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import os
+import pty
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,9 +19,7 @@ from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli import evaluation
-from seq2seq_cli.cli import translate
-from seq2seq_cli.decoding import stream as streaming
+from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
 
@@ -94,9 +95,9 @@ def hostile_lines(count: int) -> list[bytes]:
     return [generator.choice(kinds[:12]) for _ in range(count - len(kinds))] + kinds
 
 
-def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "_LINES_AT_ONCE", 70)
-    lines = hostile_lines(300)
+def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
+    """Of more lines than are translated at once."""
+    lines = hostile_lines(1_100)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
     result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
@@ -110,12 +111,17 @@ def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path, mo
     assert "sentences longer than data.max_length: " in result.stderr
 
 
-def test_translate_prompts_at_a_terminal_until_end_of_input(trained, seq2seq, monkeypatch):
-    monkeypatch.setattr(translate, "is_terminal", lambda stream: stream is sys.stdin)
-    result = seq2seq("translate", trained, stdin="1 2\n\n3\n")
-    assert result.stdout == "one two\n\nthree\n"
-    assert result.stderr == "> > > > \n"
-    assert "readline" in sys.modules  # line editing and history
+def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
+    """Only standard input is a terminal here; prompts go to standard error."""
+    terminal, terminal_of_the_command = pty.openpty()
+    os.write(terminal, b"1 2\n\n3\n\x04")  # Ctrl-D ends it
+    command = [sys.executable, "-m", "seq2seq_cli", "translate", trained]
+    done = subprocess.run(
+        command, stdin=terminal_of_the_command, capture_output=True, text=True, timeout=60
+    )
+    os.close(terminal)
+    os.close(terminal_of_the_command)
+    assert (done.stdout, done.stderr) == ("one two\n\nthree\n", "> > > > \n")
 
 
 def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):
@@ -155,18 +161,23 @@ def test_eval_scores_empty_source_lines(trained, seq2seq, tmp_path):
     assert report["num_tokens"] == 4
 
 
-def test_eval_computes_logits_in_chunks(trained, monkeypatch):
-    translator = Translator.load(trained, "cpu", exact=True)
+def test_eval_computes_logits_in_chunks(trained, numbers):
+    """A large vocabulary times a large batch would fill the memory."""
+    loaded = Translator.load(trained, "cpu", exact=True)
     rows: list[int] = []
-    translator.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
-    expected = evaluate_corpus(translator, None, decode=False)
-    assert max(rows) <= evaluation._ROWS_AT_ONCE
-    rows.clear()
-    monkeypatch.setattr(evaluation, "_ROWS_AT_ONCE", 7)
-    found = evaluate_corpus(translator, None, decode=False)
-    assert max(rows) == 7
-    assert found.loss == pytest.approx(expected.loss)
-    assert found.accuracy == expected.accuracy
+    loaded.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
+    text = Corpus(src=numbers / "train.src", tgt=numbers / "train.tgt")
+    scores = []
+    for tokens_per_batch, most_rows in ((500, 512), (100_000, 1_024)):  # packed ones: 64 n rows
+        training = loaded.config.training.model_copy(update={"tokens_per_batch": tokens_per_batch})
+        config = loaded.config.model_copy(update={"training": training})
+        translator = Translator(loaded.model, loaded.tokenizers, config)
+        rows.clear()
+        scores.append(evaluate_corpus(translator, text, decode=False))
+        assert max(rows) == most_rows
+    assert scores[0].loss == pytest.approx(scores[1].loss)
+    assert scores[0].accuracy == scores[1].accuracy
+    assert scores[0].num_tokens <= sum(rows)
 
 
 def test_translate_with_the_last_model(trained, seq2seq):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding import stream
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
@@ -254,13 +253,14 @@ def test_split_sentences_are_joined_in_order(translator):
     assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line
 
 
-def test_translating_with_two_processes_matches_one(
-    trained, numbers, seq2seq, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(stream, "_LINES_AT_ONCE", 9)
-    alone = seq2seq("translate", trained, "-i", numbers / "test.src").stdout
-    together = seq2seq("translate", trained, "-i", numbers / "test.src", "--processes", 2).stdout
+def test_translating_with_two_processes_matches_one(trained, numbers, seq2seq, tmp_path):
+    """With more lines than are translated at once."""
+    alone, together = (
+        seq2seq("translate", trained, "-i", numbers / "train.src", "--processes", count).stdout
+        for count in (1, 2)
+    )
     assert together == alone
+    assert len(alone.splitlines()) == 3_000
     nowhere = seq2seq("translate", tmp_path / "no", "-i", numbers / "test.src", "--processes", 2)
     assert (nowhere.exit_code, nowhere.stdout) == (2, "")
     assert "there is no run folder" in nowhere.stderr

@@ -19,7 +19,6 @@ from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
 from seq2seq_cli.text import io as text_io
-from seq2seq_cli.text import sampling
 
 Attack = Callable[[Path], object]
 
@@ -306,11 +305,10 @@ def test_longest_allowed_line_is_read(tmp_path):
         assert found[2:] == [b"1", longest]
 
 
-def test_gzip_bomb_is_not_fully_decompressed(config, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_io, "_FREE_TO_UNPACK", 1 << 20)
-    with gzip.open(tmp_path / "x.tsv.gz", "wb") as file:
-        for _ in range(20):
-            file.write(b"\t\n" * 500_000)
+def test_gzip_bomb_is_not_fully_decompressed(config, seq2seq, tmp_path):
+    """The lines before its limit have an empty side: reading them takes no time."""
+    megabyte = gzip.compress(b"\t" + b"x" * (1 << 20) + b"\n")
+    (tmp_path / "x.tsv.gz").write_bytes(megabyte * 400)  # a file may have several members
     config["data"]["train"] = {"pairs": str(tmp_path / "x.tsv.gz")}
     result = checked(seq2seq, tmp_path, config)
     assert result.exit_code == 2
@@ -332,14 +330,6 @@ def test_deeply_nested_json_is_a_bad_line(trained, config, seq2seq, tmp_path):
     (tmp_path / "x.jsonl").write_text(deep)
     config["data"]["train"] = {"pairs": str(tmp_path / "x.jsonl")}
     assert "x.jsonl, line 1: not valid JSON" in checked(seq2seq, tmp_path, config).stderr
-
-
-def test_tokenizer_sample_is_limited_by_memory(config, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_MOST_CHARACTERS", 10_000)
-    result = checked(seq2seq, tmp_path, config)
-    assert result.exit_code == 2
-    assert "tokenizer.max_sentences 1,000,000: the sample has more than" in result.stderr
-    assert checked(seq2seq, tmp_path, config, "--set", "tokenizer.max_sentences=101").exit_code == 0
 
 
 def test_cached_ids_outside_the_vocabulary_are_rebuilt(config, seq2seq, tmp_path, monkeypatch):

@@ -19,7 +19,6 @@ from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from seq2seq_cli.training import loss as loss_module
 from seq2seq_cli.training.checkpoint import (
     BestModel,
     TrainingState,
@@ -86,13 +85,12 @@ def test_loss_matches_a_naive_loop_over_tokens(smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("chunk", [1, 1 << 30], ids=["many chunks", "one chunk"])
-def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, chunk, monkeypatch):
-    monkeypatch.setattr(loss_module, "_CHUNK_ELEMENTS", chunk)
+@pytest.mark.parametrize("vocabulary", [30, 120_000], ids=["one chunk", "three chunks"])
+def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
     torch.manual_seed(4)
     states = torch.randn(150, 8, requires_grad=True)
-    projection = torch.randn(30, 8, requires_grad=True)
-    labels = torch.randint(30, (150,))
+    projection = torch.randn(vocabulary, 8, requires_grad=True)
+    labels = torch.randint(vocabulary, (150,))
     labels[torch.rand(150) < 0.2] = IGNORE_INDEX
     plain = functional.cross_entropy(
         states @ projection.T,
@@ -106,7 +104,7 @@ def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, chunk, monkey
     expected = torch.autograd.grad(plain * 0.5, (states, projection))
     actual = torch.autograd.grad(ours * 0.5, (states, projection))
     for theirs, mine in zip(expected, actual, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine, theirs, atol=4e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -13,6 +13,8 @@ import pytest
 import yaml
 from commands import ROOT
 
+from seq2seq_cli.config.safe_yaml import parse_yaml
+
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
     "errors machine",
@@ -108,9 +110,8 @@ def test_no_pickle_or_eval_of_read_data():
 
 
 def test_yaml_is_read_with_the_safe_loader_only():
-    from seq2seq_cli.config import safe_yaml
-
-    assert issubclass(safe_yaml._Loader, yaml.SafeLoader)
+    with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
+        parse_yaml("!!python/object/apply:os.getpid []")
     for path in FILES:
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         uses = [name for node in nodes for name in imported_names(node) if name == "yaml"]

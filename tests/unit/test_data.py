@@ -11,7 +11,6 @@ from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import (
     IGNORE_INDEX,
     BatchSampler,
-    _cut,
     bucket_by_length,
     make_batch,
     plan_epoch,
@@ -174,24 +173,29 @@ def test_batches_stay_within_tokens_per_batch(store):
     assert sorted(np.concatenate(alone).tolist()) == list(range(len(store)))
 
 
+def naive_batches(lengths: list[int], budget: int) -> list[list[int]]:
+    """The lengths, in their order, cut where the next pair would be too much."""
+    batches: list[list[int]] = []
+    for length in lengths:
+        if not batches or (len(batches[-1]) + 1) * max(*batches[-1], length) > budget:
+            batches.append([])
+        batches[-1].append(length)
+    return batches
+
+
 def test_batch_boundaries_match_a_naive_loop():
-    """The plain loop is the reference, for sorted and for unsorted lengths."""
+    """In evaluation the longest come first; in training batches are shuffled after cutting."""
     generator = np.random.default_rng(1)
     for budget in (1, 7, 64, 500):
         for _ in range(20):
-            lengths = generator.integers(1, 40, size=int(generator.integers(1, 200)))
-            for ordered in (lengths, np.sort(lengths), np.sort(lengths)[::-1]):
-                expected: list[list[int]] = [[]]
-                longest = 0
-                for index, length in enumerate(ordered.tolist()):
-                    longest = max(longest, length)
-                    if expected[-1] and (len(expected[-1]) + 1) * longest > budget:
-                        expected.append([])
-                        longest = length
-                    expected[-1].append(index)
-                order = np.arange(len(ordered), dtype=np.int32)
-                cut = _cut(order, ordered.astype(np.int32), budget)
-                assert [part.tolist() for part in cut] == expected
+            size = int(generator.integers(1, 200))
+            src, tgt = (generator.integers(1, 40, size, dtype=np.int32) for _ in range(2))
+            longer = np.maximum(src, tgt)
+            cut = [longer[batch].tolist() for batch in bucket_by_length(src, tgt, budget)]
+            assert cut == naive_batches(sorted(longer.tolist(), reverse=True), budget)
+            epoch = plan_epoch(src, tgt, budget, seed=1, epoch=1)
+            expected = naive_batches(sorted(longer.tolist()), budget)
+            assert sorted(longer[batch].tolist() for batch in epoch) == sorted(expected)
 
 
 def test_token_store_reads_ids_from_disk_at_each_access(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.sampling import sample
 from seq2seq_cli.text.tokenizer import (
     EOS_ID,
     PAD_ID,
@@ -116,6 +117,14 @@ def test_tokenizer_sample_is_deterministic_across_processes():
     )
     assert first.stdout == second.stdout
     assert first.stdout.split()[1] == "True"
+
+
+def test_tokenizer_sample_has_a_limit_of_characters():
+    lines = ["x" * 100] * 50
+    assert sample(lines, 1_000, max_characters=5_000) == lines
+    with pytest.raises(UserError, match=r"max_sentences 1,000: the sample has more than 4,999 "):
+        sample(lines, 1_000, max_characters=4_999)
+    assert len(sample(lines, 40, max_characters=4_999)) == 40
 
 
 def test_tokenizer_survives_saving_and_loading(tokenizer, tmp_path):
