@@ -297,7 +297,7 @@ def test_deeply_nested_json_is_rejected(trained, numbers, seq2seq, tmp_path):
     assert "line 1: not of the form" in refused.stderr
     run = copy_of(trained, tmp_path / "run")
     (run / "manifest.json").write_text(deep)
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=241")
     refused = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
     assert refused.exit_code == 2
     assert "manifest.json is damaged: it is not JSON" in refused.stderr
@@ -327,11 +327,11 @@ def test_train_rejects_a_folder_with_other_files(numbers, seq2seq, tmp_path):
 def test_resuming_drops_truncated_metrics_lines(trained, numbers, seq2seq, tmp_path):
     run = copy_of(trained, tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(f'\n[1]\n{{"step": 361, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
-    more = ("--set", "training.max_steps=361")
+        file.write(f'\n[1]\n{{"step": 241, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
+    more = ("--set", "training.max_steps=241")
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
     points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [point["step"] for point in points][-3:] == [360, 361, 361]
+    assert [point["step"] for point in points][-3:] == [240, 241, 241]
     assert "x" not in points[-1]
 
 

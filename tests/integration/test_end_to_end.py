@@ -194,8 +194,8 @@ def test_tensorboard_and_metrics_file_have_the_same_points(trained):
         shown = [(event.step, event.value) for event in events.Scalars(name)]
         assert [step for step, _ in points] == [step for step, _ in shown]
         assert [value for _, value in shown] == pytest.approx([v for _, v in points], rel=1e-5)
-    assert [p["step"] for p in written if "train/loss" in p] == list(range(20, 361, 20))
-    assert [p["step"] for p in written if "valid/loss" in p] == [120, 240, 360]
+    assert [p["step"] for p in written if "train/loss" in p] == list(range(20, 241, 20))
+    assert [p["step"] for p in written if "valid/loss" in p] == [120, 240]
 
 
 def test_tensorboard_shows_samples_and_the_config(trained, numbers):
@@ -226,8 +226,8 @@ def test_run_folder_has_everything_to_reproduce_the_run(trained, numbers):
     assert len(manifest["data"]["train"]) == 64
     assert manifest["packages"]["torch"]
     log = (trained / "train.log").read_text()
-    assert "step 20/360" in log
-    assert "finished after 360 updates" in log
+    assert "step 20/240" in log
+    assert "finished after 240 updates" in log
     assert "3,000 pairs; dropped: none" in log
 
 
@@ -241,7 +241,7 @@ def test_training_a_finished_run_does_nothing(trained, numbers, seq2seq):
     before = metrics_of(trained)
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained)
     assert result.exit_code == 0
-    assert "finished after 360 updates (training.max_steps reached)" in result.stderr
+    assert "finished after 240 updates (training.max_steps reached)" in result.stderr
     assert metrics_of(trained) == before
 
 

@@ -68,7 +68,7 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
     """Trained until it knows its task, with options for its search."""
     folder = tmp_path_factory.mktemp("shared")
-    config = numbers_config(folder, max_steps=480)
+    config = numbers_config(folder, max_steps=320)
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
     config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
     config["decoding"] |= {"no_repeat_ngram_size": 4, "banned_words": ["xyz"]}

@@ -102,7 +102,7 @@ LAUGHS = "a: &a [x, x, x, x]\n" + "".join(
     f"{new}: &{new} [*{old}, *{old}, *{old}, *{old}]\n"
     for old, new in itertools.pairwise("abcdefghi")
 )
-LAST = "checkpoints/step-00000360"
+LAST = "checkpoints/step-00000240"
 D_MODEL, LAYERS = "  d_model: 64", "    encoder: 1"
 
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -181,8 +181,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (
-        replaced("config.yaml", "banned_words: []", f"banned_words: [{'1, ' * 9_000}]"),
-        "has 9000 mistakes; the first 20 are",
+        replaced("config.yaml", "banned_words: []", f"banned_words: [{'1, ' * 2_000}]"),
+        "has 2000 mistakes; the first 20 are",
     ),
 }
 
@@ -235,7 +235,7 @@ def test_malicious_run_cannot_be_resumed(name, trained, numbers, seq2seq, tmp_pa
     attack, expected = TRAINING_ATTACKS[name]
     attack(run)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=241")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
     assert result.exit_code == 2
     assert expected in result.stderr.partition("error: ")[2]
@@ -249,7 +249,7 @@ def test_invalid_metrics_lines_are_dropped(trained, numbers, seq2seq, tmp_path):
     points = (run / "metrics.jsonl").read_bytes()
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b"[" * 99_999 + b'\n{"step": Infinity}\n{"step": 1e999}\n')
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=241")
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
     found = (run / "metrics.jsonl").read_bytes()
     assert found.startswith(points)
