@@ -217,6 +217,22 @@ def test_attention_dropout_drops_weights_in_training_only(length):
     assert torch.equal(first, second)
 
 
+def test_dropout_options_reach_their_modules():
+    model = build(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
+    found = {name: m.p for name, m in model.named_modules() if isinstance(m, Dropout)}
+    inner = {"self_attention": 0.2, "cross_attention": 0.2, "feed_forward": 0.3}
+    assert found == {name: inner.get(name.split(".")[-2:][0], 0.1) for name in found}
+    assert len(found) == 1 + 2 * 4 + 2 * 6  # embeddings, encoder layers, decoder layers
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_attention_bias_option(has_bias):
+    names = {name for name, _ in build(attention_bias=has_bias).named_parameters()}
+    for projection in ("query", "key", "value", "output"):
+        for attention in ("encoder.0.self", "decoder.0.self", "decoder.1.cross"):
+            assert (f"{attention}_attention.{projection}.bias" in names) == has_bias
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 15, 16, 17, 30])
 def test_attention_weights_of_short_rows_match_softmax(length):
     q_BHQK = torch.randn(3, 2, 4, 8, requires_grad=True)
