@@ -48,8 +48,16 @@ def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[in
     return output
 
 
-def best(found: list[list[Hypothesis]]) -> list[list[int]]:
-    return [hypotheses[0].ids for hypotheses in found]
+def ids_of(hypotheses: list[Hypothesis]) -> list[list[int]]:
+    return [hypothesis.ids for hypothesis in hypotheses]
+
+
+def scores_of(hypotheses: list[Hypothesis]) -> list[float]:
+    return [hypothesis.score for hypothesis in hypotheses]
+
+
+def best(results: list[list[Hypothesis]]) -> list[list[int]]:
+    return [hypotheses[0].ids for hypotheses in results]
 
 
 def decoders(model: Transformer) -> list[Decoder]:
@@ -90,11 +98,9 @@ def test_batch_matches_single_sentences(name):
         for decoder in decoders(model):
             together = search(decoder, requests, MODES[name])
             alone = [search(decoder, [request], MODES[name])[0] for request in requests]
-            for ours, theirs in zip(together, alone, strict=True):
-                assert [one.ids for one in ours] == [one.ids for one in theirs]
-                assert [one.score for one in ours] == pytest.approx(
-                    [one.score for one in theirs], abs=1e-4
-                )
+            for batched, single in zip(together, alone, strict=True):
+                assert ids_of(batched) == ids_of(single)
+                assert scores_of(batched) == pytest.approx(scores_of(single), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -103,8 +109,8 @@ def test_torch_decoder_matches_the_plain_decoder(name, options):
     model = build(3, **options)
     requests = requests_of(random_sources(12))
     plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
-    for ours, theirs in zip(fast, plain, strict=True):
-        assert [one.ids for one in ours] == [one.ids for one in theirs]
+    for actual, expected in zip(fast, plain, strict=True):
+        assert ids_of(actual) == ids_of(expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
@@ -172,14 +178,16 @@ def test_wide_beam_matches_exhaustive_search(formula, alpha):
         model = build(seed, vocabulary=6)
         src = random_sources(1)[0]
         scores = {
-            ids: found / length_penalty(formula, alpha, len(ids) + 1)
-            for ids, found in all_translations(model, src, 4).items()
+            ids: total / length_penalty(formula, alpha, len(ids) + 1)
+            for ids, total in all_translations(model, src, 4).items()
         }
         expected = sorted(scores.items(), key=lambda item: -item[1])[:5]
         for decoder in decoders(model):
-            found = search(decoder, [Request(src, max_length=4)], config)[0]
-            assert [tuple(one.ids) for one in found] == [ids for ids, _ in expected]
-            assert [one.score for one in found] == pytest.approx(
+            hypotheses = search(decoder, [Request(src, max_length=4)], config)[0]
+            assert [tuple(hypothesis.ids) for hypothesis in hypotheses] == [
+                ids for ids, _ in expected
+            ]
+            assert scores_of(hypotheses) == pytest.approx(
                 [score for _, score in expected], abs=1e-4
             )
 
@@ -190,14 +198,16 @@ def test_hypothesis_score_matches_teacher_forcing(name):
     formula, alpha = config.length_penalty_formula, config.length_penalty
     model = build(1)
     requests = requests_of(random_sources(8))
-    for request, found in zip(requests, search(PlainDecoder(model), requests, config), strict=True):
-        assert len({tuple(one.ids) for one in found}) == len(found)
-        assert len(found) == config.n_best or name == "groups"
-        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
-        for one in found:
-            penalty = length_penalty(formula, alpha, len(one.ids) + 1)
-            given = log_prob(model, request.src, one.ids) / penalty
-            assert one.score == pytest.approx(given, abs=1e-4)
+    for request, hypotheses in zip(
+        requests, search(PlainDecoder(model), requests, config), strict=True
+    ):
+        assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == len(hypotheses)
+        assert len(hypotheses) == config.n_best or name == "groups"
+        assert scores_of(hypotheses) == sorted(scores_of(hypotheses), reverse=True)
+        for hypothesis in hypotheses:
+            penalty = length_penalty(formula, alpha, len(hypothesis.ids) + 1)
+            given = log_prob(model, request.src, hypothesis.ids) / penalty
+            assert hypothesis.score == pytest.approx(given, abs=1e-4)
 
 
 def naive_beam(
@@ -232,11 +242,9 @@ def test_beam_search_stops_only_when_no_open_hypothesis_can_win(alpha):
         src = random_sources(1)[0]
         with torch.no_grad():
             expected = naive_beam(model, src, 12, config)
-        (found,) = search(PlainDecoder(model), [Request(src, max_length=12)], config)
-        assert [hypothesis.ids for hypothesis in found] == [ids for _, ids in expected]
-        assert [hypothesis.score for hypothesis in found] == pytest.approx(
-            [score for score, _ in expected], abs=1e-4
-        )
+        (hypotheses,) = search(PlainDecoder(model), [Request(src, max_length=12)], config)
+        assert ids_of(hypotheses) == [ids for _, ids in expected]
+        assert scores_of(hypotheses) == pytest.approx([score for score, _ in expected], abs=1e-4)
 
 
 def test_length_penalties_match_the_published_formulas():
@@ -257,16 +265,18 @@ def test_nbest_translations_have_different_texts():
         model = build(seed, vocabulary=8)
         src = random_sources(1)[0]
         scores: dict[str, float] = {}
-        for ids, found in all_translations(model, src, 3).items():
-            score = found / length_penalty("power", 1, len(ids) + 1)
+        for ids, total in all_translations(model, src, 3).items():
+            score = total / length_penalty("power", 1, len(ids) + 1)
             scores[text_of(ids)] = max(score, scores.get(text_of(ids), -math.inf))
         expected = sorted(scores.items(), key=lambda item: -item[1])[:6]
         for decoder in decoders(model):
-            (found,) = search(decoder, [Request(src, 3)], config, text_of=text_of)
-            assert [text_of(one.ids) for one in found] == [text for text, _ in expected]
-            assert [one.score for one in found] == pytest.approx([s for _, s in expected], abs=1e-4)
-            (found,) = search(decoder, [Request(src, 3)], grouped, text_of=text_of)
-            assert len({text_of(one.ids) for one in found}) == 6
+            (hypotheses,) = search(decoder, [Request(src, 3)], config, text_of=text_of)
+            assert [text_of(hypothesis.ids) for hypothesis in hypotheses] == [
+                text for text, _ in expected
+            ]
+            assert scores_of(hypotheses) == pytest.approx([s for _, s in expected], abs=1e-4)
+            (hypotheses,) = search(decoder, [Request(src, 3)], grouped, text_of=text_of)
+            assert len({text_of(hypothesis.ids) for hypothesis in hypotheses}) == 6
 
 
 def test_diverse_beam_groups_differ_more_than_one_beam():
@@ -277,8 +287,13 @@ def test_diverse_beam_groups_differ_more_than_one_beam():
         config = DecodingConfig(
             beam_size=4, n_best=4, diversity_groups=groups, diversity_penalty=20.0
         )
-        found = search(PlainDecoder(model), requests, config)
-        kinds.append(sum(len({tuple(one.ids[:1]) for one in of_one}) for of_one in found))
+        results = search(PlainDecoder(model), requests, config)
+        kinds.append(
+            sum(
+                len({tuple(hypothesis.ids[:1]) for hypothesis in hypotheses})
+                for hypotheses in results
+            )
+        )
     assert kinds[1] > kinds[0]
 
 
@@ -286,14 +301,16 @@ def test_output_length_stays_within_its_limits():
     sources = random_sources(6)
     for config in MODES.values():
         requests = [Request(s, max_length=n + 2, min_length=n) for n, s in enumerate(sources)]
-        for n, found in enumerate(search(PlainDecoder(build(0)), requests, config)):
-            assert all(n <= len(one.ids) <= n + 2 for one in found)
+        for n, hypotheses in enumerate(search(PlainDecoder(build(0)), requests, config)):
+            assert all(n <= len(hypothesis.ids) <= n + 2 for hypothesis in hypotheses)
 
 
 def test_special_tokens_are_never_output():
     for seed, config in itertools.product(range(2), MODES.values()):
-        found = search(PlainDecoder(build(seed)), requests_of(random_sources(10)), config)
-        output = {token for of_one in found for one in of_one for token in one.ids}
+        results = search(PlainDecoder(build(seed)), requests_of(random_sources(10)), config)
+        output = {
+            token for hypotheses in results for hypothesis in hypotheses for token in hypothesis.ids
+        }
         assert not output & {*NEVER_OUTPUT, EOS_ID}
 
 
@@ -303,30 +320,30 @@ def test_model_that_predicts_only_eos_gives_empty_translations():
         model.decoder_norm.weight.zero_()
         model.decoder_norm.bias.copy_(model.projection.weight[EOS_ID] * 100)
     for config in MODES.values():
-        found = search(PlainDecoder(model), requests_of(random_sources(4)), config)
-        assert best(found) == [[]] * 4
+        results = search(PlainDecoder(model), requests_of(random_sources(4)), config)
+        assert best(results) == [[]] * 4
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "groups", "sampling"])
 def test_vocabulary_of_one_token(name):
     model = build(0, vocabulary=5)
-    for found in search(PlainDecoder(model), requests_of(random_sources(4)), MODES[name]):
-        assert {token for one in found for token in one.ids} <= {4}
+    for hypotheses in search(PlainDecoder(model), requests_of(random_sources(4)), MODES[name]):
+        assert {token for hypothesis in hypotheses for token in hypothesis.ids} <= {4}
 
 
 @pytest.mark.parametrize("name", MODES)
 def test_translation_begins_with_its_prefix(name):
     requests = requests_of(random_sources(5), prefix=(7, 4, 4, 4))
-    for found in search(PlainDecoder(build(2)), requests, MODES[name]):
-        assert all(one.ids[:4] == [7, 4, 4, 4] for one in found)
+    for hypotheses in search(PlainDecoder(build(2)), requests, MODES[name]):
+        assert all(hypothesis.ids[:4] == [7, 4, 4, 4] for hypothesis in hypotheses)
 
 
 def test_no_ngram_is_repeated():
     config = DecodingConfig(beam_size=2, n_best=2, no_repeat_ngram_size=2)
     requests = [Request(src, 30, min_length=20) for src in random_sources(6)]
-    for found in search(PlainDecoder(build(5)), requests, config):
-        for one in found:
-            grams = list(itertools.pairwise(one.ids))
+    for hypotheses in search(PlainDecoder(build(5)), requests, config):
+        for hypothesis in hypotheses:
+            grams = list(itertools.pairwise(hypothesis.ids))
             assert len(set(grams)) == len(grams)
 
 
@@ -334,10 +351,10 @@ def test_repetition_penalty_reduces_repetition():
     requests = [Request(src, 12, min_length=12) for src in random_sources(8)]
     kinds = []
     for penalty in (1.0, 5.0):
-        found = best(
+        outputs = best(
             search(PlainDecoder(build(5)), requests, DecodingConfig(repetition_penalty=penalty))
         )
-        kinds.append(sum(len(set(ids)) for ids in found))
+        kinds.append(sum(len(set(ids)) for ids in outputs))
     assert kinds[1] > kinds[0]
 
 
@@ -391,10 +408,10 @@ def test_required_words_are_not_extended():
 def test_word_ends_after_the_prefix_if_requested(name):
     ends = WordEnds([EOS_ID, 9, 10])
     requests = requests_of(random_sources(5), prefix=(7, 4), after_prefix=ends)
-    for found in search(PlainDecoder(build(2)), requests, MODES[name]):
-        for one in found:
-            assert one.ids[:2] == [7, 4]
-            assert {*one.ids[2:3]} <= ends.tokens
+    for hypotheses in search(PlainDecoder(build(2)), requests, MODES[name]):
+        for hypothesis in hypotheses:
+            assert hypothesis.ids[:2] == [7, 4]
+            assert {*hypothesis.ids[2:3]} <= ends.tokens
 
 
 def test_sampling_follows_the_model_and_depends_on_seed_and_line_number():
@@ -402,13 +419,13 @@ def test_sampling_follows_the_model_and_depends_on_seed_and_line_number():
     source = random_sources(1)[0]
     many = [Request(source, max_length=1, number=number) for number in range(4_000)]
     config = DecodingConfig(sampling=True)
-    found = best(search(PlainDecoder(model), many, config))
-    assert found == best(search(PlainDecoder(model), many, config))
-    assert found != best(search(PlainDecoder(model), many, DecodingConfig(sampling=True, seed=2)))
+    samples = best(search(PlainDecoder(model), many, config))
+    assert samples == best(search(PlainDecoder(model), many, config))
+    assert samples != best(search(PlainDecoder(model), many, DecodingConfig(sampling=True, seed=2)))
     logits = model(torch.tensor([source]), torch.tensor([[BOS_ID]]))[0, 0]
     logits[list(NEVER_OUTPUT)] = -torch.inf
     for token, probability in enumerate(logits.softmax(dim=-1).tolist()):
-        share = sum(ids[:1] == ([token] if token != EOS_ID else []) for ids in found) / len(many)
+        share = sum(ids[:1] == ([token] if token != EOS_ID else []) for ids in samples) / len(many)
         assert share == pytest.approx(probability, abs=0.03)
 
 
@@ -421,35 +438,38 @@ def test_sampling_only_the_most_probable_token_is_greedy_search():
 
 
 def test_ensemble_averages_probabilities():
-    one, other = build(0), build(1)
+    first, second = build(0), build(1)
     src = torch.tensor([[5, 6, EOS_ID]])
     last = torch.tensor([[BOS_ID]])
     with torch.inference_mode():
-        both = Ensemble([PlainDecoder(one), TorchDecoder(other, "fp32")]).start(src).logits(last)
-        each = [PlainDecoder(model).start(src).logits(last).softmax(-1) for model in (one, other)]
+        both = Ensemble([PlainDecoder(first), TorchDecoder(second, "fp32")]).start(src).logits(last)
+        each = [
+            PlainDecoder(model).start(src).logits(last).softmax(-1) for model in (first, second)
+        ]
     expected = (each[0] + each[1]) / 2
     torch.testing.assert_close(both.softmax(-1)[..., :12], expected, atol=1e-5, rtol=1e-4)
     requests = requests_of(random_sources(5))
-    twins = search(Ensemble([PlainDecoder(one)] * 2), requests, MODES["beam"])
-    assert best(twins) == best(search(PlainDecoder(one), requests, MODES["beam"]))
+    twins = search(Ensemble([PlainDecoder(first)] * 2), requests, MODES["beam"])
+    assert best(twins) == best(search(PlainDecoder(first), requests, MODES["beam"]))
 
 
 def test_ensemble_scores_its_own_translations():
     """Not by its first member: the order of the models does not matter."""
-    one, other = models = build(0), build(1)
+    first, second = models = build(0), build(1)
     requests = requests_of(random_sources(8))
     config = DecodingConfig(beam_size=3, n_best=2, length_penalty=0.0)
-    found = search(Ensemble([PlainDecoder(model) for model in models]), requests, config)
-    pairs = [(r.src[:-1], h.ids) for r, of_one in zip(requests, found, strict=True) for h in of_one]
+    results = search(Ensemble([PlainDecoder(model) for model in models]), requests, config)
+    pairs = [(r.src[:-1], h.ids) for r, nbest in zip(requests, results, strict=True) for h in nbest]
     forward, backward = (
-        score_given(members, pairs, 100, with_attention=True) for members in (models, (other, one))
+        score_given(members, pairs, 100, with_attention=True)
+        for members in (models, (second, first))
     )
-    scores = [hypothesis.score for of_one in found for hypothesis in of_one]
+    scores = [hypothesis.score for nbest in results for hypothesis in nbest]
     assert [sum(given.log_probs) for given in forward] == pytest.approx(scores, abs=1e-4)
     for given, reverse in zip(forward, backward, strict=True):
         assert given.log_probs == pytest.approx(reverse.log_probs, abs=1e-5)
         torch.testing.assert_close(given.attention_TS, reverse.attention_TS)
-    alone = score_given([one], pairs, 100)
+    alone = score_given([first], pairs, 100)
     assert [given.log_probs for given in forward] != [given.log_probs for given in alone]
 
 
@@ -459,10 +479,10 @@ def test_two_stage_top_k_matches_topk(size, k):
     torch.manual_seed(size + k)
     logits = torch.randn(3, 2, size)
     logits[0, 0, : size // 2] = -torch.inf
-    found = top_k(logits, k)
+    actual = top_k(logits, k)
     expected = logits.topk(min(k, size))
-    assert torch.equal(found.logits, expected.values)
-    assert torch.equal(logits.gather(-1, found.tokens), expected.values)
+    assert torch.equal(actual.logits, expected.values)
+    assert torch.equal(logits.gather(-1, actual.tokens), expected.values)
 
 
 def test_cpu_decoder_is_compiled_where_supported():
@@ -509,12 +529,12 @@ def test_plain_decoder_in_bf16_is_close_to_fp32():
 def test_given_translations_get_the_log_probs_of_the_model():
     model = build(0)
     pairs = [([5, 6], [7, 8, 9]), ([4], []), ([9, 9, 9], [10])]
-    for (src, tgt), found in zip(
+    for (src, tgt), given in zip(
         pairs, score_given([model], pairs, 8, with_attention=True), strict=True
     ):
         logits = model(torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]]))[0]
         expected = logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS_ID]]
-        assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
-        assert found.attention_TS is not None
-        assert found.attention_TS.shape == (len(tgt), len(src))
-        torch.testing.assert_close(found.attention_TS.sum(-1), torch.ones(len(tgt)))
+        assert given.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert given.attention_TS is not None
+        assert given.attention_TS.shape == (len(tgt), len(src))
+        torch.testing.assert_close(given.attention_TS.sum(-1), torch.ones(len(tgt)))
