@@ -1,4 +1,4 @@
-"""translate and score with all that can be asked of them."""
+"""The commands translate and score with all their options."""
 
 import copy
 import json
@@ -53,7 +53,7 @@ def test_translator_can_be_copied_and_pickled(trained, precision):
 
 
 def test_removed_option_is_accepted_with_its_default_only(trained, seq2seq, tmp_path):
-    """Only its default may stand there: what nobody reads must not be asked for."""
+    """Run folders of earlier versions name every option; another value is an error."""
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     config = (run / "config.yaml").read_text()
     for value, exit_code in (("false", 0), ("true", 2)):
@@ -254,7 +254,7 @@ def test_split_sentences_are_joined_in_order(translator):
 
 
 def test_translating_with_two_processes_matches_one(trained, numbers, seq2seq, tmp_path):
-    """With more lines than are translated at once."""
+    """There are more lines than one chunk holds."""
     alone, together = (
         seq2seq("translate", trained, "-i", numbers / "train.src", "--processes", count).stdout
         for count in (1, 2)
@@ -267,7 +267,7 @@ def test_translating_with_two_processes_matches_one(trained, numbers, seq2seq, t
 
 
 def test_translate_answers_a_slow_pipe_line_by_line(trained):
-    """The second line is written only when the first has been answered."""
+    """The test writes a line only after it has read the translation of the line before."""
     command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:

@@ -1,4 +1,4 @@
-"""Which words look at which, and what unknown words become, by an attention that is known."""
+"""Word alignments and replaced unknown words, computed from known attention weights."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ TOKENIZERS = {
 
 
 def echo(kind: str, line: str, **bounds: int) -> Translation:
-    """The line as its own translation, each token looking at itself."""
+    """Translate a line to itself, with each token attending to itself."""
     tokenizer = TOKENIZERS[kind]
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
     (pieces,), _ = segment_lines([line], tokenizer, limits)
@@ -104,7 +104,7 @@ def test_identity_attention_restores_any_line_and_links_shared_tokens(kind, line
 
 
 def test_attention_of_tokens_is_averaged_over_their_words():
-    """Two tokens of a word count alike; so do the words that a source token is part of."""
+    """Tokens of a word have equal weight, and so have the words of a source token."""
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["char"])
     (pieces,), _ = segment_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
     attention = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
