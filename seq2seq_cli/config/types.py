@@ -1,4 +1,4 @@
-"""Kinds of values that options of a config have, and what every section is."""
+"""The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
@@ -12,15 +12,15 @@ from pydantic import (
     WrapValidator,
 )
 
-_MOST = 2**31 - 1  # beyond it, numbers of arrays and of other libraries overflow
+_MAX_INT = 2**31 - 1  # larger numbers overflow in arrays and other libraries
 
-PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MAX_INT)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MAX_INT)]
 UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 
 
 def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
-    """One message instead of one for each kind of value that would be right."""
+    """Replace pydantic's messages, one for each alternative of a union, by a single one."""
 
     def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -37,7 +37,7 @@ AutoOrPositiveInt = Annotated[
 ]
 AutoOrNonNegativeInt = Annotated[
     Literal["auto"] | NonNegativeInt,
-    WrapValidator(with_message("auto or a whole number from 0 on")),
+    WrapValidator(with_message("auto or a whole number of at least 0")),
 ]
 AutoOrThousand = Annotated[
     Literal["auto"] | UpToThousand,
@@ -47,7 +47,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Factor = Annotated[float, Field(ge=0, le=100)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]
 OnNonfinite = Literal["stop", "skip"]
@@ -70,7 +70,7 @@ LengthPenalty = Literal["power", "gnmt"]
 class MetricFacts(NamedTuple):
     unit: str
     higher_is_better: bool = True
-    is_of_text: bool = False  # of translations, which must be made first
+    is_of_text: bool = False  # compares translations, which must be made first
 
 
 METRICS: dict[Metric, MetricFacts] = {
@@ -85,6 +85,6 @@ METRICS: dict[Metric, MetricFacts] = {
 
 
 class Section(BaseModel):
-    """Frozen and strict: an unknown option or a value of another type is refused."""
+    """A frozen, strict model: unknown options and values of another type are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
