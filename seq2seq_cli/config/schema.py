@@ -197,8 +197,8 @@ class TrainingConfig(Section):
     save_every: PositiveInt | None = Field(
         500,
         description="Number of updates between two checkpoints; null: no periodic ones. "
-        "Validations (as long as saving takes at most a tenth of the time) and the end of a run save "
-        "checkpoints too.",
+        "Validations (as long as saving takes at most a tenth of the time) and the end of a run "
+        "save checkpoints too.",
     )
     keep_last: PositiveInt = Field(
         2,

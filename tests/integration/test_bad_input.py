@@ -154,7 +154,7 @@ def test_there_are_thirty_of_them():
         (("check", "x.yaml", "--set", "a=1", "--set", "a.b=1"), "a is an option, not a section"),
         (("diff", "nowhere", "."), "there is no run folder nowhere"),
         (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
-        (("score", ".", "--nbest", "a"), "--nbest needs --src, and neither --ref nor --pairs"),
+        (("score", ".", "--nbest", "a"), "--nbest requires --src, and excludes --ref and --pairs"),
         (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints a list of its"),
         (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv or .jsonl file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
