@@ -8,7 +8,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq_cli.config.loader import config_yaml, flatten, load_config, yaml_text
+from seq2seq_cli.config.loader import (
+    config_yaml,
+    flatten,
+    load_config,
+    resume_policies,
+    yaml_text,
+)
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
@@ -142,18 +148,19 @@ def config_to_resume(
     """
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
+    policies = resume_policies(begun) | resume_policies(config)
     names = list(dict.fromkeys([*now, *before]))
     for key in allow_changed:
         if not any(_is_within(name, key) for name in names):
             raise UserError(f"--allow-changed {key}: there is no such option")
     differing = [
         f"  {name}: {yaml_text(before.get(name))} in the run, {yaml_text(now.get(name))} now"
-        + ("; this cannot change in a run" if _is_fixed(name) else "")
+        + ("; this cannot change in a run" if policies[name] == "fixed" else "")
         for name in names
         if before.get(name) != now.get(name)
-        and name not in FREE_TO_CHANGE
+        and policies[name] != "free"
         and not _is_path_of_same_text(name, begun, config, changed_text)
-        and (_is_fixed(name) or not any(_is_within(name, key) for key in allow_changed))
+        and (policies[name] == "fixed" or not any(_is_within(name, k) for k in allow_changed))
     ]
     if differing:
         message = (
@@ -194,10 +201,6 @@ def _is_path_of_same_text(
         return False
     before, now = getattr(begun.data, text), getattr(config.data, text)
     return before is not None and now is not None and before.forms == now.forms
-
-
-def _is_fixed(name: str) -> bool:
-    return name.startswith(_FIXED) and name not in _NOT_FIXED
 
 
 def _is_within(name: str, key: str) -> bool:

@@ -521,7 +521,7 @@ def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path,
 def test_verify_resume_proves_it_and_would_find_a_difference(config, whole, seq2seq, tmp_path):
     result = seq2seq("verify-resume", config, "--steps", 7, "--interruptions", 1)
     assert result.exit_code == 0, result.stdout + result.stderr
-    assert "continuing is exact here" in result.stdout
+    assert "resuming is exact here" in result.stdout
     other = tmp_path / "other"
     assert seq2seq("train", config, "--run-dir", other, *option("seed", 2)).exit_code == 0
     found = {(d.kind, d.name) for d in differing_results(other, whole)}

@@ -121,7 +121,7 @@ def test_every_continuation_is_recorded(run, copy, config, seq2seq, monkeypatch)
     assert seq2seq(*longer).exit_code == 0
     found = json.loads(seq2seq("diff", run, copy, "--json").stdout)
     (python,) = [one for one in found if one["kind"] == "python"]
-    assert python["other"] == f"{begun['python']}, then 3.99"
+    assert python["second"] == f"{begun['python']}, then 3.99"
 
 
 def test_another_vocabulary_in_the_folder_is_not_trained_on_further(copy, config, seq2seq):
