@@ -13,6 +13,7 @@ import yaml
 from commands import Command
 from number_task import numbers_config
 from safetensors.torch import load_file, save_file
+from seams import before_update, raise_out_of_memory
 
 Break = Callable[[Path, dict], object]
 
@@ -371,14 +372,10 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
     assert "checkpoint was written by another version of this program" in result.stderr
 
 
-def test_memory_that_falls_short_of_the_model_is_said(numbers, seq2seq, tmp_path, monkeypatch):
-    from seq2seq_cli.training import loop
-
-    def build(*arguments: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(loop, "BatchLoss", build)
+def test_out_of_memory_in_the_optimizer_is_reported(numbers, seq2seq, tmp_path):
+    """As by the optimizer's state, which the first update allocates."""
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
+    with before_update(raise_out_of_memory):
+        result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
     assert result.exit_code == 2
     assert "out of memory outside a training batch" in result.stderr

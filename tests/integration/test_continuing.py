@@ -1,6 +1,8 @@
 """Runs that go on: exactly, with changes that were allowed, from damage, and one at a time."""
 
+import errno
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
@@ -17,8 +20,9 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training import checkpoint, loop, tensorboard
 from seq2seq_cli.training.checkpoint import Allowance, read_state
+from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.run import Hooks
 
 STEPS = 24
 
@@ -48,7 +52,7 @@ def option(name: str, value: object) -> tuple[str, str]:
 
 def begun(config: Path, run: Path, steps: int) -> Path:
     """A run that was left after so many updates."""
-    loop.train(load_config(config), run, until=steps)
+    train(load_config(config), run, hooks=stop_at(steps))
     return run
 
 
@@ -162,7 +166,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(config, seq
     """It is not one of the two that are kept, when the run has gone on from the one before it."""
     run = begun(config, tmp_path / "run", 13)  # between the steps at which checkpoints are due
     (last_checkpoint(run) / "state.json").write_bytes(b"")
-    loop.train(load_config(config), run, until=16)
+    train(load_config(config), run, hooks=stop_at(16))
     assert list(RunFolder(run).all_checkpoints()) == [16, 12]
     (last_checkpoint(run) / "state.json").write_bytes(b"")
     result = seq2seq("train", config, "--run-dir", run)
@@ -258,7 +262,8 @@ def test_a_change_holds_also_when_a_crash_follows_it(config, seq2seq, tmp_path, 
     for run in (tmp_path / "once", tmp_path / "twice"):
         begun(config, run, 7)
         if run.name == "twice":
-            loop.train(load_config(config, [f"{name}={value}"]), run, allow_changed=[name], until=7)
+            changed = load_config(config, [f"{name}={value}"])
+            train(changed, run, allow_changed=[name], hooks=stop_at(7))
         assert seq2seq("train", config, "--run-dir", run, *allowed).exit_code == 0
         ends.append(run)
     assert differing_results(*ends) == []
@@ -438,81 +443,63 @@ def test_freezing_everything_is_refused(config, seq2seq, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, monkeypatch):
+def disk_full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_neither_ends_training_nor_loses_anything(config, whole, tmp_path, caplog):
     """Nothing can be written from the 5th to the 17th update: two best models."""
-    state = {"full": False}
-
-    def failing(real):
-        def write(*arguments, **options):
-            if state["full"]:
-                raise OSError(28, "No space left on device")
-            return real(*arguments, **options)
-
-        return write
-
-    real_advance = loop.advance
-
-    def advance(place, *rest):
-        real_advance(place, *rest)
-        state["full"] = 5 <= place.step <= 17
-
-    monkeypatch.setattr(loop, "advance", advance)
-    monkeypatch.setattr(checkpoint, "save_tensors", failing(checkpoint.save_tensors))
-    monkeypatch.setattr(checkpoint, "save_checkpoint", failing(checkpoint.save_checkpoint))
-    monkeypatch.setattr(tensorboard, "_append", failing(tensorboard._append))
-    run = tmp_path / "run"
-    result = seq2seq("train", config, "--run-dir", run)
-    assert result.exit_code == 0
-    assert "cannot write the checkpoint of step 8" in result.stderr
-    assert "the last checkpoint is that of step 4" in result.stderr
-    must_be_equal(run, whole)
-    events = EventAccumulator(str(run)).Reload()
+    steps = []
+    hooks = Hooks(
+        on_step=lambda state: steps.append(state.step),
+        before_write=lambda path: disk_full() if steps and 5 <= steps[-1] <= 17 else None,
+    )
+    train(load_config(config), tmp_path / "run", hooks=hooks)
+    assert "cannot write the checkpoint of step 8" in caplog.text
+    assert "the last checkpoint is that of step 4" in caplog.text
+    must_be_equal(tmp_path / "run", whole)
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(range(3, STEPS + 1, 3))
 
 
 def test_a_disk_without_room_for_another_checkpoint_loses_the_oldest(
-    config, whole, seq2seq, tmp_path, monkeypatch
+    config, whole, tmp_path, caplog
 ):
-    """There is room for two, though three shall be kept."""
-    real, run = checkpoint.save_checkpoint, tmp_path / "run"
+    """There is room for two, though three are to be kept."""
+    run = RunFolder(tmp_path / "run")
 
-    def save(*arguments):
-        if len(RunFolder(run).all_checkpoints()) >= 2:
-            raise OSError(28, "No space left on device")
-        real(*arguments)
+    def before_write(path: Path) -> None:
+        if path.parent == run.checkpoints and not path.exists() and len(run.all_checkpoints()) >= 2:
+            disk_full()
 
-    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
-    result = seq2seq("train", config, "--run-dir", run, *option("keep_last", 3))
-    assert result.exit_code == 0
-    assert "cannot write" not in result.stderr
-    assert list(RunFolder(run).all_checkpoints()) == [24, 20]
-    must_be_equal(run, whole)
+    given = load_config(config, ["training.keep_last=3"])
+    train(given, run.path, hooks=Hooks(before_write=before_write))
+    assert "cannot write" not in caplog.text
+    assert list(run.all_checkpoints()) == [24, 20]
+    must_be_equal(run.path, whole)
 
 
-def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
-    config, whole, seq2seq, tmp_path, monkeypatch
+def test_room_is_never_made_by_removing_the_checkpoint_that_the_run_resumed_from(
+    config, whole, tmp_path
 ):
     """The last one is damaged, and the disk is full when the next one is due."""
-    run = begun(config, tmp_path / "run", 10)
-    (last_checkpoint(run) / "state.json").write_text("damaged")
-    real, kept = checkpoint.save_checkpoint, []
+    run, kept = RunFolder(begun(config, tmp_path / "run", 10)), []
+    (last_checkpoint(run.path) / "state.json").write_text("damaged")
 
-    def save(*arguments):
-        kept.append(list(RunFolder(run).all_checkpoints()))
-        if len(kept) == 1:
-            raise OSError(28, "No space left on device")
-        real(*arguments)
+    def before_write(path: Path) -> None:
+        if path.parent == run.checkpoints and not path.exists():
+            kept.append(list(run.all_checkpoints()))
+            if len(kept) == 1:
+                disk_full()
 
-    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
-    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    train(load_config(config), run.path, hooks=Hooks(before_write=before_write))
     assert kept[:2] == [[8], [8]]
-    must_be_equal(run, whole)
+    must_be_equal(run.path, whole)
 
 
-def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
+def test_a_clock_that_was_set_back_hides_no_point(config, whole, tmp_path):
     run = begun(config, tmp_path / "run", 10)
-    monkeypatch.setattr(tensorboard.time, "time", lambda: 1_000.0)
-    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    train(load_config(config), run, hooks=Hooks(wall_time=lambda: 1_000.0))
     must_be_equal(run, whole)
     events = EventAccumulator(str(run)).Reload()
     assert [event.step for event in events.Scalars("valid/loss")] == [8, 16, 24]

@@ -17,6 +17,7 @@ from bare_runs import bare_run, stop_at
 from commands import last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
+from torch import distributed
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -301,11 +302,19 @@ def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
     assert process.poll() is None, process.communicate()[1]
 
 
-def test_workers_meet_after_a_start_that_failed(config):
-    torch.distributed.distributed_c10d._world.group_count = 1  # what it leaves behind
-    loaded = load_config(config, ["training.processes=2"])
-    assert launch(everybody, loaded) == 2
+def train_in_own_group(rank: int, config: Config, run: Path, meeting: Path) -> None:
+    """As in a program of a user's, who has a process group of their own."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    train(config, run)
+    assert distributed.is_initialized(), "it is the caller's"
+    distributed.destroy_process_group()
 
 
-def everybody(ranks: Ranks) -> float:
-    return ranks.all_reduce_sum(1.0)
+def test_a_process_group_of_the_callers_trains_the_same_run(config, tmp_path):
+    short = ["training.max_steps=8", "training.warmup_steps=2", "training.processes=2"]
+    loaded, own, ours = load_config(config, short), tmp_path / "own", tmp_path / "ours"
+    torch.multiprocessing.spawn(train_in_own_group, (loaded, own, tmp_path / "meeting"), nprocs=2)
+    assert "2 processes" in (own / "train.log").read_text()
+    launch(partial(train, loaded, ours), 2)
+    assert differing_results(own, ours) == []
