@@ -1,5 +1,6 @@
 """Many processes are one: same sentences, same loss, same gradients; and they end together."""
 
+import json
 import os
 import select
 import signal
@@ -315,6 +316,6 @@ def test_a_process_group_of_the_callers_trains_the_same_run(config, tmp_path):
     short = ["training.max_steps=8", "training.warmup_steps=2", "training.processes=2"]
     loaded, own, ours = load_config(config, short), tmp_path / "own", tmp_path / "ours"
     torch.multiprocessing.spawn(train_in_own_group, (loaded, own, tmp_path / "meeting"), nprocs=2)
-    assert "2 processes" in (own / "train.log").read_text()
+    assert json.loads((own / "manifest.json").read_text())["processes"] == 2
     launch(partial(train, loaded, ours), 2)
     assert differing_results(own, ours) == []
