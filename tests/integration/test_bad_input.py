@@ -293,7 +293,7 @@ def test_pairs_that_scoring_skips_are_counted(trained, seq2seq, tmp_path):
     for verb in ("score", "eval"):
         result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv")
         assert result.exit_code == 0
-        assert "x.tsv: 1 lines cannot be read and are left out" in result.stderr
+        assert "x.tsv: skipped 1 lines that cannot be read" in result.stderr
 
 
 def test_json_deeper_than_python_goes_is_refused(trained, numbers, seq2seq, tmp_path):
