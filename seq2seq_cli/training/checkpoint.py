@@ -34,7 +34,7 @@ from seq2seq_cli.model.weights import (
     load_weights,
     read_tensors,
     save_tensors,
-    weights_of,
+    unique_parameters,
 )
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.oom import Size
@@ -104,7 +104,7 @@ def save_checkpoint(
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_tensors(weights_of(model), part / "weights.safetensors")
+        save_tensors(unique_parameters(model), part / "weights.safetensors")
         save_tensors(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
         _write_state(part, state)
     except BaseException:
@@ -196,7 +196,7 @@ def read_state(folder: Path) -> TrainingState:
     path = folder / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):
-        raise UserError(f"{path} is damaged: its content is not what was written")
+        raise UserError(f"{path} is damaged: its content does not match its hash")
     if values.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version of this program")
     del values["sha256"]
@@ -302,7 +302,7 @@ class Saver:
         At the end of a run, raises OSError when it cannot be written.
         """
         if self._config.data.valid is None:
-            self._waiting = {state.step: weights_of(self._model)}
+            self._waiting = {state.step: unique_parameters(self._model)}
         try:
             self._find_room(lambda: self._write(state))
         except OSError as error:
@@ -324,7 +324,7 @@ class Saver:
         best = {one.step for one in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = weights_of(self._model)
+            self._waiting[state.step] = unique_parameters(self._model)
         if self._last != state.step:
             if is_end:
                 self.save(state, is_end=True)

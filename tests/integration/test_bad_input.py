@@ -214,7 +214,7 @@ def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monke
         ),
         "--set " + "x" * 97 + "...: a trained run": ("1", "--set", "x" * 30_000),
         "did you mean decoding.max_len_extra?": ("1", "--set", "decoding.max_len_xtra=2"),
-        "sees no CUDA device": ("1", "--device", "cuda"),
+        "finds no CUDA device": ("1", "--device", "cuda"),
         "No such file or directory": ("1", "-o", tmp_path / "no" / "folder"),
     }
     for expected, arguments in cases.items():
