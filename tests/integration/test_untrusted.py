@@ -177,7 +177,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         replaced("statistics.json", '"p50": 1.0', '"p50": 2.0'),
         "statistics.json is damaged: length_ratio is not valid",
     ),
-    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not what"),
+    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not valid"),
     "statistics that are no JSON": (written("statistics.json", b"{"), "damaged: it is not JSON"),
     "statistics with marks without end": (
         written("statistics.json", b'{"src_inner_marks": "%s"}' % (b"." * 9_999)),
