@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
+from seq2seq_cli.console import log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.paths import expanded
@@ -100,7 +100,7 @@ def _global_options(
     if version:
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
-    _log_to_stderr()
+    log_to_stderr()
     os.environ.update(torch_environment())
 
 
@@ -182,24 +182,3 @@ def corpus_from_options(
 
 def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
-
-
-class _ConsoleHandler(logging.Handler):
-    """Writes to the current `sys.stderr`, above a progress bar if there is one."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        try:
-            tqdm.write(self.format(record), file=sys.stderr)
-        except BrokenPipeError:
-            raise
-        except OSError:  # a full disk behind a redirected stderr must not end training
-            pass
-
-
-def _log_to_stderr() -> None:
-    package_logger = logging.getLogger("seq2seq_cli")
-    package_logger.setLevel(logging.DEBUG)  # train.log gets everything
-    if not package_logger.handlers:
-        package_logger.addHandler(_ConsoleHandler(logging.INFO))

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from seq2seq_cli.config.types import (
+    FREE_ON_RESUME,
     DecodingPrecision,
     EngineName,
     Factor,
@@ -98,7 +99,9 @@ class DecodingConfig(Section):
         "supports the model.",
     )
     tokens_per_batch: Annotated[int, Field(gt=0, le=10_000_000)] = Field(
-        4_096, description="Source tokens per decoding batch, padding included."
+        4_096,
+        description="Source tokens per decoding batch, padding included.",
+        json_schema_extra=FREE_ON_RESUME,
     )
 
     @model_validator(mode="before")

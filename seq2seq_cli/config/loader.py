@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import OnResume, Section
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 
@@ -72,6 +73,18 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
+
+
+def resume_policies(section: Section, prefix: str = "") -> dict[str, OnResume]:
+    """Return whether each option, by its full name, may change when a run is resumed."""
+    policies: dict[str, OnResume] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            policies |= resume_policies(value, f"{prefix}{name}.")
+        else:
+            policies[prefix + name] = section.resume_policy(name)
+    return policies
 
 
 def differing_options(a: Config, b: Config) -> dict[str, tuple[str, str]]:

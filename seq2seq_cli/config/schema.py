@@ -5,7 +5,7 @@ A field defines the default of its option, which is written nowhere else; its de
 error messages.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -17,6 +17,9 @@ from pydantic import (
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.text import DataConfig, TokenizerConfig
 from seq2seq_cli.config.types import (
+    ASK_ON_RESUME,
+    FIXED_ON_RESUME,
+    FREE_ON_RESUME,
     Activation,
     AutoOrNonNegativeInt,
     AutoOrPositiveInt,
@@ -26,6 +29,7 @@ from seq2seq_cli.config.types import (
     NonNegativeFloat,
     NormPosition,
     OnNonfinite,
+    OnResume,
     OptimizerName,
     PositiveFloat,
     PositiveInt,
@@ -52,11 +56,15 @@ def _same_depth_for_both(value: Any) -> Any:
 class Layers(Section):
     """`layers: 4` is short for `layers: {encoder: 4, decoder: 4}`."""
 
+    on_resume: ClassVar[OnResume] = "fixed"
+
     encoder: UpToThousand = Field(4, description="Number of encoder layers.")
     decoder: UpToThousand = Field(4, description="Number of decoder layers.")
 
 
 class ModelConfig(Section):
+    on_resume: ClassVar[OnResume] = "fixed"
+
     d_model: Annotated[int, Field(gt=0, le=65_536, multiple_of=2)] = Field(
         256, description="Hidden size of the model (embeddings and all layers); must be even."
     )
@@ -70,13 +78,19 @@ class ModelConfig(Section):
         1_024, description="Inner size of the position-wise feed-forward network."
     )
     dropout: Probability = Field(
-        0.1, description="Dropout probability on embeddings and sub-layer outputs."
+        0.1,
+        description="Dropout probability on embeddings and sub-layer outputs.",
+        json_schema_extra=ASK_ON_RESUME,
     )
     attention_dropout: Probability = Field(
-        0.0, description="Dropout probability on attention weights."
+        0.0,
+        description="Dropout probability on attention weights.",
+        json_schema_extra=ASK_ON_RESUME,
     )
     activation_dropout: Probability = Field(
-        0.0, description="Dropout probability after the activation of the feed-forward network."
+        0.0,
+        description="Dropout probability after the activation of the feed-forward network.",
+        json_schema_extra=ASK_ON_RESUME,
     )
     activation: Activation = Field(
         "relu", description="Activation function of the feed-forward network."
@@ -113,17 +127,21 @@ class ModelConfig(Section):
 
 class TrainingConfig(Section):
     max_epochs: PositiveInt | None = Field(
-        None, description="Maximum number of passes over the training text; null: no limit."
+        None,
+        description="Maximum number of passes over the training text; null: no limit.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     max_steps: PositiveInt | None = Field(
         default_factory=lambda given: None if given.get("max_epochs") else DEFAULT_MAX_STEPS,
         description=f"Maximum number of optimizer updates; null: no limit. Defaults to "
         f"{DEFAULT_MAX_STEPS:,}, or to no limit if max_epochs is given.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     max_hours: PositiveFloat | None = Field(
         None,
         description="Maximum training time in hours, validations included, summed over restarts; "
         "null: no limit. The learning-rate schedule follows max_steps and max_epochs regardless.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
@@ -165,9 +183,15 @@ class TrainingConfig(Section):
     label_smoothing: Probability = Field(
         0.1, description="Label smoothing: probability mass spread evenly over the vocabulary."
     )
-    seed: Seed = Field(1, description="Random seed of initialization, data order and dropout.")
+    seed: Seed = Field(
+        1,
+        description="Random seed of initialization, data order and dropout.",
+        json_schema_extra=FIXED_ON_RESUME,
+    )
     device: DeviceName = Field(
-        "auto", description="Device to train on; auto: cuda if available, else cpu."
+        "auto",
+        description="Device to train on; auto: cuda if available, else cpu.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     precision: Precision = Field(
         "auto",
@@ -186,31 +210,42 @@ class TrainingConfig(Section):
         description="Number of data-parallel processes, which share each batch. auto: one per CPU "
         "core if batch and text are large enough and the model has at most 20 million weights, "
         "else one; one on a GPU. torchrun determines the number when it starts the processes.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     on_nonfinite: OnNonfinite = Field(
         "stop",
         description="What to do when loss or gradients are NaN or infinite; such an update is "
         "never applied. stop: end training and report where the value first occurred; skip: "
         f"continue with the next update, at most {MOST_SKIPPED} times in a row.",
+        json_schema_extra=FREE_ON_RESUME,
     )
-    log_every: PositiveInt = Field(50, description="Number of updates between two log entries.")
+    log_every: PositiveInt = Field(
+        50,
+        description="Number of updates between two log entries.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     save_every: PositiveInt | None = Field(
         500,
         description="Number of updates between two checkpoints; null: no periodic ones. "
         "Validations (as long as saving takes at most a tenth of the time) and the end of a run "
         "save checkpoints too.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     keep_last: PositiveInt = Field(
         2,
         description="Number of latest checkpoints to keep; if the last is damaged, a run resumes "
         "from the one before.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     keep_every: PositiveInt | None = Field(
         None,
         description="Also keep the checkpoints at multiples of this number of updates; null: none.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     freeze: list[ModelPart] = Field(
-        [], description="Parts of the model to freeze, for fine-tuning with train --from."
+        [],
+        description="Parts of the model to freeze, for fine-tuning with train --from.",
+        json_schema_extra=FIXED_ON_RESUME,
     )
 
     @property

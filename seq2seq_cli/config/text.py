@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from seq2seq_cli.config.types import (
     AutoOrPositiveInt,
     Normalization,
     OnBadLine,
+    OnResume,
     Section,
     TokenizerKind,
 )
@@ -125,6 +126,8 @@ def _same_for_both_sides(value: Any) -> Any:
 class Normalizations(Section):
     """`normalization: nfkc` is short for `normalization: {src: nfkc, tgt: nfkc}`."""
 
+    on_resume: ClassVar[OnResume] = "fixed"
+
     src: Normalization = Field("identity", description="Unicode normalization of the source.")
     tgt: Normalization = Field(
         "identity",
@@ -134,6 +137,8 @@ class Normalizations(Section):
 
 
 class TokenizerConfig(Section):
+    on_resume: ClassVar[OnResume] = "fixed"
+
     kind: TokenizerKind = Field("bpe", description="Kind of token.")
     vocab_size: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
         8_000,

@@ -1,7 +1,7 @@
 """The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic.config import JsonDict
 
 _MAX_INT = 2**31 - 1  # larger numbers overflow in arrays and other libraries
 
@@ -84,7 +85,23 @@ METRICS: dict[Metric, MetricFacts] = {
 }
 
 
+# Whether a run may be resumed with another value of an option: free; ask: only with
+# `--allow-changed`; fixed: never, since its weights or its data order would mean something else.
+OnResume = Literal["free", "ask", "fixed"]
+FREE_ON_RESUME: JsonDict = {"on_resume": "free"}
+ASK_ON_RESUME: JsonDict = {"on_resume": "ask"}
+FIXED_ON_RESUME: JsonDict = {"on_resume": "fixed"}
+
+
 class Section(BaseModel):
     """A frozen, strict model: unknown options and values of another type are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    on_resume: ClassVar[OnResume] = "ask"  # of the options without a policy of their own
+
+    @classmethod
+    def resume_policy(cls, name: str) -> OnResume:
+        """Return the policy of one of the section's own options."""
+        extra = cls.model_fields[name].json_schema_extra
+        return cast(OnResume, extra["on_resume"]) if isinstance(extra, dict) else cls.on_resume

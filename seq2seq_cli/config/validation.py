@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from seq2seq_cli.config.types import (
+    FREE_ON_RESUME,
     METRICS,
     BleuTokenize,
     Metric,
@@ -18,9 +19,15 @@ FEWEST_WITH_4_GRAMS = 0.1
 
 
 class ValidationConfig(Section):
-    every: PositiveInt = Field(1, description="Interval between two validations, in unit.")
+    every: PositiveInt = Field(
+        1,
+        description="Interval between two validations, in unit.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     unit: Literal["epochs", "steps"] = Field(
-        "epochs", description="Unit of the validation interval, validation.every."
+        "epochs",
+        description="Unit of the validation interval, validation.every.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     decode: bool = Field(
         True,
@@ -31,6 +38,7 @@ class ValidationConfig(Section):
         False,
         description="Compute the translation edit rate (TER) too; lower is better. It is slow for "
         "long sentences (seconds for 200 words).",
+        json_schema_extra=FREE_ON_RESUME,
     )
     lowercase: bool = Field(False, description="Ignore case in BLEU, chrF, TER and exact match.")
     bleu_tokenize: BleuTokenize = Field(
@@ -48,14 +56,18 @@ class ValidationConfig(Section):
         None,
         description="Early stopping: training ends after this many validations without a better "
         "metric; null: never.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     keep_best: PositiveInt = Field(
         1,
         description="Best models to keep; with more than one they are in best/, for translate "
         "--model STEP.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     samples: NonNegativeInt = Field(
-        5, description="Translations that each validation logs beside their references."
+        5,
+        description="Translations that each validation logs beside their references.",
+        json_schema_extra=FREE_ON_RESUME,
     )
 
     @property

@@ -1,5 +1,6 @@
 """`seq2seq verify-resume`: trains with and without interruptions and compares the results."""
 
+import functools
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +14,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import Difference, differing_results
 from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.run import Hooks, TrainingState
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
         return Verdict(steps, stops, differing_results(whole, interrupted))
 
 
-def _train_in_new_process(config: Config, folder: Path, until: int) -> None:
+def _train_in_new_process(config: Config, folder: Path, stop_at: int) -> None:
+    hooks = Hooks(on_step=functools.partial(_is_at, stop_at))
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(train, config, folder, until=until).result()
+        pool.submit(train, config, folder, hooks=hooks).result()
+
+
+def _is_at(step: int, state: TrainingState) -> bool:
+    return state.step == step

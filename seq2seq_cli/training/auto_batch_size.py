@@ -69,9 +69,9 @@ def find_tokens_per_batch(
             "memory; lower data.max_length, or make the model smaller (model.layers, d_model, d_ff)"
         )
     limited = sentences < wanted
-    found = max(longest, int(_USED * sentences * longest * num_processes)) if limited else most
-    logger.info(f"training.tokens_per_batch {found:,}" + (", as memory allows" if limited else ""))
-    training = config.training.model_copy(update={"tokens_per_batch": found})
+    tokens = max(longest, int(_USED * sentences * longest * num_processes)) if limited else most
+    logger.info(f"training.tokens_per_batch {tokens:,}" + (", as memory allows" if limited else ""))
+    training = config.training.model_copy(update={"tokens_per_batch": tokens})
     return config.model_copy(update={"training": training})
 
 

@@ -15,7 +15,7 @@ from commands import ROOT
 
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
-    "errors machine",
+    "errors machine console",
     "paths files",
     "run_folder",
     "config",
