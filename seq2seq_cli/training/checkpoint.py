@@ -34,7 +34,7 @@ from seq2seq_cli.model.weights import (
     load_weights,
     read_tensors,
     save_tensors,
-    weights_of,
+    unique_parameters,
 )
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.run import BestModel, Run, TrainingState
@@ -55,7 +55,7 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_tensors(weights_of(run.model), part / "weights.safetensors")
+        save_tensors(unique_parameters(run.model), part / "weights.safetensors")
         save_tensors(_optimizer_tensors(run.model, run.optimizer), part / "optimizer.safetensors")
         _write_state(part, run.state)
     except BaseException:
@@ -149,7 +149,7 @@ def read_state(checkpoint: Path) -> TrainingState:
     path = checkpoint / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):
-        raise UserError(f"{path} is damaged: its content is not what was written")
+        raise UserError(f"{path} is damaged: its content does not match its hash")
     if values.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version of this program")
     del values["sha256"]
@@ -252,7 +252,7 @@ class Saver:
         """Write a checkpoint; without validation text, the last model as the best one too."""
         run, step = self._run, self._run.state.step
         if run.config.data.valid is None:
-            self._waiting = {step: weights_of(run.model)}
+            self._waiting = {step: unique_parameters(run.model)}
         try:
             self._make_room_for(lambda: self._write(save_checkpoint))
         except OSError as error:
@@ -275,7 +275,7 @@ class Saver:
         best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = weights_of(self._run.model)
+            self._waiting[state.step] = unique_parameters(self._run.model)
         if self._last != state.step:
             if is_end:
                 self._save(is_end=True)

@@ -215,7 +215,7 @@ def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monke
         ),
         "--set " + "x" * 97 + "...: a trained run": ("1", "--set", "x" * 30_000),
         "did you mean decoding.max_len_extra?": ("1", "--set", "decoding.max_len_xtra=2"),
-        "sees no CUDA device": ("1", "--device", "cuda"),
+        "finds no CUDA device": ("1", "--device", "cuda"),
         "No such file or directory": ("1", "-o", tmp_path / "no" / "folder"),
     }
     for expected, arguments in cases.items():
@@ -294,7 +294,7 @@ def test_pairs_that_scoring_skips_are_counted(trained, seq2seq, tmp_path):
     for verb in ("score", "eval"):
         result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv")
         assert result.exit_code == 0
-        assert "x.tsv: 1 lines cannot be read and are left out" in result.stderr
+        assert "x.tsv: skipped 1 lines that cannot be read" in result.stderr
 
 
 def test_json_deeper_than_python_goes_is_refused(trained, numbers, seq2seq, tmp_path):

@@ -171,17 +171,17 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "statistics of no text": (
         replaced("statistics.json", '"p999": 6', '"p999": 0'),
-        "statistics.json is damaged: src_tokens.p999 is not what training writes",
+        "statistics.json is damaged: src_tokens.p999 is not valid",
     ),
     "statistics out of order": (
         replaced("statistics.json", '"p50": 1.0', '"p50": 2.0'),
-        "statistics.json is damaged: length_ratio is not what training writes",
+        "statistics.json is damaged: length_ratio is not valid",
     ),
-    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not what"),
+    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not valid"),
     "statistics that are no JSON": (written("statistics.json", b"{"), "damaged: it is not JSON"),
     "statistics with marks without end": (
         written("statistics.json", b'{"src_inner_marks": "%s"}' % (b"." * 9_999)),
-        "statistics.json is damaged: src_tokens is not what training writes",
+        "statistics.json is damaged: src_tokens is not valid",
     ),
     "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (

@@ -12,7 +12,7 @@ from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import (
     IGNORE_INDEX,
     BatchSampler,
-    _cut,
+    _split_into_batches,
     bucket_by_length,
     make_batch,
     plan_epoch,
@@ -193,7 +193,7 @@ def test_batches_are_cut_where_the_next_pair_would_be_too_much():
                         longest = length
                     expected[-1].append(index)
                 order = np.arange(len(ordered), dtype=np.int32)
-                cut = _cut(order, ordered.astype(np.int32), budget)
+                cut = _split_into_batches(order, ordered.astype(np.int32), budget)
                 assert [part.tolist() for part in cut] == expected
 
 
