@@ -31,17 +31,17 @@ def commands(path: Path) -> list[str]:
 SEQ2SEQ = [line for line in commands(README) if line.startswith("seq2seq ")]
 
 
-def test_the_chinese_readme_has_the_same_commands():
+def test_chinese_readme_has_the_same_commands():
     assert commands(CHINESE) == commands(README)
 
 
-def test_there_are_commands():
+def test_readme_has_commands():
     assert commands(README)[:2] == ["make demo", "make test"]
     assert len(SEQ2SEQ) >= 10
 
 
 @pytest.mark.parametrize("line", SEQ2SEQ)
-def test_every_command_parses_and_its_files_exist(line):
+def test_readme_commands_parse_and_their_files_exist(line):
     words = shlex.split(line)[1:]
     name, *arguments = words
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ def test_every_command_parses_and_its_files_exist(line):
             assert (ROOT / word).exists(), word
 
 
-def test_the_configs_in_the_readme_are_valid():
+def test_readme_configs_are_valid():
     text = README.read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     whole = [block for block in blocks if isinstance(block, dict) and "data" in block]
@@ -65,12 +65,12 @@ def test_the_configs_in_the_readme_are_valid():
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_between_files_lead_somewhere(path):
+def test_document_links_have_targets(path):
     for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / link).exists(), link
 
 
-def test_architecture_names_every_file_in_its_folder():
+def test_architecture_lists_every_file():
     document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     tree = document.split("```text\nseq2seq_cli/\n")[1].split("```")[0]
     folders, named = [ROOT / "seq2seq_cli"], set()
@@ -86,7 +86,7 @@ def test_architecture_names_every_file_in_its_folder():
     }
 
 
-def test_functions_that_architecture_names_are_there():
+def test_functions_named_in_architecture_exist():
     document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`([\w/]+\.py): (?:(\w+)\.)?(\w+)`", document)
     assert len(named) >= 20
@@ -98,12 +98,12 @@ def test_functions_that_architecture_names_are_there():
         assert re.search(pattern, source, re.MULTILINE), f"{file}: {name}"
 
 
-def test_the_documents_name_no_figure_that_is_still_to_come():
+def test_documents_have_no_todo():
     for path in DOCUMENTS:
         assert "TODO" not in path.read_text(encoding="utf-8"), path.name
 
 
-def test_every_test_that_the_documents_name_is_there():
+def test_tests_named_in_documents_exist():
     named = re.findall(r"`(tests/\S+\.py)::(\w+)`", (ROOT / "docs/failures.md").read_text())
     assert len(named) >= 19
     for path, name in named:

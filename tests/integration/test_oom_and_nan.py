@@ -25,10 +25,12 @@ from seams import (
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.training import auto_batch_size, loop
+from seq2seq_cli.training import loop
 from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.run import Hooks
 
 SHORT = ("training.max_steps=40", "training.log_every=5", "training.warmup_steps=10")
 
@@ -55,7 +57,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(run) / "weights.safetensors")
 
 
-def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(numbers, seq2seq, tmp_path):
+def test_oom_at_random_batches_does_not_change_the_run(numbers, seq2seq, tmp_path):
     """Without key biases, whose true gradient is zero, so that Adam follows the rounding."""
     settings = (
         "model.attention_bias=false",
@@ -86,7 +88,7 @@ def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(numbers, seq2se
         torch.testing.assert_close(weights[name], expected, atol=2e-3, rtol=1e-2, msg=name)
 
 
-def test_a_run_that_split_a_batch_resumes_to_the_same_end(numbers, seq2seq, tmp_path):
+def test_run_with_a_split_batch_resumes_exactly(numbers, seq2seq, tmp_path):
     """What was learnt in a failure before the interruption is used after it."""
     tried: list[int] = []
 
@@ -112,7 +114,7 @@ def budget_of(run: Path) -> int:
     return yaml.safe_load((run / "config.yaml").read_text())["training"]["tokens_per_batch"]
 
 
-def test_an_automatic_budget_is_a_number_that_the_run_keeps(numbers, seq2seq, tmp_path):
+def test_auto_batch_size_is_kept_by_the_run(numbers, seq2seq, tmp_path):
     auto, run = "training.tokens_per_batch=auto", tmp_path / "auto"
     assert train(seq2seq, numbers, run, auto).exit_code == 0
     positions = sum(max(len(src.split()), len(tgt.split())) + 1 for src, tgt in pairs_of(numbers))
@@ -128,20 +130,11 @@ def test_an_automatic_budget_is_a_number_that_the_run_keeps(numbers, seq2seq, tm
 
 
 @pytest.mark.slow
-def test_an_automatic_budget_keeps_to_memory(numbers, seq2seq, tmp_path, monkeypatch):
+def test_auto_batch_size_without_memory_is_a_user_error(numbers, seq2seq, tmp_path):
     auto = "training.tokens_per_batch=auto"
-    with monkeypatch.context() as patch:
-        patch.setattr(auto_batch_size, "available_memory", lambda: 0)
-        result = seq2seq("check", numbers / "numbers.yaml", "--set", auto)
-    assert result.exit_code == 2
-    assert "not even one pair of 7 tokens fits into memory" in result.stderr
-    monkeypatch.setattr(
-        auto_batch_size, "in_own_process", lambda shape, wanted, available: wanted // 2
-    )
-    result = train(seq2seq, numbers, tmp_path / "run", auto)
-    assert result.exit_code == 0
-    assert "as memory allows" in result.stderr
-    assert 100 < budget_of(tmp_path / "run") < 3_000 * 5 // 50 * 0.6
+    config = load_config(numbers / "numbers.yaml", [auto])
+    with pytest.raises(UserError, match="not even one pair of 7 tokens fits into memory"):
+        loop.train(config, tmp_path / "run", hooks=Hooks(available_memory=lambda: 0))
     for command in (("check",), ("bench", "train", "--updates=1", "--warmup=0")):
         result = seq2seq(*command, numbers / "numbers.yaml", "--set", auto)
         assert result.exit_code == 0, result.stderr
@@ -168,9 +161,7 @@ def nan_weight(module: str, after_step: int) -> Iterator[None]:
     "module",
     ["encoder.0.feed_forward.expand", "decoder.0.cross_attention.key", "decoder_norm"],
 )
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_where_it_began(
-    numbers, seq2seq, tmp_path, module
-):
+def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_path, module):
     with nan_weight(module, after_step=11):
         settings = ("training.save_every=10", "model.dropout=0.1")
         result = train(seq2seq, numbers, tmp_path / "run", *settings)
@@ -196,7 +187,7 @@ def began_in(result: Result) -> str:
     return result.stderr.partition("began in")[2].split(":")[0].strip()
 
 
-def test_the_dropout_of_the_update_is_repeated_to_find_where_it_began(numbers, seq2seq, tmp_path):
+def test_nan_source_is_found_with_the_dropout_of_the_update(numbers, seq2seq, tmp_path):
     def rarely_nan(module: torch.nn.Module, _: object, x: torch.Tensor) -> torch.Tensor | None:
         return x * torch.nan if module.training and torch.rand(()) < 0.01 else None
 
@@ -205,14 +196,14 @@ def test_the_dropout_of_the_update_is_repeated_to_find_where_it_began(numbers, s
     assert began_in(result).endswith("dropout")
 
 
-def test_a_module_whose_parts_are_finite_is_named_itself(numbers, seq2seq, tmp_path):
+def test_nan_source_is_the_module_itself_if_its_children_are_finite(numbers, seq2seq, tmp_path):
     """Not the projection inside it."""
     with after_forward(MultiHeadAttention, lambda module, _, x: x * torch.nan):
         result = train(seq2seq, numbers, tmp_path / "run")
     assert began_in(result) == "encoder.0.self_attention"
 
 
-def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(numbers, seq2seq, tmp_path):
+def test_infinite_gradient_is_reported_as_the_backward_pass(numbers, seq2seq, tmp_path):
     def make_gradient_infinite(batch_loss: BatchLoss, batch: Batch) -> None:
         weight = batch_loss.model.encoder[0].feed_forward.expand.weight
         weight.register_hook(lambda gradient: gradient * torch.inf)
@@ -226,7 +217,7 @@ def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(numbers, seq
     assert "greatest finite ones: " in result.stderr
 
 
-def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(numbers, seq2seq, tmp_path):
+def test_skipped_updates_are_counted_and_keep_the_weights(numbers, seq2seq, tmp_path):
     """Also the last of a window; its sums go into the next point."""
     calls, weights = [], []
 
@@ -248,9 +239,7 @@ def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(numbers, 
     assert not all(a.equal(b) for a, b in zip(weights[0], weights[1], strict=True))
 
 
-def test_too_many_skipped_in_a_row_stop_the_run_also_across_an_interruption(
-    numbers, seq2seq, tmp_path
-):
+def test_too_many_skipped_updates_stop_the_run_even_across_a_resume(numbers, seq2seq, tmp_path):
     settings = ("training.on_nonfinite=skip", "training.lr=1e30")
     config = load_config(numbers / "numbers.yaml", [*SHORT, *settings])
     loop.train(config, tmp_path / "run", hooks=stop_at(8))
@@ -270,9 +259,7 @@ def with_a_long_line(numbers: Path, folder: Path, tokens: int) -> list[str]:
     return [f"data.valid={files}", "data.max_length=20"]
 
 
-def test_a_validation_line_far_too_long_is_left_out_of_the_loss_and_counted(
-    numbers, seq2seq, tmp_path
-):
+def test_overlong_validation_line_is_left_out_of_the_loss_and_counted(numbers, seq2seq, tmp_path):
     scores = {}
     for tokens in (160, 161):  # 8 times data.max_length, and more
         folder, run = tmp_path / str(tokens), tmp_path / f"run-{tokens}"
@@ -297,7 +284,7 @@ def test_a_validation_line_far_too_long_is_left_out_of_the_loss_and_counted(
     assert json.loads(found.stdout)["run"]["validation_text"]["too_long"] == 1
 
 
-def test_validation_text_of_nothing_but_such_lines_is_refused(numbers, seq2seq, tmp_path):
+def test_validation_text_of_overlong_lines_only_is_rejected(numbers, seq2seq, tmp_path):
     text = {side: str(tmp_path / f"long.{side}") for side in ("src", "tgt")}
     for path in text.values():
         Path(path).write_text("1 " * 200 + "\n")
@@ -319,9 +306,7 @@ app(sys.argv[1:])
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
-def test_a_validation_without_enough_memory_says_what_to_change_and_is_made_when_it_is(
-    numbers, seq2seq, tmp_path
-):
+def test_oom_in_validation_says_what_to_change_and_resumes(numbers, seq2seq, tmp_path):
     """A hundred hypotheses of each of 60 lines, in memory that holds those of some."""
     settings = ("decoding.beam_size=100", "decoding.max_len_factor=5", "training.max_steps=4")
     settings = (*settings, "training.warmup_steps=2", "decoding.tokens_per_batch=1000000")
@@ -340,7 +325,7 @@ def test_a_validation_without_enough_memory_says_what_to_change_and_is_made_when
 
 
 @pytest.mark.slow
-def test_workers_agree_on_a_budget_and_stop_together(numbers, seq2seq, tmp_path):
+def test_processes_agree_on_the_auto_batch_size_and_stop_together(numbers, seq2seq, tmp_path):
     settings = ("training.lr=1e30", "training.processes=2", "training.tokens_per_batch=auto")
     result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2
