@@ -72,7 +72,9 @@ def name_of(path: Path) -> str:
 
 def commands(path: Path) -> list[str]:
     """The lines of the bash blocks, comments left out."""
-    lines = [line.split(" #")[0].strip() for text in blocks(path, "bash") for line in text.split("\n")]
+    lines = [
+        line.split(" #")[0].strip() for text in blocks(path, "bash") for line in text.split("\n")
+    ]
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -171,7 +173,7 @@ def command_options() -> set[str]:
     groups = list(get_command(app).commands.values())  # type: ignore[attr-defined]
     groups += [one for group in groups for one in getattr(group, "commands", {}).values()]
     options = {name for group in groups for parameter in group.params for name in parameter.opts}
-    return options | {"--help", "--version", "--install-completion"}
+    return options | {"--help", "--version", "--install-completion", "--logdir"}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
@@ -293,7 +295,9 @@ def test_files_and_names_in_tables_of_extending_exist(page):
     """`model/layers.py` exists, and holds the names that stand behind it in the same cell."""
     cells = re.findall(r"[^|\n]+", prose(page))
     for cell in cells:
-        for file, following in re.findall(r"`(\w+/\w+\.py|\w+/\w+/\w+\.py)`([^`]*`[A-Z]\w+`)?", cell):
+        for file, following in re.findall(
+            r"`(\w+/\w+\.py|\w+/\w+/\w+\.py)`([^`]*`[A-Z]\w+`)?", cell
+        ):
             path = ROOT / file if (ROOT / file).exists() else ROOT / "seq2seq_cli" / file
             assert path.exists(), file
             if following and path.is_relative_to(ROOT / "seq2seq_cli"):
