@@ -13,7 +13,9 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.errors import UserError
 
 README, CHINESE_README = ROOT / "README.md", ROOT / "README.zh-CN.md"
 ENGLISH_ONLY = {"architecture.md", "errors.md", "reliability.md"}  # for those who read the code
@@ -239,12 +241,57 @@ def test_terms_of_the_literature_stand_beside_their_options(term):
         assert any(option in passage for passage in having), f"{option} is not beside {word}"
 
 
-def test_resuming_lists_the_options_that_may_change():
-    from seq2seq_cli.training.resume import FREE_TO_CHANGE
+def options_on_resume(policy: str) -> set[str]:
+    """The options that configs/reference.yaml marks with this policy."""
+    path: list[tuple[int, str]] = []
+    options = set()
+    for line in (ROOT / "configs/reference.yaml").read_text(encoding="utf-8").splitlines():
+        if match := re.match(r"( *)(\w+):", line):
+            indent = len(match[1])
+            path = [*(part for part in path if part[0] < indent), (indent, match[2])]
+            if line.endswith(f"# on resume: {policy}"):
+                options.add(".".join(name for _, name in path))
+    return options
 
+
+def test_resuming_lists_the_options_that_may_change():
+    free = options_on_resume("free")
+    if not free:
+        from seq2seq_cli.training.resume import FREE_TO_CHANGE
+
+        free = FREE_TO_CHANGE
     for page in (ROOT / "docs/resuming.md", ROOT / "docs/zh-CN/resuming.md"):
         lists = re.findall(r"(?:^[* ] .*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE)
-        assert options_in(lists[0]) == FREE_TO_CHANGE
+        assert options_in(lists[0]) == free
+
+
+@pytest.mark.parametrize("name", ["docs/training.md", "docs/zh-CN/training.md"])
+def test_the_example_of_config_errors_is_what_is_printed(name, tmp_path, monkeypatch):
+    (config,) = blocks(README, "yaml")
+    mistakes = {"heads:": "head:", "lr: 1e-3": "lr: fast", "metric: bleu": "metric: belu"}
+    for right, wrong in mistakes.items():
+        assert config.count(right) == 1
+        config = config.replace(right, wrong)
+    (tmp_path / "mine").mkdir()
+    for side in ("train.src", "train.tgt", "valid.src", "valid.tgt"):
+        (tmp_path / "mine" / side).write_text("a b\n")
+    (tmp_path / "mine.yaml").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as raised:
+        load_config(Path("mine.yaml"))
+    assert f"error: {raised.value}\n" in blocks(ROOT / name, "text")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_examples_of_output_have_the_labels_of_the_code(page):
+    """The rows of summary and audit, and the numbers of `eval`."""
+    files = ("training/summary.py", "tools/preflight_report.py", "config/types.py")
+    source = "".join((ROOT / "seq2seq_cli" / f).read_text(encoding="utf-8") for f in files)
+    source += "".join(f'"{name} text"' for name in ("training", "validation", "test"))
+    for text in blocks(page, "text"):
+        if re.search(r"^(length ratio|training text|perplexity) ", text, re.MULTILINE):
+            for label in re.findall(r"^([a-z_]+(?: [a-z]+)?) {2,}\S", text, re.MULTILINE):
+                assert f'"{label}"' in source, label
 
 
 def test_architecture_lists_every_file():
