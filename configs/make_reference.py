@@ -9,11 +9,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import get_args
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import Section
 
 HEAD = """\
 # yaml-language-server: $schema=schema.json
@@ -21,6 +21,10 @@ HEAD = """\
 # (schema.py, text.py, decoding.py and validation.py).
 # A config of your own needs only what differs, and the text to train on. The paths below are
 # those of the quickstart; data.train is the one option that has no default.
+#
+# "on resume" says whether an interrupted run may be resumed with another value: free (yes), ask
+# (only with `train --allow-changed OPTION`), or fixed (no: the weights or the order of the data
+# would mean something else).
 """
 
 EXAMPLE = {"src": "data/quickstart/train.de", "tgt": "data/quickstart/train.en"}
@@ -37,15 +41,15 @@ def schema_json() -> str:
     return json.dumps(Config.model_json_schema(), indent=2) + "\n"
 
 
-def _section(section: BaseModel, depth: int) -> str:
+def _section(section: Section, depth: int) -> str:
     text = ""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         text += _comment(field, depth) + "  " * depth
-        if isinstance(value, BaseModel):
+        if isinstance(value, Section):
             text += f"{name}:\n{_section(value, depth + 1)}"
         else:
-            text += f"{name}: {yaml_text(value)}\n"
+            text += f"{name}: {yaml_text(value)}  # on resume: {section.resume_policy(name)}\n"
         text += "\n" if depth == 0 else ""
     return text
 

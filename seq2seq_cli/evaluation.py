@@ -182,7 +182,7 @@ def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float,
     for places in plan:
         batch = make_batch(store, scored[places]).to(translator.model.device)
         states_BTD, layout = translator.model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)
-        labels_BT = layout.place(batch.labels_BT, IGNORE_INDEX)
+        labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
         chunks = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in (states_BTD, labels_BT))
         for states_RD, labels_R in zip(*chunks, strict=True):
             logits_RV = translator.model.projection(states_RD)

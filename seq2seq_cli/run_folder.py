@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """Paths of a run; `runs/README.md` tells users what each file is."""
+    """Paths of a run; `docs/run_folder.md` describes each file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,7 @@
-"""The verbs: parse, call one function, print, exit status. Torch is imported inside commands."""
+"""The commands: each parses its arguments, calls one function and prints the result.
+
+Torch is imported inside commands, so that `--help` is fast.
+"""
 
 from seq2seq_cli.cli import bench, diff, evaluate, export, train, translate
 from seq2seq_cli.cli.app import app, main

@@ -1,8 +1,7 @@
-"""The program around the verbs: failures, exit statuses, logging, options that verbs share."""
+"""The Typer app: error handling, exit statuses, logging, and the options that commands share."""
 
 import atexit
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
+from seq2seq_cli.console import log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.paths import expanded
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
     from seq2seq_cli.config.text import Corpus
 
-_ORDER = [
+_COMMANDS = [
     *("check", "vocab", "train", "verify-resume"),
     *("translate", "eval", "score", "diff", "export", "bench"),
 ]
 
 
 class _Program(TyperGroup):
-    """Turns failures into one message and an exit status: 2 the user's, 130 interrupted."""
+    """Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order in which they are used."""
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        """List the commands in the order in which they are typically used."""
+        return sorted(super().list_commands(ctx), key=_COMMANDS.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -43,11 +43,11 @@ class _Program(TyperGroup):
             _fail(str(stop), stop.exit_status)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
-        except BrokenPipeError:  # whoever read our output has seen enough
+        except BrokenPipeError:  # the reader of the output is gone, as with `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         except OSError as error:
-            if error.errno is None:  # not the system's: a bug
+            if error.errno is None:  # not raised by the system: a bug
                 raise
             _fail(f"error: {error.filename or 'system'}: {error.strerror or error}", 2)
 
@@ -68,9 +68,9 @@ app = typer.Typer(
 
 
 def main() -> NoReturn:
-    """The `seq2seq` command.
+    """Run the `seq2seq` command.
 
-    The process ends without Python's own finalization: taking PyTorch apart, object by object, is a
+    The process exits without Python's finalization: destroying PyTorch object by object takes a
     fifth of the time of translating one sentence.
     """
     try:
@@ -79,7 +79,7 @@ def main() -> NoReturn:
         status = end.code or 0
         assert isinstance(status, int), "commands raise typer.Exit"
         atexit._run_exitfuncs()
-        with contextlib.suppress(OSError):  # then Python tries again below, and says what is lost
+        with contextlib.suppress(OSError):  # Python retries below and reports what is lost
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
@@ -91,52 +91,58 @@ def main() -> NoReturn:
 def _global_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Train encoder-decoder Transformers on your own parallel text, and use them.
+    """Train encoder-decoder Transformers on your own parallel text, and translate with them.
 
-    A run begins with a YAML config (configs/quickstart.yaml is a whole one, configs/reference.yaml
-    explains every option) and becomes a folder, which translate and eval take.
+    Training reads a YAML config (configs/quickstart.yaml is an example, configs/reference.yaml
+    documents every option) and writes a run folder, which translate, eval and the other commands
+    read.
     """
     if version:
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
-    _log_to_stderr()
+    log_to_stderr()
     os.environ.update(torch_environment())
 
 
-def in_full(given: Path | list[Path] | None) -> Path | list[Path] | None:
-    """The callback of every path: `--src=~/x` and `'$HOME/x'` reach us as they are written."""
+def _expand(given: Path | list[Path] | None) -> Path | list[Path] | None:
+    """Expand `~` and variables where no shell has done so, as in `--src=~/x` and `'$HOME/x'`."""
     if given is None:
         return None
     return [expanded(path) for path in given] if isinstance(given, list) else expanded(given)
 
 
+def path_argument(metavar: str, help_text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help_text, callback=_expand)
+
+
+def path_option(*names: str, help_text: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help_text, callback=_expand, **settings)
+
+
 ConfigFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CONFIG",
-        help="YAML file; configs/reference.yaml explains it.",
-        callback=in_full,
-    ),
+    Path, path_argument("CONFIG", "YAML config; configs/reference.yaml documents every option.")
 ]
-RunDir = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a trained run.", callback=in_full)
+RunDir = Annotated[Path, path_argument("RUN", "Run folder, as written by train.")]
+Sources = Annotated[
+    Path | None, path_option("--src", help_text="File of source sentences, one per line.")
 ]
-Sources = Annotated[Path | None, typer.Option("--src", help="Source sentences.", callback=in_full)]
 References = Annotated[
-    Path | None, typer.Option("--ref", help="Their translations.", callback=in_full)
+    Path | None, path_option("--ref", help_text="File of reference translations, one per line.")
 ]
 Pairs = Annotated[
     Path | None,
-    typer.Option("--pairs", help="Instead: a .tsv or .jsonl file.", callback=in_full),
+    path_option("--pairs", help_text="A .tsv or .jsonl file of pairs, instead of --src and --ref."),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to compute.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device to run on.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace an option; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a config option; may be repeated."),
 ]
 WhichModel = Annotated[
-    str, typer.Option("--model", metavar="WHICH", help="best, last, or a step that was kept.")
+    str,
+    typer.Option("--model", metavar="WHICH", help="Model to use: best, last, or a kept step."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def load_config_file(
@@ -144,15 +150,17 @@ def load_config_file(
 ) -> "Config":
     from seq2seq_cli.config.loader import load_config
 
-    given = [*(overrides or []), *([f"training.device={device}"] if device else [])]
-    return load_config(path, given, is_given_now=True)
+    overrides = [*(overrides or []), *([f"training.device={device}"] if device else [])]
+    return load_config(path, overrides, is_given_now=True)
 
 
 @contextlib.contextmanager
-def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> Iterator["Corpus | None"]:
-    """Text given on the command line, streams too, while the block runs; None if none is given.
+def corpus_from_options(
+    src: Path | None, ref: Path | None, pairs: Path | None
+) -> Iterator["Corpus | None"]:
+    """Yield the corpus given on the command line, or None; streams are files while the block runs.
 
-    UserError if it is not there.
+    Raises UserError if a file does not exist.
     """
     from pydantic import ValidationError
 
@@ -174,24 +182,3 @@ def corpus_of(src: Path | None, ref: Path | None, pairs: Path | None) -> Iterato
 
 def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
-
-
-class _ConsoleHandler(logging.Handler):
-    """Writes to the standard error of the moment, above a progress bar if there is one."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        try:
-            tqdm.write(self.format(record), file=sys.stderr)
-        except BrokenPipeError:
-            raise
-        except OSError:  # a full disk behind a redirected stderr ends no training
-            pass
-
-
-def _log_to_stderr() -> None:
-    package_logger = logging.getLogger("seq2seq_cli")
-    package_logger.setLevel(logging.DEBUG)  # all of it for train.log
-    if not package_logger.handlers:
-        package_logger.addHandler(_ConsoleHandler(logging.INFO))

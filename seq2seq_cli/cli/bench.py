@@ -1,4 +1,4 @@
-"""The verbs that measure: bench train, bench translate."""
+"""The commands bench train and bench translate: measure speed and memory."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli.app import (
+    AsJson,
     ConfigFile,
     Device,
     Overrides,
     RunDir,
     app,
-    in_full,
     load_config_file,
+    path_option,
 )
 
 bench_app = typer.Typer(no_args_is_help=True)
@@ -28,15 +29,15 @@ app.add_typer(bench_app, name="bench", help="Measure speed and memory on this ma
 )
 def bench_train(
     config: ConfigFile,
-    updates: Annotated[int, typer.Option(min=1, help="Updates to measure.")] = 30,
-    warmup: Annotated[int, typer.Option(min=0, help="Updates before them.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    updates: Annotated[int, typer.Option(min=1, help="Number of updates to measure.")] = 30,
+    warmup: Annotated[int, typer.Option(min=0, help="Number of updates before measuring.")] = 10,
+    as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Measure training: tokens per second, where the time goes, memory, share of the ceiling.
+    """Measure training: tokens per second, time per phase, memory, and hardware utilization.
 
-    The ceiling is the speed of large matrix products here and now.
+    Utilization is relative to the speed of large matrix products, measured at the same time.
     """
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.tools.bench_training import measure_training
@@ -56,27 +57,27 @@ def bench_translate(
     precisions: Annotated[
         list[str] | None,
         typer.Option(
-            "--precision", help="fp32, bf16 or int8; may be repeated.", show_default="all three"
+            "--precision",
+            help="Precision to measure: fp32, bf16 or int8; may be repeated.",
+            show_default="all three",
         ),
     ] = None,
     input_file: Annotated[
         Path | None,
-        typer.Option(
-            "--input",
-            "-i",
-            help="Lines to translate.",
-            show_default="validation text",
-            callback=in_full,
+        path_option(
+            "--input", "-i", help_text="File to translate.", show_default="validation text"
         ),
     ] = None,
-    num_lines: Annotated[int, typer.Option("--lines", min=1, help="As many at most.")] = 1_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    num_lines: Annotated[
+        int, typer.Option("--lines", min=1, help="Maximum number of lines to translate.")
+    ] = 1_000,
+    as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Measure translating: sentences and tokens per second, latency, memory, by precision.
+    """Measure translation: sentences and tokens per second, latency, and memory, per precision.
 
-    In one process; p50 and p95 are of one sentence at a time.
+    Each precision runs in one process; p50 and p95 are latencies of single sentences.
     """
     from seq2seq_cli.tools.bench_decoding import measure_decoding, report, table
 

@@ -1,4 +1,4 @@
-"""The verb diff: whether two runs are the same."""
+"""The command diff: compares two runs."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import RunDir, app, in_full
+from seq2seq_cli.cli.app import AsJson, RunDir, app, path_argument
 
 
 @app.command(
@@ -16,22 +16,20 @@ from seq2seq_cli.cli.app import RunDir, app, in_full
 )
 def diff(
     run_dir: RunDir,
-    other_dir: Annotated[
-        Path, typer.Argument(metavar="OTHER", help="Folder of another run.", callback=in_full)
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    other_dir: Annotated[Path, path_argument("OTHER", "Run folder to compare with.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Say where two runs differ: options, text, vocabulary, versions, machine, weights, metrics.
+    """Report where two runs differ: options, text, vocabulary, versions, machine, weights, metrics.
 
-    Exit status 0: no difference; 1: they differ. Weights are equal only to the last bit; timings
-    are not compared.
+    The exit status is 0 if they are equal and 1 if they differ. Weights must be equal bit by bit;
+    timings are not compared.
     """
-    from seq2seq_cli.tools.run_diff import differences
+    from seq2seq_cli.tools.run_diff import compare_runs
 
-    found = differences(run_dir, other_dir)
+    differences = compare_runs(run_dir, other_dir)
     if as_json:
-        typer.echo(json.dumps([one._asdict() for one in found], indent=2))
+        typer.echo(json.dumps([difference._asdict() for difference in differences], indent=2))
     else:
-        typer.echo("\n".join(one.line() for one in found) or "no difference")
-    if found:
+        typer.echo("\n".join(map(str, differences)) or "no difference")
+    if differences:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The verbs that compare with references: eval, score."""
+"""The commands eval and score: compare a model with reference translations."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli.app import (
+    AsJson,
     Device,
     Overrides,
     Pairs,
@@ -15,8 +16,8 @@ from seq2seq_cli.cli.app import (
     Sources,
     WhichModel,
     app,
-    corpus_of,
-    in_full,
+    corpus_from_options,
+    path_option,
 )
 from seq2seq_cli.errors import UserError
 
@@ -33,18 +34,21 @@ def evaluate(
     ref: References = None,
     pairs: Pairs = None,
     loss_only: Annotated[
-        bool, typer.Option("--loss-only", help="Do not translate: no BLEU, chrF, TER, exact match.")
+        bool,
+        typer.Option(
+            "--loss-only", help="Skip translating, and with it BLEU, chrF, TER and exact match."
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
 ) -> None:
-    """Score a trained model on parallel text: loss, accuracy, BLEU, chrF, exact match.
+    """Score a trained model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
-    TER too, with validation.ter.
+    With --set validation.ter=true it computes TER too.
     """
-    with corpus_of(src, ref, pairs) as corpus:
+    with corpus_from_options(src, ref, pairs) as corpus:
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus
 
@@ -67,29 +71,27 @@ def score(
     pairs: Pairs = None,
     nbest: Annotated[
         Path | None,
-        typer.Option(
-            help="Instead of --ref: a list of the form n ||| text ||| ...", callback=in_full
-        ),
+        path_option(help_text="An n-best list (n ||| text ||| ...) to rescore, instead of --ref."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON lines, with every token.")
+        bool, typer.Option("--json", help="Print JSON lines with the score of every token.")
     ] = False,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
 ) -> None:
-    """Say how probable given translations are: log-probability, its mean per token, the text.
+    """Score given translations: print log-probability, mean log-probability per token, and text.
 
-    With --nbest the list is printed again, each sentence's translations sorted by this model's mean
-    log-probability, which becomes their score.
+    With --nbest, rescore an n-best list: print it with the translations of each sentence sorted by
+    this model's mean log-probability, which becomes their score.
     """
     if nbest is not None and (ref or pairs or src is None):
-        raise UserError("--nbest needs --src, and neither --ref nor --pairs")
+        raise UserError("--nbest requires --src, and excludes --ref and --pairs")
     if nbest is not None and as_json:
-        raise UserError("--nbest prints a list of its own form, not JSON")
+        raise UserError("--nbest prints an n-best list, which excludes --json")
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    with corpus_of(src, nbest or ref, pairs) as corpus:
+    with corpus_from_options(src, nbest or ref, pairs) as corpus:
         from seq2seq_cli.decoding.rescoring import rescored, scored
         from seq2seq_cli.decoding.translator import Translator
 

@@ -1,11 +1,11 @@
-"""The verb export: a run for other programs."""
+"""The command export: writes a model in the format of another program."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import RunDir, WhichModel, app, in_full
+from seq2seq_cli.cli.app import RunDir, WhichModel, app, path_option
 
 
 @app.command(
@@ -15,16 +15,14 @@ from seq2seq_cli.cli.app import RunDir, WhichModel, app, in_full
 )
 def export(
     run_dir: RunDir,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write.", callback=in_full)
-    ],
+    output: Annotated[Path, path_option("--output", "-o", help_text="Folder to write to.")],
     file_format: Annotated[
         Literal["ctranslate2", "huggingface"],
         typer.Option("--format", help="Target format."),
     ],
     model: WhichModel = "best",
 ) -> None:
-    """Write a trained model for another program, and check that it translates the same there."""
+    """Export a trained model to another program's format, and check that its translations agree."""
     from seq2seq_cli.export.exporter import export as export_run
 
     typer.echo(export_run(run_dir, file_format, output, which=model))

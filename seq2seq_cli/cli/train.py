@@ -1,4 +1,4 @@
-"""The verbs that read a config: train, vocab, check."""
+"""The commands that read a config: train, verify-resume, vocab, check."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from seq2seq_cli.cli.app import (
+    AsJson,
     ConfigFile,
     Device,
     Overrides,
@@ -14,9 +15,9 @@ from seq2seq_cli.cli.app import (
     References,
     Sources,
     app,
-    corpus_of,
-    in_full,
+    corpus_from_options,
     load_config_file,
+    path_option,
 )
 
 
@@ -30,27 +31,24 @@ def train(
     config: ConfigFile,
     run_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the run goes.", show_default="runs/<name of the config>", callback=in_full
-        ),
+        path_option(help_text="Run folder to write.", show_default="runs/<name of the config>"),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             "--from",
+            help_text="Start from this run's best model (fine-tuning).",
             metavar="RUN",
-            help="Start from this run's best model (fine-tuning).",
-            callback=in_full,
         ),
     ] = None,
     allow_changed: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Continue although this option changed."),
+        typer.Option(metavar="OPTION", help="Resume although this option has changed."),
     ] = None,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Train a model from a config; the same command continues an interrupted run."""
+    """Train a model from a config; the same command resumes an interrupted run."""
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.training.loop import train as train_model
 
@@ -69,15 +67,17 @@ def train(
 )
 def verify_resume(
     config: ConfigFile,
-    steps: Annotated[int, typer.Option(min=2, help="Updates of either run.")] = 24,
-    interruptions: Annotated[int, typer.Option(min=1, help="Of the second run.")] = 3,
+    steps: Annotated[int, typer.Option(min=2, help="Number of updates of each run.")] = 24,
+    interruptions: Annotated[
+        int, typer.Option(min=1, help="Number of times that the second run is interrupted.")
+    ] = 3,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Prove that an interrupted run ends as one that was not, here and on this text.
+    """Verify on this machine that an interrupted run gives the same result as an uninterrupted one.
 
-    Trains twice in temporary folders, once without and once with interruptions, each part in a
-    process of its own, and compares everything bit by bit. Exit status 1 if something differs.
+    Trains twice in temporary folders, with and without interruptions, each part in a process of its
+    own, and compares all results bit by bit. The exit status is 1 if something differs.
     """
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.tools.verify_resume import verify_resume as verify
@@ -96,15 +96,13 @@ def vocab(
     config: ConfigFile,
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder to write to.",
-            show_default="runs/<name of the config>/vocab",
-            callback=in_full,
+        path_option(
+            help_text="Folder to write to.", show_default="runs/<name of the config>/vocab"
         ),
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Build the tokenizer(s) alone, to look at them or to use them elsewhere."""
+    """Learn the tokenizers only, to inspect them or to use them in several runs."""
     loaded = load_config_file(config, overrides)
     from seq2seq_cli.text.vocabulary import build_vocabulary
 
@@ -122,16 +120,16 @@ def check(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Audit config and text, try the longest batch, estimate the time; nothing is kept.
+    """Check config and text, try the longest batch, and estimate the training time.
 
-    --src and --ref, or --pairs, name a test text to audit too. Warnings do not change the exit
-    status.
+    --src and --ref, or --pairs, name a test set to check too. Nothing is kept, and warnings do not
+    change the exit status.
     """
-    with corpus_of(src, ref, pairs) as test:
+    with corpus_from_options(src, ref, pairs) as test:
         loaded = load_config_file(config, overrides, device)
         from seq2seq_cli.tools.preflight import check as check_run
 

@@ -1,4 +1,4 @@
-"""The verb translate: from arguments, a file, a pipe or a terminal to translations."""
+"""The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
 import itertools
 import sys
@@ -14,8 +14,8 @@ from seq2seq_cli.cli.app import (
     RunDir,
     WhichModel,
     app,
-    in_full,
     is_terminal,
+    path_option,
 )
 from seq2seq_cli.errors import UserError
 
@@ -30,35 +30,25 @@ EXAMPLES = (
     "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
     "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
     'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
-    "seq2seq translate runs/quickstart      (asks for sentences; Ctrl-D ends)\n\n"
-    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that begins with a dash)'
+    "seq2seq translate runs/quickstart      (interactive; Ctrl-D ends)\n\n"
+    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that starts with a dash)'
 )
 
 Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
 InputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--input",
-        "-i",
-        help="File to translate; - is stdin.",
-        rich_help_panel=OUTPUT,
-        callback=in_full,
+    path_option(
+        "--input", "-i", help_text="File to translate; - is stdin.", rich_help_panel=OUTPUT
     ),
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write; - is stdout.",
-        rich_help_panel=OUTPUT,
-        callback=in_full,
-    ),
+    path_option("--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT),
 ]
 InputFormat = Annotated[
     Literal["text", "jsonl"],
     typer.Option(
-        help='Of each line: text, or {"src": ..., "prefix": ..., "required": [...]}.',
+        help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...]}.',
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -66,12 +56,14 @@ OutputFormat = Annotated[
     Literal["text", "tsv", "jsonl", "nbest"],
     typer.Option(
         "--format",
-        help="text; tsv: source, translation, scores; jsonl: all; nbest: Moses' |||.",
+        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: Moses' "
+        "n-best list (|||).",
         rich_help_panel=OUTPUT,
     ),
 ]
 LogProbs = Annotated[
-    bool, typer.Option("--log-probs", help="Log-probabilities too.", rich_help_panel=OUTPUT)
+    bool,
+    typer.Option("--log-probs", help="Also output log-probabilities.", rich_help_panel=OUTPUT),
 ]
 Align = Annotated[
     bool,
@@ -83,59 +75,66 @@ SplitSentences = Annotated[
     bool,
     typer.Option(
         "--split-sentences",
-        help="Translate each sentence of a line by itself, whatever training lines were like.",
+        help="Split every line into sentences, even if training lines had several sentences.",
         rich_help_panel=OUTPUT,
     ),
 ]
 BeamSize = Annotated[
-    int | None, typer.Option("--beam-size", "-b", help="Beam search.", rich_help_panel=SEARCH)
+    int | None,
+    typer.Option(
+        "--beam-size", "-b", help="Beam size; 1 is greedy search.", rich_help_panel=SEARCH
+    ),
 ]
 NBest = Annotated[
-    int | None, typer.Option(help="Translations of each line.", rich_help_panel=SEARCH)
+    int | None, typer.Option(help="Number of translations per line.", rich_help_panel=SEARCH)
 ]
 Sampling = Annotated[
-    bool, typer.Option("--sampling", help="Draw tokens by chance.", rich_help_panel=SEARCH)
+    bool,
+    typer.Option("--sampling", help="Sample tokens instead of searching.", rich_help_panel=SEARCH),
 ]
 Ensemble = Annotated[
     list[Path] | None,
-    typer.Option(
+    path_option(
+        help_text="Another run with the same vocabulary, to form an ensemble; may be repeated.",
         metavar="RUN",
-        help="Another run of the same vocabulary.",
         rich_help_panel=SEARCH,
-        callback=in_full,
     ),
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
     typer.Option(
-        help="Numeric precision of matrix products; int8 (quantization) is for CPUs.",
+        help="Numeric precision of matrix products; int8 (quantization): CPU only.",
         rich_help_panel=SEARCH,
     ),
 ]
 Prefix = Annotated[
     str,
     typer.Option(
-        help="How every translation begins; with a space at its end, in whole words.",
+        help="Text that every translation starts with; a trailing space makes it whole words.",
         rich_help_panel=CONTROL,
     ),
 ]
 Require = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="TEXT", help="Words that every translation must hold.", rich_help_panel=CONTROL
+        metavar="TEXT",
+        help="Words that every translation must contain; may be repeated.",
+        rich_help_panel=CONTROL,
     ),
 ]
 Ban = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="WORD", help="Must not stand in any translation.", rich_help_panel=CONTROL
+        metavar="WORD",
+        help="Word that no translation may contain; may be repeated.",
+        rich_help_panel=CONTROL,
     ),
 ]
 ReplaceUnk = Annotated[
     bool,
     typer.Option(
         "--replace-unk",
-        help="An unknown token becomes the source token it looks at.",
+        help="Replace unknown tokens by the source token with the highest attention weight.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -143,7 +142,7 @@ NumProcesses = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Processes; large files get one for each core that memory has room for.",
+        help="Number of processes; auto: for large files one per core, if memory allows.",
         show_default="auto",
         rich_help_panel=OUTPUT,
     ),
@@ -177,9 +176,9 @@ def translate(
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
-    At a terminal, without sentences or a file, it asks for them one by one. From a pipe it takes
-    what is there, up to 1,000 lines at a time. More of the search is in the config's section
-    decoding (see configs/reference.yaml): --set decoding.temperature=0.7, for example.
+    Without sentences or a file, it prompts for sentences at a terminal; piped input is translated
+    as it arrives, up to 1,000 lines at a time. Further search options are in section decoding of
+    the config (see configs/reference.yaml), for example --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file)
     _check_format(output_format, align, log_probs, n_best)

@@ -1,8 +1,8 @@
-"""From a YAML file and `--set` options to a `Config`, or one message that names every mistake."""
+"""Builds a `Config` from YAML and `--set` options, or one message that lists all mistakes."""
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,60 +11,60 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import OnResume, Section
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 
-_MOST_MISTAKES = 20  # that are named
+_MOST_MISTAKES = 20  # listed in one message
 
-# What an override takes the place of: the other way of naming a text.
-_INSTEAD = {
+Location = tuple[str | int, ...]
+
+# The two ways of giving a corpus: an override of one replaces the other.
+_REPLACED_BY_OVERRIDE: dict[Location, tuple[str, ...]] = {
     ("data", corpus, name): others
     for corpus in ("train", "valid")
     for name, others in (("pairs", ("src", "tgt")), ("src", ("pairs",)), ("tgt", ("pairs",)))
 }
 
-Location = tuple[str | int, ...]
-
-# Sections for which one value may stand, as that of all their options.
-_SHORT: dict[Location, tuple[str, ...]] = {
+# Sections that may be given as a single value for all their options.
+_SHORTHANDS: dict[Location, tuple[str, ...]] = {
     ("model", "layers"): ("encoder", "decoder"),
     ("tokenizer", "normalization"): ("src", "tgt"),
 }
 
 
 def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool = False) -> Config:
-    """Read a YAML file, apply `section.key=value` overrides and check the result.
+    """Read a YAML file, apply `section.key=value` overrides and validate the result.
 
-    Raises UserError naming, for every mistake at once, the line, the option, and the nearest valid
-    name or the valid choices. With `is_given_now` it is a user's and not a run folder's: its paths
-    may have `~` and `$HOME`, and its text files must be there.
+    Raises a UserError that lists all mistakes, each with its line, its option, and the closest
+    valid name or the valid choices. `is_given_now` marks a config that the user passes rather than
+    one from a run folder: `~` and `$HOME` in its paths are expanded, and its text files must exist.
     """
     tree, node = _read_yaml(path)
-    places: dict[Location, str] = {}
-    for override in overrides:
-        location = _apply_override(tree, override)
-        places[location] = f"--set {override}"
+    overridden = {_apply_override(tree, override): f"--set {override}" for override in overrides}
     try:
         return Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
         mistakes: dict[Location, list[str]] = {}
-        for found in error.errors():
-            if found["type"] != "default_factory_not_called":  # another option's mistake
-                location = _option(found["loc"])
-                mistakes.setdefault(location, []).append(_describe(found, location))
-    named = list(mistakes.items())[:_MOST_MISTAKES]
-    placed = [(_place(at, node, places), "; or ".join(what)) for at, what in named]
-    raise UserError(_message(path, placed, len(mistakes)))
+        for details in error.errors():
+            if details["type"] != "default_factory_not_called":  # follows from another mistake
+                location = _option(details["loc"])
+                mistakes.setdefault(location, []).append(_describe(details, location))
+    lines = [
+        f"{_place(location, node, overridden)}{'; or '.join(messages)}"
+        for location, messages in list(mistakes.items())[:_MOST_MISTAKES]
+    ]
+    raise UserError(_message(path, lines, len(mistakes)))
 
 
 def config_yaml(config: Config) -> str:
-    """Every option, defaults included; `load_config` reads it back."""
+    """Return a config as YAML, defaults included; `load_config` reads it back."""
     tree = config.model_dump(mode="json")
     return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
-    """`{"model.d_model": 256, ...}`: every option by its full name."""
+    """Return every option by its full name: `{"model.d_model": 256, ...}`."""
     flat: dict[str, Any] = {}
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -75,18 +75,30 @@ def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def differing_options(one: Config, other: Config) -> dict[str, tuple[str, str]]:
-    """Both values, as YAML, of every option that has two."""
-    values, others = flatten(one), flatten(other)
+def resume_policies(section: Section, prefix: str = "") -> dict[str, OnResume]:
+    """Return whether each option, by its full name, may change when a run is resumed."""
+    policies: dict[str, OnResume] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            policies |= resume_policies(value, f"{prefix}{name}.")
+        else:
+            policies[prefix + name] = section.resume_policy(name)
+    return policies
+
+
+def differing_options(a: Config, b: Config) -> dict[str, tuple[str, str]]:
+    """Return both values, as YAML, of every option in which two configs differ."""
+    flat_a, flat_b = flatten(a), flatten(b)
     return {
-        name: (yaml_text(values.get(name)), yaml_text(others.get(name)))
-        for name in dict.fromkeys([*values, *others])
-        if values.get(name) != others.get(name)
+        name: (yaml_text(flat_a.get(name)), yaml_text(flat_b.get(name)))
+        for name in dict.fromkeys([*flat_a, *flat_b])
+        if flat_a.get(name) != flat_b.get(name)
     }
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
-    """The file as plain data, and as nodes, which know their lines."""
+    """Return the file as plain data and as YAML nodes, which carry line numbers."""
     try:
         text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
@@ -99,19 +111,21 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
         tree, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        is_worded = type(error) is yaml.MarkedYAMLError  # by safe_yaml
-        what = error.problem if is_worded else f"this is not YAML ({error.problem})"
-        raise UserError(f"{path}{line}: {what}") from None
+        is_ours = type(error) is yaml.MarkedYAMLError  # raised by safe_yaml
+        problem = error.problem if is_ours else f"this is not valid YAML ({error.problem})"
+        raise UserError(f"{path}{line}: {problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: this is not YAML ({str(error).splitlines()[0]})") from None
+        raise UserError(f"{path}: this is not valid YAML ({str(error).splitlines()[0]})") from None
     tree = {} if node is None else tree
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a config is a mapping of sections ({_names(Config)})")
+        raise UserError(
+            f"{path}: a config must be a mapping of sections ({', '.join(Config.model_fields)})"
+        )
     return tree, node
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> Location:
-    """Write `section.key=value` into the tree; the value is read as YAML."""
+    """Write `section.key=value` into the tree, the value parsed as YAML; return its location."""
     name, equals, text = override.partition("=")
     parts = tuple(name.strip().split("."))
     if not equals or not all(parts) or not name.isprintable():
@@ -119,29 +133,29 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     try:
         value, _ = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UserError(f"--set {short(override)}: the value is not YAML") from None
+        raise UserError(f"--set {short(override)}: the value is not valid YAML") from None
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
-        if parts[:depth] in _SHORT and isinstance(inner, int | str):
-            inner = dict.fromkeys(_SHORT[parts[:depth]], inner)
+        if parts[:depth] in _SHORTHANDS and isinstance(inner, int | str):
+            inner = dict.fromkeys(_SHORTHANDS[parts[:depth]], inner)
         elif inner is None:
             inner = {}
         elif not isinstance(inner, dict):
             raise UserError(
-                f"--set {short(override)}: {'.'.join(parts[:depth])} has no options of its own"
+                f"--set {short(override)}: {'.'.join(parts[:depth])} is an option, not a section"
             )
-        section[part] = dict(inner)  # one that an alias stands for stays as it is elsewhere
+        section[part] = dict(inner)  # a copy: YAML aliases may share one mapping
         section = section[part]
     section[parts[-1]] = value
-    if value is not None and parts in _INSTEAD:
-        for other in _INSTEAD[parts]:
-            section.pop(other, None)
+    if value is not None:
+        for replaced in _REPLACED_BY_OVERRIDE.get(parts, ()):
+            section.pop(replaced, None)
     return parts
 
 
 def _option(location: Location) -> Location:
-    """Without what pydantic appends for each alternative of a type; an index of a list stays."""
+    """Drop what pydantic appends for each alternative of a union, but keep list indices."""
     section: type[BaseModel] | None = Config
     for depth, part in enumerate(location):
         if section is None:
@@ -150,20 +164,22 @@ def _option(location: Location) -> Location:
     return location
 
 
-def _place(
-    location: Location, node: yaml.Node | None, overrides: dict[Location, str]
-) -> tuple[int | str | None, str]:
-    """The line (or the `--set`) and the full name of an option."""
+def _place(location: Location, node: yaml.Node | None, overridden: dict[Location, str]) -> str:
+    """Return the line (or the `--set` option) and the full name of an option, to print before it.
+
+    An option that is missing is placed at its section, and at nothing if that is missing too.
+    """
     name = short(".".join(str(part) for part in location))
-    for changed, override in reversed(overrides.items()):
+    place = f"line {line}" if (line := _line(location, node)) is not None else None
+    for changed, override in overridden.items():  # the last one that concerns it
         common = min(len(changed), len(location))
         if common and changed[:common] == location[:common]:
-            return short(override), name
-    return _line(location, node), name
+            place = short(override)
+    return "".join(f"{part}: " for part in (place, name) if part)
 
 
 def _line(location: Location, node: yaml.Node | None) -> int | None:
-    """The line of an option, or of the section in which it is missing; from 1."""
+    """Return the 1-based line of an option, or of the section in which it is missing."""
     line = None
     for part in location:
         if not isinstance(node, yaml.MappingNode):
@@ -176,46 +192,39 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     return line
 
 
-def _message(
-    path: Path, mistakes: Iterable[tuple[tuple[int | str | None, str], str]], count: int
-) -> str:
-    lines = []
-    for (place, name), what in mistakes:
-        where = f"line {place}: " if isinstance(place, int) else f"{place}: " if place else ""
-        option = f"{name}: " if name else ""
-        lines.append(f"{where}{option}{what}")
+def _message(path: Path, lines: Sequence[str], count: int) -> str:
     if len(lines) == 1:
         return f"{path}, {lines[0]}" if lines[0].startswith("line ") else f"{path}: {lines[0]}"
-    named = "" if len(lines) == count else f"; the first {len(lines)} are"
-    return "\n".join([f"{path} has {count} mistakes{named}", *(f"  {line}" for line in lines)])
+    limit = "" if len(lines) == count else f"; the first {len(lines)} are"
+    return "\n".join([f"{path} has {count} mistakes{limit}", *(f"  {line}" for line in lines)])
 
 
-def _describe(found: Any, location: Location) -> str:
-    """One mistake in our words, from one entry of pydantic's error list."""
-    kind, given, limits = found["type"], found["input"], found.get("ctx", {})
-    shown = _shown(given)
-    if kind == "extra_forbidden":
+def _describe(details: Any, location: Location) -> str:
+    """Describe one mistake, given as an entry of pydantic's list of errors."""
+    error_type, given, context = details["type"], details["input"], details.get("ctx", {})
+    value = _value_text(given)
+    if error_type == "extra_forbidden":
         return _unknown_option(location)
-    if kind == "literal_error":
-        return _wrong_choice(shown, given, re.findall("'([^']+)'", limits["expected"]))
-    if kind == "value_error":
-        return str(limits["error"])
-    if kind == "missing":
+    if error_type == "literal_error":
+        return _wrong_choice(value, given, re.findall("'([^']+)'", context["expected"]))
+    if error_type == "value_error":
+        return str(context["error"])
+    if error_type == "missing":
         return "this option is required"
-    wanted = _WANTED.get(kind)
-    if wanted is None:
-        return f"{found['msg']}, not {shown}"
-    return f"must be {wanted.format(**limits)}, not {shown}"
+    expected = _EXPECTED.get(error_type)
+    if expected is None:
+        return f"{details['msg']}, not {value}"
+    return f"must be {expected.format(**context)}, not {value}"
 
 
-def _shown(given: Any) -> str:
+def _value_text(given: Any) -> str:
     try:
         return short(repr(given) if isinstance(given, str) else yaml_text(given))
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
-        return "what is given"
+    except (ValueError, RecursionError):  # numbers of thousands of digits, deeply nested lists
+        return "the given value"
 
 
-_WANTED = {
+_EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
@@ -241,20 +250,18 @@ _WANTED = {
 def _unknown_option(location: Location) -> str:
     section = _section_at(location[:-1])
     name = str(location[-1])
-    near = difflib.get_close_matches(name, section.model_fields, n=1, cutoff=0.5)
-    if near:
-        full = ".".join([*map(str, location[:-1]), near[0]])
-        return f"unknown option, did you mean {full}?"
-    elsewhere = [full for full in _all_options(Config) if full.split(".")[-1] == name]
-    if elsewhere:
-        return f"unknown option, did you mean {elsewhere[0]}?"
-    return f"unknown option (valid: {_names(section)})"
+    similar = difflib.get_close_matches(name, section.model_fields, n=1, cutoff=0.5)
+    suggestions = [".".join([*map(str, location[:-1]), similar_name]) for similar_name in similar]
+    suggestions += [full for full in _all_options(Config) if full.split(".")[-1] == name]
+    if suggestions:
+        return f"unknown option, did you mean {suggestions[0]}?"
+    return f"unknown option (valid: {', '.join(section.model_fields)})"
 
 
-def _wrong_choice(shown: str, given: Any, choices: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(given), choices, n=1)
-    hint = f", did you mean {near[0]}?" if near else ""
-    return f"must be one of {', '.join(choices)}, not {shown}{hint}"
+def _wrong_choice(value: str, given: Any, choices: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(str(given), choices, n=1)
+    hint = f", did you mean {similar[0]}?" if similar else ""
+    return f"must be one of {', '.join(choices)}, not {value}{hint}"
 
 
 def _section_at(location: Location) -> type[BaseModel]:
@@ -265,13 +272,13 @@ def _section_at(location: Location) -> type[BaseModel]:
 
 
 def _sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The sub-sections of a section by name; `Corpus | None` counts as `Corpus`."""
-    found = {}
-    for name, field in section.model_fields.items():
-        for candidate in (field.annotation, *get_args(field.annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                found[name] = candidate
-    return found
+    """Return the sub-sections of a section by name; `Corpus | None` counts as `Corpus`."""
+    return {
+        name: candidate
+        for name, field in section.model_fields.items()
+        for candidate in (field.annotation, *get_args(field.annotation))
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel)
+    }
 
 
 def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -282,12 +289,8 @@ def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
     return names
 
 
-def _names(section: type[BaseModel]) -> str:
-    return ", ".join(section.model_fields)
-
-
 def yaml_text(value: Any) -> str:
-    """A value as it would be written in a config, on one line."""
+    """Return a value as it would be written in a config, on one line."""
     if not isinstance(value, float):
         value = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1_000_000)

@@ -1,4 +1,4 @@
-"""YAML from anywhere: plain data with its lines, small however it is written, nothing executed."""
+"""Safe YAML: plain data with line numbers, bounded in size, and nothing is executed."""
 
 import itertools
 import re
@@ -8,25 +8,25 @@ import yaml
 
 from seq2seq_cli.errors import short
 
-MOST_BYTES = 1 << 17  # of a config, aliases written out
+MOST_BYTES = 1 << 17  # of a config with its aliases expanded
 
 
 def parse_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """Plain data, and the nodes, which know their lines.
+    """Return plain data, and the YAML nodes, which carry line numbers.
 
-    Raises yaml.YAMLError, and ValueError or RecursionError for what Python cannot hold.
+    Raises yaml.YAMLError, and ValueError or RecursionError for values that Python cannot represent.
     """
     loader = _Loader(text)
     node = loader.get_single_node()
     if node is None:
         return None, None
     if _size(node, {}) > MOST_BYTES:
-        raise yaml.YAMLError("its aliases unfold to more than a config needs")
+        raise yaml.YAMLError("its aliases expand to more than a config needs")
     return loader.construct_document(node), node
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """Of what a node stands for when its aliases are written out; too much if it holds itself."""
+    """Size of a node with its aliases expanded; above the limit if the node contains itself."""
     if id(node) not in known:
         known[id(node)] = MOST_BYTES
         parts = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -37,8 +37,8 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-# Numbers, booleans and null as YAML 1.2's core schema has them, and digits in groups (1_000). What
-# YAML 1.1 makes of other words (010 is 8, 1:30 is 90, no is false) stays text.
+# Numbers, booleans and null of YAML 1.2's core schema, plus grouped digits (1_000). Scalars that
+# only YAML 1.1 converts (010 to 8, 1:30 to 90, no to false) stay text.
 _SCALARS = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -55,17 +55,17 @@ _PATTERNS = {_TAG + kind: re.compile(f"(?:{pattern})$") for kind, (pattern, _) i
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads scalars as YAML 1.2 does, and no key given twice."""
+    """Reads scalars as YAML 1.2 does, and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.MarkedYAMLError(
-                    problem=f"{short(repr(key_node.value))} is not an option's name",
+                    problem=f"{short(repr(key_node.value))} is not the name of an option",
                     problem_mark=key_node.start_mark,
                 )
             if key in seen:
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             if isinstance(node, yaml.ScalarNode):
-                _must_be_of_its_tag(node)
+                _check_tag(node)
             value = super().construct_object(node, deep)
             if isinstance(value, str):
                 value.encode("utf-8")  # "\ud800" stands for half a character
@@ -91,22 +91,22 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
 
-_MERGE = _TAG + "merge"  # <<, which YAML 1.2 has dropped, but people use
+_MERGE = _TAG + "merge"  # <<, which YAML 1.2 has dropped, but people still use
 _Loader.yaml_implicit_resolvers = {"<": [(_MERGE, re.compile("<<$"))]}
 for _kind, (_, _first) in _SCALARS.items():
     _Loader.add_implicit_resolver(_TAG + _kind, _PATTERNS[_TAG + _kind], _first)
 
 
-def _must_be_of_its_tag(node: yaml.ScalarNode) -> None:
-    """Raises ValueError for `!!int 010` and the like, which PyYAML would read as YAML 1.1."""
-    wanted = _PATTERNS.get(node.tag)
+def _check_tag(node: yaml.ScalarNode) -> None:
+    """Raise ValueError for `!!int 010` and the like, which PyYAML would read as YAML 1.1."""
+    pattern = _PATTERNS.get(node.tag)
     is_whole = node.tag == _TAG + "float" and _PATTERNS[_TAG + "int"].match(node.value)
-    if wanted is not None and not is_whole and not wanted.match(node.value):
+    if pattern is not None and not is_whole and not pattern.match(node.value):
         raise ValueError(node.value)
 
 
 class Dumper(yaml.SafeDumper):
-    """Puts quotes around text that `_Loader`, or a reader of YAML 1.1, would not take for text."""
+    """Quotes text that `_Loader` or a YAML 1.1 parser would read as another type."""
 
 
 Dumper.yaml_implicit_resolvers = {

@@ -1,11 +1,11 @@
 """The whole configuration as frozen, typed sections.
 
-A field's default stands here and nowhere else; its description is its documentation and goes into
-`configs/reference.yaml` and `configs/schema.json`. Reading YAML and wording the messages for
-mistakes is the business of `config/loader.py`.
+A field defines the default of its option, which is written nowhere else; its description goes into
+`configs/reference.yaml` and `configs/schema.json`. `config/loader.py` reads YAML and words the
+error messages.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -17,6 +17,9 @@ from pydantic import (
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.text import DataConfig, TokenizerConfig
 from seq2seq_cli.config.types import (
+    ASK_ON_RESUME,
+    FIXED_ON_RESUME,
+    FREE_ON_RESUME,
     Activation,
     AutoOrNonNegativeInt,
     AutoOrPositiveInt,
@@ -26,68 +29,87 @@ from seq2seq_cli.config.types import (
     NonNegativeFloat,
     NormPosition,
     OnNonfinite,
+    OnResume,
     OptimizerName,
     PositiveFloat,
     PositiveInt,
     Precision,
+    Probability,
     Schedule,
     Section,
     Seed,
-    Share,
     UpToThousand,
 )
 from seq2seq_cli.config.validation import ValidationConfig
 
-MOST_TOKENS = 25_000  # of a batch that `tokens_per_batch: auto` makes
-FEWEST_BATCHES = 50  # of an epoch that it leaves
-MOST_SKIPPED = 10  # updates in a row with `on_nonfinite: skip`
+MOST_TOKENS = 25_000  # the largest `tokens_per_batch` that `auto` chooses
+FEWEST_BATCHES = 50  # per epoch that `tokens_per_batch: auto` leaves at least
+MOST_SKIPPED = 10  # consecutive updates with `on_nonfinite: skip`
 DEFAULT_WARMUP = 1_000  # updates, or a tenth of a shorter run
 DEFAULT_MAX_STEPS = 10_000
 
 
-def _one_depth_for_both(value: Any) -> Any:
+def _same_depth_for_both(value: Any) -> Any:
     return value if isinstance(value, dict | Layers) else {"encoder": value, "decoder": value}
 
 
 class Layers(Section):
     """`layers: 4` is short for `layers: {encoder: 4, decoder: 4}`."""
 
-    encoder: UpToThousand = Field(4, description="layers of the encoder")
-    decoder: UpToThousand = Field(4, description="layers of the decoder")
+    on_resume: ClassVar[OnResume] = "fixed"
+
+    encoder: UpToThousand = Field(4, description="Number of encoder layers.")
+    decoder: UpToThousand = Field(4, description="Number of decoder layers.")
 
 
 class ModelConfig(Section):
+    on_resume: ClassVar[OnResume] = "fixed"
+
     d_model: Annotated[int, Field(gt=0, le=65_536, multiple_of=2)] = Field(
-        256, description="size of a token's vector, everywhere in the model; even"
+        256, description="Hidden size of the model (embeddings and all layers); must be even."
     )
     heads: PositiveInt = Field(
-        4, validate_default=True, description="attention heads; they divide d_model"
+        4, validate_default=True, description="Number of attention heads; must divide d_model."
     )
-    layers: Annotated[Layers, BeforeValidator(_one_depth_for_both, int | Layers)] = Field(
-        Layers(), description="one number, or one for the encoder and one for the decoder"
+    layers: Annotated[Layers, BeforeValidator(_same_depth_for_both, int | Layers)] = Field(
+        Layers(), description="Number of layers, one for both sides or one for each."
     )
     d_ff: Annotated[int, Field(gt=0, le=1_048_576)] = Field(
-        1_024, description="inner size of the position-wise feed-forward"
+        1_024, description="Inner size of the position-wise feed-forward network."
     )
-    dropout: Share = Field(
-        0.1, description="dropout probability of embeddings and sub-layer outputs"
+    dropout: Probability = Field(
+        0.1,
+        description="Dropout probability on embeddings and sub-layer outputs.",
+        json_schema_extra=ASK_ON_RESUME,
     )
-    attention_dropout: Share = Field(0.0, description="dropout of attention weights")
-    activation_dropout: Share = Field(0.0, description="dropout inside the feed-forward")
-    activation: Activation = Field("relu", description="function inside the feed-forward")
+    attention_dropout: Probability = Field(
+        0.0,
+        description="Dropout probability on attention weights.",
+        json_schema_extra=ASK_ON_RESUME,
+    )
+    activation_dropout: Probability = Field(
+        0.0,
+        description="Dropout probability after the activation of the feed-forward network.",
+        json_schema_extra=ASK_ON_RESUME,
+    )
+    activation: Activation = Field(
+        "relu", description="Activation function of the feed-forward network."
+    )
     norm: NormPosition = Field(
-        "pre", description="LayerNorm before each sub-layer, or after it as in the 2017 paper"
+        "pre",
+        description="Position of LayerNorm: before each sub-layer (pre), or after it as in the "
+        "2017 paper (post).",
     )
-    attention_bias: bool = Field(True, description="biases in the attention projections")
+    attention_bias: bool = Field(True, description="Use biases in the attention projections.")
     embedding_scale: bool = Field(
         True,
-        description="embeddings times sqrt(d_model), and begin smaller by that; false: they learn "
-        "more slowly",
+        description="Multiply embeddings by sqrt(d_model) and initialize them smaller by that "
+        "factor; without it they learn more slowly.",
     )
     tie_embeddings: bool = Field(
         True,
-        description="the output projection is the target embedding, and with a shared vocabulary "
-        "the source embedding too",
+        description="Tie the output projection to the target embedding and, with a shared "
+        "vocabulary, to the source embedding too.",
     )
 
     @field_validator("heads")
@@ -105,103 +127,137 @@ class ModelConfig(Section):
 
 class TrainingConfig(Section):
     max_epochs: PositiveInt | None = Field(
-        None, description="passes over the training text at most; null: no limit"
+        None,
+        description="Maximum number of passes over the training text; null: no limit.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     max_steps: PositiveInt | None = Field(
         default_factory=lambda given: None if given.get("max_epochs") else DEFAULT_MAX_STEPS,
-        description=f"optimizer updates at most; left out: {DEFAULT_MAX_STEPS:,}, or no limit if "
-        "max_epochs is given; null: no limit",
+        description=f"Maximum number of optimizer updates; null: no limit. Defaults to "
+        f"{DEFAULT_MAX_STEPS:,}, or to no limit if max_epochs is given.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     max_hours: PositiveFloat | None = Field(
         None,
-        description="hours of training at most, validations included and added up over restarts, "
-        "after which the run ends early; the learning rate is planned by max_steps and max_epochs "
-        "all the same; null: no limit",
+        description="Maximum training time in hours, validations included, summed over restarts; "
+        "null: no limit. The learning-rate schedule follows max_steps and max_epochs regardless.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     tokens_per_batch: AutoOrPositiveInt = Field(
         4_096,
-        description="tokens of a batch's longer side, padding included; auto: as many as memory "
-        "holds when all pairs are as long as the longest, with a tenth to spare, but at most "
-        f"{MOST_TOKENS:,} and at least {FEWEST_BATCHES} batches an epoch; a run keeps its number",
+        description="Batch size in tokens of the longer side, padding included. auto: as many as "
+        "fit into memory if all pairs were as long as the longest, less a tenth, but at most "
+        f"{MOST_TOKENS:,} and few enough for {FEWEST_BATCHES} batches per epoch; a run keeps the "
+        "number it has found.",
     )
     gradient_accumulation: PositiveInt = Field(
-        1, description="batches whose gradients make one update"
+        1, description="Gradient accumulation: number of batches per optimizer update."
     )
-    optimizer: OptimizerName = Field("adamw", description="adamw decouples the weight decay")
-    lr: PositiveFloat = Field(5e-4, description="peak learning rate, reached after warmup_steps")
+    optimizer: OptimizerName = Field(
+        "adamw", description="Optimizer; adamw is Adam with decoupled weight decay."
+    )
+    lr: PositiveFloat = Field(5e-4, description="Peak learning rate, reached after warmup_steps.")
     schedule: Schedule = Field(
         "inverse_sqrt",
-        description="the learning rate after warm-up; cosine and linear fall to 0 at the end; "
-        "inverse_sqrt falls as 1 / sqrt(step), and without warm-up as it would after "
-        f"{DEFAULT_WARMUP:,} updates of it",
+        description="Learning-rate schedule after warm-up. cosine and linear fall to 0 at the end "
+        "of the run; inverse_sqrt falls as 1 / sqrt(step), and with warmup_steps: 0 as it would "
+        f"after {DEFAULT_WARMUP:,} updates of warm-up.",
     )
     warmup_steps: AutoOrNonNegativeInt = Field(
         "auto",
-        description=f"updates of linear increase to lr; auto: {DEFAULT_WARMUP:,}, or a tenth of "
-        "the updates that max_steps or max_epochs leaves, if that is less; a run keeps its number",
+        description="Number of warm-up updates, in which the learning rate rises linearly to lr. "
+        f"auto: {DEFAULT_WARMUP:,}, or a tenth of the run's updates if that is less; a run keeps "
+        "the number it began with.",
     )
-    adam_beta1: Share = Field(0.9, description="decay of the running mean of the gradient")
-    adam_beta2: Share = Field(0.98, description="decay of the running mean of its square")
-    adam_epsilon: PositiveFloat = Field(1e-9, description="keeps the division finite")
+    adam_beta1: Probability = Field(0.9, description="Decay rate of Adam's first moment.")
+    adam_beta2: Probability = Field(0.98, description="Decay rate of Adam's second moment.")
+    adam_epsilon: PositiveFloat = Field(
+        1e-9, description="Term that Adam adds to the denominator for numerical stability."
+    )
     weight_decay: NonNegativeFloat = Field(
-        0.0, description="weight decay of matrices; biases and norms do not decay"
+        0.0, description="Weight decay of matrices; biases and norms are not decayed."
     )
     max_grad_norm: PositiveFloat | None = Field(
-        1.0, description="gradients are scaled down to this norm; null: never"
+        1.0, description="Maximum gradient norm (gradient clipping); null: no clipping."
     )
-    label_smoothing: Share = Field(
-        0.1, description="probability mass spread evenly over the vocabulary"
+    label_smoothing: Probability = Field(
+        0.1, description="Label smoothing: probability mass spread evenly over the vocabulary."
     )
-    seed: Seed = Field(1, description="random seed of initialisation, data order and dropout")
-    device: DeviceName = Field("auto", description="auto: cuda where there is one, else cpu")
+    seed: Seed = Field(
+        1,
+        description="Random seed of initialization, data order and dropout.",
+        json_schema_extra=FIXED_ON_RESUME,
+    )
+    device: DeviceName = Field(
+        "auto",
+        description="Device to train on; auto: cuda if available, else cpu.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     precision: Precision = Field(
         "auto",
-        description="mixed precision: the type of matrix products, of the residual stream, and of "
-        "the probabilities that gradients are made of; parameters, optimizer and evaluation are "
-        "fp32; auto: bf16 where the processor or GPU has fast instructions for it, else fp32",
+        description="Training precision. bf16 is mixed precision: matrix products, the residual "
+        "stream and the probabilities in the loss's gradient are bf16; parameters, optimizer state "
+        "and evaluation stay fp32. auto: bf16 if the CPU or GPU has fast instructions for it, else "
+        "fp32.",
     )
     compile: bool = Field(
         False,
-        description="torch.compile the model, meant for GPUs: the first update takes a minute "
-        "longer, and on a CPU all are slower; needs a C++ compiler",
+        description="Compile the model with torch.compile. Meant for GPUs: the first update takes "
+        "a minute longer, and on CPUs every update is slower. Needs a C++ compiler.",
     )
     processes: AutoOrThousand = Field(
         "auto",
-        description="processes that share each batch; auto: one for each CPU core where batch and "
-        "text are large enough for it and the model is not too large (20 million weights), one on "
-        "a GPU; under torchrun as many as it starts",
+        description="Number of data-parallel processes, which share each batch. auto: one per CPU "
+        "core if batch and text are large enough and the model has at most 20 million weights, "
+        "else one; one on a GPU. torchrun determines the number when it starts the processes.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     on_nonfinite: OnNonfinite = Field(
         "stop",
-        description="an update whose loss or gradient is not finite is never made: stop there and "
-        f"say where it began, or skip it, at most {MOST_SKIPPED} in a row",
+        description="What to do when loss or gradients are NaN or infinite; such an update is "
+        "never applied. stop: end training and report where the value first occurred; skip: "
+        f"continue with the next update, at most {MOST_SKIPPED} times in a row.",
+        json_schema_extra=FREE_ON_RESUME,
     )
-    log_every: PositiveInt = Field(50, description="updates between two logged points")
+    log_every: PositiveInt = Field(
+        50,
+        description="Number of updates between two log entries.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     save_every: PositiveInt | None = Field(
         500,
-        description="updates between checkpoints; validations make them too, as far as a tenth of "
-        "the time allows, and so does the end; null: only those",
+        description="Number of updates between two checkpoints; null: no periodic ones. "
+        "Validations (as long as saving takes at most a tenth of the time) and the end of a run "
+        "save checkpoints too.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     keep_last: PositiveInt = Field(
-        2, description="checkpoints kept, the newest ones: if one is damaged, the one before serves"
+        2,
+        description="Number of latest checkpoints to keep; if the last is damaged, a run resumes "
+        "from the one before.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     keep_every: PositiveInt | None = Field(
-        None, description="checkpoints at multiples of so many updates are kept too; null: none"
+        None,
+        description="Also keep the checkpoints at multiples of this number of updates; null: none.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     freeze: list[ModelPart] = Field(
-        [], description="parts of the model that do not learn, for fine-tuning with train --from"
+        [],
+        description="Parts of the model to freeze, for fine-tuning with train --from.",
+        json_schema_extra=FIXED_ON_RESUME,
     )
 
     @property
     def batch_budget(self) -> int:
-        """`tokens_per_batch` as the number that a run has."""
-        assert self.tokens_per_batch != "auto", "found before the first batch is made"
+        """`tokens_per_batch` as a number."""
+        assert self.tokens_per_batch != "auto", "resolved before the first batch"
         return self.tokens_per_batch
 
     @property
     def warmup_updates(self) -> int:
-        """`warmup_steps` as the number that a run has."""
-        assert self.warmup_steps != "auto", "found before the first update"
+        """`warmup_steps` as a number."""
+        assert self.warmup_steps != "auto", "resolved before the first update"
         return self.warmup_steps
 
     @field_validator("max_steps")
@@ -219,18 +275,26 @@ class TrainingConfig(Section):
         max_steps = info.data.get("max_steps")
         if warmup_steps != "auto" and max_steps is not None and warmup_steps > max_steps:
             raise ValueError(
-                f"{warmup_steps} updates of warm-up are more than max_steps {max_steps}: the peak "
-                "rate would never be reached"
+                f"{warmup_steps} warm-up updates exceed max_steps {max_steps}: the learning rate "
+                "would never reach its peak"
             )
         return warmup_steps
 
 
 class Config(Section):
-    """Everything a run depends on."""
+    """Every option of a run."""
 
-    data: DataConfig = Field(description="text to train on")
-    tokenizer: TokenizerConfig = Field(TokenizerConfig(), description="text to ids")
-    model: ModelConfig = Field(ModelConfig(), description="the Transformer")
-    training: TrainingConfig = Field(TrainingConfig(), description="the optimisation")
-    validation: ValidationConfig = Field(ValidationConfig(), description="scores while training")
-    decoding: DecodingConfig = Field(DecodingConfig(), description="from source to translation")
+    data: DataConfig = Field(description="The text to train and validate on.")
+    tokenizer: TokenizerConfig = Field(
+        TokenizerConfig(), description="The tokenizer and its vocabulary."
+    )
+    model: ModelConfig = Field(ModelConfig(), description="The Transformer.")
+    training: TrainingConfig = Field(
+        TrainingConfig(), description="Optimization, checkpoints and logging."
+    )
+    validation: ValidationConfig = Field(
+        ValidationConfig(), description="Scores during training, model selection, early stopping."
+    )
+    decoding: DecodingConfig = Field(
+        DecodingConfig(), description="The search for translations; also used by validation."
+    )

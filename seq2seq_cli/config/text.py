@@ -1,8 +1,8 @@
-"""The sections data and tokenizer of a config: what text there is, and how it becomes ids."""
+"""The sections `data` and `tokenizer` of a config: the text of a run, and how it becomes ids."""
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from seq2seq_cli.config.types import (
     AutoOrPositiveInt,
     Normalization,
     OnBadLine,
+    OnResume,
     Section,
     TokenizerKind,
 )
@@ -24,16 +25,16 @@ from seq2seq_cli.paths import expanded
 
 PAIRS_FORMATS = (".tsv", ".jsonl")
 
-# Kinds that fall back to bytes, so that no character of any script is lost. Words and characters
-# are closed vocabularies: what training did not see becomes <unk>.
+# Kinds with byte fallback, so that no character of any script is lost. The others are closed
+# vocabularies: anything unseen in training becomes <unk>.
 SUBWORDS = ("bpe", "unigram")
 
-# White space, SentencePiece's sign for it, and its other tokens.
+# White space, SentencePiece's sign for it, and SentencePiece's special tokens.
 _NO_SYMBOL = re.compile(r"[\s▁\ufdd0\ufdd1]|^(<pad>|<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$")
 
 
 def _is_given_now(info: ValidationInfo) -> bool:
-    """Whether a user gives this config, or a run folder, which may be older or somebody else's."""
+    """True for a config that the user gives now, not one that is read from a run folder."""
     return bool(info.context and info.context.get("is_given_now"))
 
 
@@ -42,7 +43,7 @@ def _expanded(path: Path, info: ValidationInfo) -> Path:
 
 
 def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
-    """Not in a run folder, which outlives the text it was trained on."""
+    """Check that a text file exists, except in a run folder, which may outlive its text."""
     if _is_given_now(info) and not path.is_file():
         if not path.exists():
             raise ValueError(f"there is no file {path}")
@@ -59,14 +60,20 @@ TextFile = Annotated[AnyPath, AfterValidator(_must_be_a_file)]
 
 
 class Corpus(Section):
-    """Parallel text: two files whose lines belong together, or one file of pairs."""
+    """Parallel text: two files with corresponding lines, or one file of pairs."""
 
-    src: TextFile | None = Field(None, description="source sentences, one a line; .gz is unpacked")
-    tgt: TextFile | None = Field(None, description="target sentences; line n translates line n")
+    src: TextFile | None = Field(
+        None, description="File of source sentences, one per line; may be gzipped (.gz)."
+    )
+    tgt: TextFile | None = Field(
+        None,
+        description="File of target sentences; line n is the translation of line n of src; may be "
+        "gzipped (.gz).",
+    )
     pairs: TextFile | None = Field(
         None,
-        description="instead of src and tgt: a .tsv file (source, tab, target) or a .jsonl file "
-        '({"src": ..., "tgt": ...} a line); .gz is unpacked',
+        description="File of sentence pairs, instead of src and tgt: .tsv (source, tab, target) or "
+        '.jsonl ({"src": ..., "tgt": ...} on each line); may be gzipped (.gz).',
     )
 
     @field_validator("pairs")
@@ -89,102 +96,114 @@ class Corpus(Section):
 
     @property
     def forms(self) -> list[str]:
-        """How each of the files is read: as .gz, .tsv, .jsonl.gz or plain text."""
+        """The extensions that say how each file is read: .gz, .tsv, .jsonl.gz or none."""
         known = r"(\.tsv|\.jsonl)?(\.gz)?$" if self.pairs else r"(\.gz)?$"
-        return [found[0] for path in self.files if (found := re.search(known, path.name))]
+        return [match[0] for path in self.files if (match := re.search(known, path.name))]
 
 
 class DataConfig(Section):
-    train: Corpus = Field(description="parallel text to learn from")
+    train: Corpus = Field(description="Parallel text to train on.")
     valid: Corpus | None = Field(
-        None, description="held-out parallel text, written like train; null: none"
+        None,
+        description="Held-out parallel text to validate on, given like train; null: no validation.",
     )
     max_length: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
         256,
-        description="tokens; training pairs with a longer side are dropped and counted; a longer "
-        "sentence to translate is translated in parts (lines of several sentences: see README)",
+        description="Maximum number of tokens on either side of a training pair; longer pairs are "
+        "dropped and counted. Longer sentences to translate are split into segments.",
     )
     on_bad_line: OnBadLine = Field(
         "error",
-        description="a line that is not valid UTF-8, TSV or JSON: stop there, or drop and count it",
+        description="What to do with a line that is not valid UTF-8, TSV or JSON: stop with an "
+        "error, or skip and count it.",
     )
 
 
-def _one_for_both_sides(value: Any) -> Any:
+def _same_for_both_sides(value: Any) -> Any:
     return value if isinstance(value, dict | Normalizations) else {"src": value, "tgt": value}
 
 
 class Normalizations(Section):
     """`normalization: nfkc` is short for `normalization: {src: nfkc, tgt: nfkc}`."""
 
-    src: Normalization = Field("identity", description="normalization of the source")
+    on_resume: ClassVar[OnResume] = "fixed"
+
+    src: Normalization = Field("identity", description="Unicode normalization of the source.")
     tgt: Normalization = Field(
-        "identity", description="normalization of the target, which references are scored in too"
+        "identity",
+        description="Unicode normalization of the target; references are normalized too before "
+        "they are scored.",
     )
 
 
 class TokenizerConfig(Section):
-    kind: TokenizerKind = Field("bpe", description="what a token is")
+    on_resume: ClassVar[OnResume] = "fixed"
+
+    kind: TokenizerKind = Field("bpe", description="Kind of token.")
     vocab_size: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
-        8_000, description="entries at most, for each tokenizer; fewer when the text has no more"
+        8_000,
+        description="Maximum vocabulary size of each tokenizer; it is smaller if the text has "
+        "fewer tokens.",
     )
-    shared: bool = Field(True, description="one vocabulary for both sides")
+    shared: bool = Field(True, description="Use one vocabulary for source and target.")
     min_character_frequency: AutoOrPositiveInt = Field(
         "auto",
-        description="a character that occurs less often in the training text gets no entry: bpe "
-        "and unigram spell it as bytes, char does not know it; auto: for char and word 1, else 5, "
-        "or one in a million characters where that is more (1 where that would be over 2% of a "
-        "small text)",
+        description="Characters that occur less often in the training text get no vocabulary "
+        "entry: bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; else "
+        "5 or, if greater, a millionth of the text's characters (1 if that removed more than 2% of "
+        "a small text).",
     )
     user_defined_symbols: tuple[str, ...] = Field(
         (),
         strict=False,
-        description="text that is always one token and never changed by normalization: language "
-        "tags, placeholders; with kind word where it stands as a word",
+        description="Strings that are always one token and never normalized, such as language tags "
+        "and placeholders; with kind word only where they are words of their own.",
     )
     split_digits: bool = Field(
-        False, description="each digit is a token of its own; for bpe and unigram"
+        False, description="Make each digit a token of its own (bpe and unigram only)."
     )
     normalization: Annotated[
-        Normalizations, BeforeValidator(_one_for_both_sides, Normalization | Normalizations)
+        Normalizations, BeforeValidator(_same_for_both_sides, Normalization | Normalizations)
     ] = Field(
         Normalizations(),
-        description="Unicode normalization, one for both sides or one for each; identity: "
-        "none, so that translations are spelt as the training text is; nfkc_cf lower-cases too",
+        description="Unicode normalization, one for both sides or one for each: none (identity), "
+        "NFKC (nfkc), or NFKC with lower-casing (nfkc_cf).",
     )
     reuse: AnyPath | None = Field(
         None,
-        description="a run folder, or one that `seq2seq vocab` made: its vocabulary is taken "
-        "instead of learning one, whatever kind and normalization say",
+        description="Run folder, or output folder of `seq2seq vocab`, whose vocabulary is used "
+        "instead of learning one; kind and normalization are then ignored.",
     )
     max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = Field(
-        1_000_000, description="lines to learn from; of more training text, a random sample"
+        1_000_000,
+        description="Maximum number of lines to learn the vocabulary from; a larger training text "
+        "is sampled at random.",
     )
 
     @field_validator("min_character_frequency")
     @classmethod
-    def _of_characters(cls, frequency: int | str, info: ValidationInfo) -> int | str:
+    def _kind_has_characters(cls, frequency: int | str, info: ValidationInfo) -> int | str:
         if info.data.get("kind") == "word" and frequency not in ("auto", 1):
-            raise ValueError("kind word has no entries for characters: leave it at auto")
+            raise ValueError("kind word has no character entries: leave it at auto")
         return frequency
 
     @field_validator("split_digits")
     @classmethod
-    def _of_subwords(cls, split_digits: bool, info: ValidationInfo) -> bool:
+    def _kind_has_subwords(cls, split_digits: bool, info: ValidationInfo) -> bool:
         kind = info.data.get("kind")
         if split_digits and kind not in (None, *SUBWORDS):
-            raise ValueError(f"kind {kind} does not cut numbers: choose bpe or unigram")
+            raise ValueError(f"kind {kind} does not split numbers: choose bpe or unigram")
         return split_digits
 
     @field_validator("user_defined_symbols")
     @classmethod
-    def _can_be_symbols(cls, symbols: tuple[str, ...]) -> tuple[str, ...]:
+    def _symbols_are_valid(cls, symbols: tuple[str, ...]) -> tuple[str, ...]:
         for number, symbol in enumerate(symbols):
             if symbol in symbols[:number]:
-                raise ValueError(f"{symbol!r} is there twice")
+                raise ValueError(f"{symbol!r} is listed twice")
             if not symbol or _NO_SYMBOL.search(symbol):
                 raise ValueError(
-                    f"{symbol!r} cannot be one: it is empty, holds white space or ▁, or is a token "
-                    "in any case"
+                    f"{symbol!r} cannot be a symbol: it is empty, contains white space or ▁, or is "
+                    "already a special token"
                 )
         return symbols

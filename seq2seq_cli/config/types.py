@@ -1,7 +1,7 @@
-"""Kinds of values that options of a config have, and what every section is."""
+"""The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from pydantic import (
     BaseModel,
@@ -11,16 +11,17 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic.config import JsonDict
 
-_MOST = 2**31 - 1  # beyond it, numbers of arrays and of other libraries overflow
+_MAX_INT = 2**31 - 1  # larger numbers overflow in arrays and other libraries
 
-PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MAX_INT)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MAX_INT)]
 UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 
 
 def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
-    """One message instead of one for each kind of value that would be right."""
+    """Replace pydantic's messages, one for each alternative of a union, by a single one."""
 
     def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -37,7 +38,7 @@ AutoOrPositiveInt = Annotated[
 ]
 AutoOrNonNegativeInt = Annotated[
     Literal["auto"] | NonNegativeInt,
-    WrapValidator(with_message("auto or a whole number from 0 on")),
+    WrapValidator(with_message("auto or a whole number of at least 0")),
 ]
 AutoOrThousand = Annotated[
     Literal["auto"] | UpToThousand,
@@ -47,7 +48,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Factor = Annotated[float, Field(ge=0, le=100)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]
 OnNonfinite = Literal["stop", "skip"]
@@ -70,7 +71,7 @@ LengthPenalty = Literal["power", "gnmt"]
 class MetricFacts(NamedTuple):
     unit: str
     higher_is_better: bool = True
-    is_of_text: bool = False  # of translations, which must be made first
+    is_of_text: bool = False  # compares translations, which must be made first
 
 
 METRICS: dict[Metric, MetricFacts] = {
@@ -84,7 +85,23 @@ METRICS: dict[Metric, MetricFacts] = {
 }
 
 
+# Whether a run may be resumed with another value of an option: free; ask: only with
+# `--allow-changed`; fixed: never, since its weights or its data order would mean something else.
+OnResume = Literal["free", "ask", "fixed"]
+FREE_ON_RESUME: JsonDict = {"on_resume": "free"}
+ASK_ON_RESUME: JsonDict = {"on_resume": "ask"}
+FIXED_ON_RESUME: JsonDict = {"on_resume": "fixed"}
+
+
 class Section(BaseModel):
-    """Frozen and strict: an unknown option or a value of another type is refused."""
+    """A frozen, strict model: unknown options and values of another type are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    on_resume: ClassVar[OnResume] = "ask"  # of the options without a policy of their own
+
+    @classmethod
+    def resume_policy(cls, name: str) -> OnResume:
+        """Return the policy of one of the section's own options."""
+        extra = cls.model_fields[name].json_schema_extra
+        return cast(OnResume, extra["on_resume"]) if isinstance(extra, dict) else cls.on_resume

@@ -1,10 +1,11 @@
-"""When and by what a model is judged while it trains: the section `validation` of a config."""
+"""The section `validation` of a config: when a model is scored in training, and by which metric."""
 
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from seq2seq_cli.config.types import (
+    FREE_ON_RESUME,
     METRICS,
     BleuTokenize,
     Metric,
@@ -13,45 +14,65 @@ from seq2seq_cli.config.types import (
     Section,
 )
 
-FEWEST_WITH_4_GRAMS = 0.1  # of the references; below it chrF tells more models apart than BLEU
+# The smallest share of references with 4-grams for which BLEU tells models apart better than chrF.
+FEWEST_WITH_4_GRAMS = 0.1
 
 
 class ValidationConfig(Section):
-    every: PositiveInt = Field(1, description="epochs or steps between two validations")
-    unit: Literal["epochs", "steps"] = Field("epochs", description="the unit of every")
+    every: PositiveInt = Field(
+        1,
+        description="Interval between two validations, in unit.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
+    unit: Literal["epochs", "steps"] = Field(
+        "epochs",
+        description="Unit of the validation interval, validation.every.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     decode: bool = Field(
-        True, description="translate the text too, for BLEU, chrF, exact match and, with ter, TER"
+        True,
+        description="Translate the validation text too, to compute BLEU, chrF, exact match and, "
+        "with ter, TER.",
     )
     ter: bool = Field(
         False,
-        description="translation edit rate of the translations too, the lower the better; slow for "
-        "long sentences (seconds for 200 words)",
+        description="Compute the translation edit rate (TER) too; lower is better. It is slow for "
+        "long sentences (seconds for 200 words).",
+        json_schema_extra=FREE_ON_RESUME,
     )
-    lowercase: bool = Field(
-        False, description="BLEU, chrF, TER and exact match without regard to capitals"
-    )
+    lowercase: bool = Field(False, description="Ignore case in BLEU, chrF, TER and exact match.")
     bleu_tokenize: BleuTokenize = Field(
-        "13a", description="sacrebleu's tokenization for BLEU; zh for Chinese, char for Japanese"
+        "13a",
+        description="sacreBLEU tokenization for BLEU; use zh for Chinese and char for Japanese.",
     )
     metric: Metric = Field(
         "auto",
-        description="the score by which the best model is chosen and early stopping decides; of "
-        "equal scores the one with the lower validation loss is better; auto: bleu, or chrf if "
-        f"fewer than {FEWEST_WITH_4_GRAMS:.0%} of the references have the four words (of "
-        "bleu_tokenize) that BLEU counts in a row, or loss if decode is false; a run keeps its "
-        "metric",
+        description="Metric for choosing the best model and for early stopping; ties are broken by "
+        f"the validation loss. auto: bleu, or chrf if fewer than {FEWEST_WITH_4_GRAMS:.0%} of "
+        "the references have at least four words (as split by bleu_tokenize), or loss if decode is "
+        "false. A run keeps the metric that it began with.",
     )
     patience: PositiveInt | None = Field(
-        None, description="validations without a better metric before training stops; null: never"
+        None,
+        description="Early stopping: training ends after this many validations without a better "
+        "metric; null: never.",
+        json_schema_extra=FREE_ON_RESUME,
     )
     keep_best: PositiveInt = Field(
-        1, description="best models kept; more than one are in best/, for translate --model STEP"
+        1,
+        description="Best models to keep; with more than one they are in best/, for translate "
+        "--model STEP.",
+        json_schema_extra=FREE_ON_RESUME,
     )
-    samples: NonNegativeInt = Field(5, description="translations shown beside their references")
+    samples: NonNegativeInt = Field(
+        5,
+        description="Translations that each validation logs beside their references.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
 
     @property
     def needs_translations(self) -> bool:
-        """Whether its metric is of translated text."""
+        """True if the metric compares translations with references."""
         return self.metric != "auto" and METRICS[self.metric].is_of_text
 
     @field_validator("metric")

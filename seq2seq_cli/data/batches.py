@@ -1,4 +1,4 @@
-"""The plan of an epoch (which sentences make a batch, in which order), and batches as tensors."""
+"""Length bucketing: the batches of an epoch and their order, and padded batches as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from torch import Tensor
 from seq2seq_cli.data.token_store import Ids, Sentences, TokenStore
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
 
-IGNORE_INDEX = -100  # the label of padding: cross_entropy's own ignore_index
+IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_entropy
 
 Indices = npt.NDArray[np.int32]
 Plan = list[Indices]  # for every batch the indices of its pairs
-# Of an epoch begun with other tokens per batch: those, and how many such batches were used.
-EarlierParts = Sequence[Sequence[int]]
+# The parts of an epoch that were trained with another batch size: (tokens_per_batch, batches used).
+ConsumedParts = Sequence[Sequence[int]]
 
 
 def plan_epoch(
@@ -27,12 +27,12 @@ def plan_epoch(
     epoch: int,
     pairs: Indices | None = None,
 ) -> Plan:
-    """Batches of pairs of like length, in random order: a pure function of its arguments.
+    """Return batches of pairs of similar length in random order, purely from the arguments.
 
-    Pairs whose longer sides are equal come in random order, whatever their other sides: so each
-    meets others in every epoch, which is worth more than less padding. A batch's longer side,
-    padded, has at most `tokens_per_batch` tokens; a pair that is longer alone is a batch of its
-    own. Every pair appears once; or of `pairs` every one.
+    Pairs whose longer sides are equally long are shuffled regardless of their other sides: meeting
+    different pairs in every epoch is worth more than less padding. The longer side of a batch has
+    at most `tokens_per_batch` tokens, padding included; a longer pair is a batch of its own. Every
+    pair, or every one of `pairs`, appears once.
     """
     generator = np.random.default_rng([seed, epoch])
     if pairs is None:
@@ -40,19 +40,19 @@ def plan_epoch(
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     shuffled = generator.permutation(pairs)
     order = shuffled[np.argsort(longer_sides[shuffled], kind="stable")]
-    batches = _cut(order, longer_sides[order], tokens_per_batch)
+    batches = _split_into_batches(order, longer_sides[order], tokens_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
-    """Batches of pairs of like length without chance, for evaluation: the longest come first."""
+    """Return batches of pairs of similar length, longest first, without randomness."""
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     order = np.lexsort((src_lengths, longer_sides))[::-1].astype(np.int32)
-    return _cut(order, longer_sides[order], tokens_per_batch)
+    return _split_into_batches(order, longer_sides[order], tokens_per_batch)
 
 
-def _cut(order: Indices, lengths: Ids, tokens_per_batch: int) -> Plan:
-    """Cut an order into batches; `lengths` are those of the longer sides, in that order."""
+def _split_into_batches(order: Indices, lengths: Ids, tokens_per_batch: int) -> Plan:
+    """Split ordered pairs into batches; `lengths` are those of their longer sides."""
     batches = []
     start = 0
     while start < len(order):
@@ -70,28 +70,30 @@ class Batch:
 
     src_BS: Tensor  # ends in EOS, then PAD
     tgt_in_BT: Tensor  # begins with BOS, then PAD
-    labels_BT: Tensor  # what tgt_in_BT must predict: ends in EOS, then IGNORE_INDEX
+    labels_BT: Tensor  # the next token at each position: ends in EOS, then IGNORE_INDEX
     num_tokens: int  # target tokens, padding excluded
     num_src_tokens: int
 
     @property
     def num_positions(self) -> int:
-        """Of both sides, padding included."""
+        """Positions of both sides, padding included."""
         return self.src_BS.numel() + self.labels_BT.numel()
 
     def shard(self, count: int, first: int) -> "Batch":
-        """Every `count`-th pair from `first` on; if there is none, one without a label."""
+        """Return every `count`-th pair from `first` on, or an empty batch if there is none."""
         if first >= len(self.src_BS):
-            nothing_BT = torch.full_like(self.labels_BT[:1], IGNORE_INDEX)
-            return Batch(self.src_BS[:1], self.tgt_in_BT[:1], nothing_BT, 0, 0)
+            return self.empty_like()
         src_BS, tgt_in_BT, labels_BT = (
             ids[first::count] for ids in (self.src_BS, self.tgt_in_BT, self.labels_BT)
         )
-        num_tokens, num_src_tokens = (
-            int((labels_BT != IGNORE_INDEX).sum()),
-            int((src_BS != PAD_ID).sum()),
-        )
+        num_tokens = int((labels_BT != IGNORE_INDEX).sum())
+        num_src_tokens = int((src_BS != PAD_ID).sum())
         return Batch(src_BS, tgt_in_BT, labels_BT, num_tokens, num_src_tokens)
+
+    def empty_like(self) -> "Batch":
+        """Return one pair without labels: its loss and gradients are zero."""
+        labels_BT = torch.full_like(self.labels_BT[:1], IGNORE_INDEX)
+        return Batch(self.src_BS[:1], self.tgt_in_BT[:1], labels_BT, 0, 0)
 
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
@@ -105,8 +107,8 @@ class Batch:
 
 def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
     """Read the pairs of a batch from the store and pad them."""
-    src_BS, num_src_tokens = _padded(store.src, indices, PAD_ID)
-    labels_BT, num_tokens = _padded(store.tgt, indices, IGNORE_INDEX)
+    src_BS, num_src_tokens = _read_padded(store.src, indices, PAD_ID)
+    labels_BT, num_tokens = _read_padded(store.tgt, indices, IGNORE_INDEX)
     tgt_in_BT = np.full_like(labels_BT, BOS_ID)
     tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORE_INDEX, PAD_ID, labels_BT[:, :-1])
     return Batch(
@@ -118,7 +120,7 @@ def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
     )
 
 
-def _padded(
+def _read_padded(
     sentences: Sentences, indices: Sequence[int] | Indices, padding: int
 ) -> tuple[npt.NDArray[np.int64], int]:
     rows = [sentences[int(i)] for i in indices]
@@ -129,65 +131,66 @@ def _padded(
 
 
 class BatchSampler:
-    """The batches of every epoch of a run, found by (epoch, position): nothing to fast-forward."""
+    """The batches of every epoch by (epoch, position): resuming need not fast-forward."""
 
     def __init__(self, store: TokenStore, tokens_per_batch: int, seed: int) -> None:
         self._store = store
         self._lengths = store.src.lengths(), store.tgt.lengths()
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
-        self._plan = self._plan_of(1, ())
-        self._planned: tuple[int, EarlierParts] = 1, ()
+        self._plan = self._make_plan(1, ())
+        self._planned: tuple[int, ConsumedParts] = 1, ()
         self._num_batches = len(self._plan)
 
     def __len__(self) -> int:
-        """Batches of an epoch; all have as many, as chance changes which pairs share a batch."""
+        """Return the number of batches per epoch, which is the same for all epochs."""
         return self._num_batches
 
-    def plan(self, epoch: int, earlier: EarlierParts) -> Plan:
-        """The batches of an epoch, without pairs that its earlier parts have used."""
-        asked = epoch, tuple(map(tuple, earlier))
-        if self._planned != asked:
-            self._planned, self._plan = asked, self._plan_of(epoch, earlier)
+    def plan(self, epoch: int, consumed: ConsumedParts) -> Plan:
+        """Return the batches of an epoch, without the pairs of parts that are consumed already."""
+        key = epoch, tuple(map(tuple, consumed))
+        if self._planned != key:
+            self._planned, self._plan = key, self._make_plan(epoch, consumed)
         return self._plan
 
     def batches(
-        self, epoch: int, position: int, count: int, earlier: EarlierParts = ()
+        self, epoch: int, position: int, count: int, consumed: ConsumedParts = ()
     ) -> list[Batch]:
-        """Up to `count` batches from `position` on, fewer at the epoch's end."""
-        plan = self.plan(epoch, earlier)[position : position + count]
+        """Return up to `count` batches from `position` on, fewer at the end of the epoch."""
+        plan = self.plan(epoch, consumed)[position : position + count]
         return [make_batch(self._store, pairs) for pairs in plan]
 
     def padding(self) -> float:
-        """Share of an epoch's positions, both sides together, that is padding."""
+        """Return the fraction of an epoch's positions, both sides together, that is padding."""
         src, tgt = self._lengths
         positions = sum(map(self._num_positions, self._plan))
         tokens = sum(int(src[pairs].sum() + tgt[pairs].sum()) for pairs in self._plan)
         return 1 - tokens / positions
 
     def largest_batches(self) -> list[Batch]:
-        """The batch of an epoch that needs the most memory for layers, and that for attention.
+        """Return the batches of an epoch that need the most memory in layers and in attention.
 
-        That is the one of most positions, and the one of most pairs of positions.
+        These are the one with the most positions and the one with the most attention weights, which
+        may be the same.
         """
         longer_side = np.maximum(*self._lengths)
 
-        def num_looks(pairs: Indices) -> int:
+        def num_attention_weights(pairs: Indices) -> int:
             return len(pairs) * int(longer_side[pairs].max()) ** 2
 
         largest = max(self._plan, key=self._num_positions)
-        longest = max(self._plan, key=num_looks)
-        found = [largest] if longest is largest else [largest, longest]
-        return [make_batch(self._store, pairs) for pairs in found]
+        longest = max(self._plan, key=num_attention_weights)
+        batches = [largest] if longest is largest else [largest, longest]
+        return [make_batch(self._store, pairs) for pairs in batches]
 
     def _num_positions(self, pairs: Indices) -> int:
-        """Of both sides of a batch, padding included."""
+        """Positions of both sides of a batch, padding included."""
         src, tgt = self._lengths
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
-    def _plan_of(self, epoch: int, earlier: EarlierParts) -> Plan:
+    def _make_plan(self, epoch: int, consumed: ConsumedParts) -> Plan:
         pairs = None
-        for tokens_per_batch, used in earlier:
+        for tokens_per_batch, used in consumed:
             plan = plan_epoch(*self._lengths, tokens_per_batch, self._seed, epoch, pairs)
             pairs = np.sort(np.concatenate(plan[used:]))
         return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch, pairs)

@@ -1,4 +1,4 @@
-"""The cache of token ids: where it is, how much it may hold, and which stores are in use."""
+"""The cache of token ids: its folder, its size limit, and locks on the stores in use."""
 
 import fcntl
 import logging
@@ -16,23 +16,23 @@ from seq2seq_cli.errors import UserError
 logger = logging.getLogger(__name__)
 
 FILES = ("src.ids", "src.offsets", "tgt.ids", "tgt.offsets", "facts.json")  # of a store
-PART = ".part-"  # how the name of one that is being made begins
+PART = ".part-"  # prefix of a store that is being written
 MEGABYTE = 1_000_000
 
 _NAME = re.compile(rf"[0-9a-f]{{32}}|{re.escape(PART)}\w+")
 _GIGABYTES = 10.0
-_JUST_USED = 60.0  # seconds in which nobody else takes a store away, which may not be locked yet
+_JUST_USED = 60.0  # seconds before a store may be removed, as it may not be locked yet
 
 
 def cache_folder() -> Path:
-    """`$SEQ2SEQ_CACHE`, else `seq2seq-cli` in the user's cache folder; may be deleted any time."""
+    """Return `$SEQ2SEQ_CACHE` or `~/.cache/seq2seq-cli`; it may be deleted at any time."""
     if given := os.environ.get("SEQ2SEQ_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seq2seq-cli"
 
 
 def most_bytes() -> float:
-    """That stores may have together: `$SEQ2SEQ_CACHE_GB`, else 10 GB. UserError if it is none."""
+    """Return the size limit of the cache, `$SEQ2SEQ_CACHE_GB` or 10 GB; UserError if invalid."""
     given = os.environ.get("SEQ2SEQ_CACHE_GB") or str(_GIGABYTES)
     try:
         gigabytes = float(given)
@@ -45,7 +45,7 @@ def most_bytes() -> float:
 
 @contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """While the block runs no process takes the store away."""
+    """Keep other processes from removing the store while the block runs."""
     descriptor = lock(folder)
     try:
         yield
@@ -54,17 +54,17 @@ def in_use(folder: Path) -> Iterator[None]:
 
 
 def lock(folder: Path) -> int:
-    """In use until the file descriptor is closed, at the latest by the end of the process.
+    """Mark a store as in use until the returned file descriptor is closed.
 
-    Raises FileNotFoundError if the store is taken away just now.
+    Raises FileNotFoundError if another process is removing the store.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # there are file systems without locks: there all are in use
+        with suppress(OSError):  # on file systems without locks, no store is ever removed
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         if not os.path.samestat(os.fstat(descriptor), folder.stat()):
             raise FileNotFoundError(folder)
-        with suppress(OSError):  # a cache may be somebody else's
+        with suppress(OSError):  # the cache may belong to another user
             os.utime(folder)
     except BaseException:
         os.close(descriptor)
@@ -79,15 +79,15 @@ class _Store(NamedTuple):
 
 
 def make_room() -> None:
-    """Take stores away until the cache is within its bound, those first that were used long ago.
+    """Remove the least recently used stores until the cache is within its size limit.
 
-    None that is in use, and nothing else that lies in the folder.
+    Stores in use and anything else in the folder stay.
     """
-    stores, bound = _stores(), most_bytes()
+    stores, limit = _stores(), most_bytes()
     total = sum(store.size for store in stores)
     removed: list[_Store] = []
     for store in sorted(stores):
-        if total <= bound or time.time() - store.last_used < _JUST_USED:
+        if total <= limit or time.time() - store.last_used < _JUST_USED:
             break
         if _remove(store.folder):
             total -= store.size
@@ -95,40 +95,40 @@ def make_room() -> None:
     if removed:
         size = sum(store.size for store in removed) / MEGABYTE
         logger.info(
-            f"{cache_folder()}: {len(removed):,} stores of token ids ({size:,.1f} MB) are removed, "
-            f"those not used for longest; SEQ2SEQ_CACHE_GB is {bound / 1e9:g}"
+            f"{cache_folder()}: removed the {len(removed):,} least recently used stores of token "
+            f"ids ({size:,.1f} MB) to stay within SEQ2SEQ_CACHE_GB={limit / 1e9:g}"
         )
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of a store."""
-    sizes = 0
+    """Return the size of a store in bytes."""
+    size = 0
     for name in FILES:
         with suppress(FileNotFoundError):
-            sizes += (folder / name).stat().st_size
-    return sizes
+            size += (folder / name).stat().st_size
+    return size
 
 
 def total_size() -> int:
-    """Bytes of all stores."""
+    """Return the size of all stores in bytes."""
     return sum(store.size for store in _stores())
 
 
 def _stores() -> list[_Store]:
-    """Folders that are named like stores and hold nothing else."""
-    found = []
+    """Return the folders that are named like stores and contain nothing else."""
+    stores = []
     with suppress(FileNotFoundError):
         for folder in cache_folder().iterdir():
             if not _NAME.fullmatch(folder.name) or folder.is_symlink():
                 continue
-            with suppress(FileNotFoundError, NotADirectoryError):  # another process was faster
+            with suppress(FileNotFoundError, NotADirectoryError):  # removed by another process
                 if {path.name for path in folder.iterdir()} <= set(FILES):
-                    found.append(_Store(folder.stat().st_mtime, size_of(folder), folder))
-    return found
+                    stores.append(_Store(folder.stat().st_mtime, size_of(folder), folder))
+    return stores
 
 
 def _remove(folder: Path) -> bool:
-    """Whether the store is gone; not if somebody uses it."""
+    """Remove a store; return False if it is in use."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

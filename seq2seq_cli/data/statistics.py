@@ -1,6 +1,5 @@
-"""What the pairs of a training text are like: a run keeps it, and translating goes by it."""
+"""Statistics of the training pairs, saved with the run; translation splits lines by them."""
 
-import itertools
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
 from seq2seq_cli.text.tokenizer import Tokenizer
 
-_LINES_TO_READ = 10_000  # of the source, for marks and sentences
+_LINES_TO_READ = 10_000  # source lines in which sentences and their marks are counted
 
 Number = TypeVar("Number", int, float)
 Count = Annotated[int, Field(ge=1)]
@@ -22,13 +21,13 @@ Ratio = Annotated[float, Field(gt=0)]
 
 
 class _Record(BaseModel):
-    """Written by this program, but read from anybody's run folder; later versions may hold more."""
+    """Validated, as run folders may come from anybody; unknown fields of later versions pass."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Quantiles(_Record, Generic[Number]):
-    """The least numbers that 50, 90, 99 and 99.9 percent of the pairs do not exceed, and all."""
+    """The 50th, 90th, 99th and 99.9th percentile over the pairs, and the maximum."""
 
     p50: Number
     p90: Number
@@ -39,36 +38,34 @@ class Quantiles(_Record, Generic[Number]):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         values = list(self.model_dump().values())
-        if any(one > other for one, other in itertools.pairwise(values)):
+        if values != sorted(values):
             raise ValueError("quantiles are not in order")
         return self
 
 
 class Counts(Quantiles[Count]):
-    """Of whole numbers."""
+    """Quantiles of whole numbers."""
 
 
 class Ratios(Quantiles[Ratio]):
-    """Of one number over another."""
+    """Quantiles of ratios."""
 
 
 class TextStatistics(_Record):
-    """Of the pairs that a run is trained on; EOS is not counted."""
+    """Statistics of the pairs that a run is trained on; EOS is not counted."""
 
     src_tokens: Counts
     tgt_tokens: Counts
     length_ratio: Ratios  # target tokens over source tokens
-    src_sentences: Counts  # of a line
-    src_inner_marks: str = Field(
-        max_length=len(MARKS)
-    )  # that end no sentence, see find_inner_marks
+    src_sentences: Counts  # per line
+    src_inner_marks: str = Field(max_length=len(MARKS))  # which end no sentence: find_inner_marks
 
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
-    """Lengths are those of all pairs; sentences those of 10,000 lines, from all parts of them."""
+    """Compute the statistics: lengths of all pairs, and sentences of evenly spaced lines."""
     src, tgt = (np.maximum(side.lengths() - 1, 1) for side in (store.src, store.tgt))
-    places = np.linspace(0, len(store) - 1, min(len(store), _LINES_TO_READ)).astype(int)
-    lines = [src_tokenizer.to_text(store.src[place][:-1].tolist()) for place in places]
+    sampled = np.linspace(0, len(store) - 1, min(len(store), _LINES_TO_READ)).astype(int)
+    lines = [src_tokenizer.to_text(store.src[i][:-1].tolist()) for i in sampled]
     inner_marks = find_inner_marks(lines)
     sentences = [max(1, len(split_sentences(line, inner_marks))) for line in lines]
     return TextStatistics(
@@ -81,8 +78,8 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
 
 
 def _quantiles(values: npt.NDArray[Any]) -> dict[str, Any]:
-    found = np.quantile(values, [0.5, 0.9, 0.99, 0.999, 1], method="inverted_cdf")
-    return dict(zip(Quantiles.model_fields, found.tolist(), strict=True))
+    quantiles = np.quantile(values, [0.5, 0.9, 0.99, 0.999, 1], method="inverted_cdf")
+    return dict(zip(Quantiles.model_fields, quantiles.tolist(), strict=True))
 
 
 def write_statistics(run: RunFolder, statistics: TextStatistics) -> None:
@@ -90,13 +87,11 @@ def write_statistics(run: RunFolder, statistics: TextStatistics) -> None:
 
 
 def read_statistics(run: RunFolder) -> TextStatistics | None:
-    """None in a run of an earlier version; UserError for what this program has not written."""
+    """Read the statistics; None if the file is missing, UserError if its content is not valid."""
     if not run.statistics.exists():
         return None
     try:
         return TextStatistics.model_validate(read_json(run.statistics))
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise UserError(
-            f"{run.statistics} is damaged: {place or 'it'} is not what training writes"
-        ) from None
+        raise UserError(f"{run.statistics} is damaged: {place or 'it'} is not valid") from None

@@ -1,8 +1,8 @@
-"""Token ids of a corpus: read from disk as needed, never held in memory.
+"""The token ids of a corpus, read from disk as needed and never held in memory.
 
-One folder a corpus, made once and found again by the hash of everything it depends on:
-`src.ids` and `tgt.ids` (all sentences end to end, each closed by EOS), `src.offsets` and
-`tgt.offsets` (sentence i is ids[offsets[i]:offsets[i + 1]]), and `facts.json`.
+A store is a folder in the cache, named by the hash of everything that it depends on: `src.ids` and
+`tgt.ids` (all sentences concatenated, each ending in EOS), `src.offsets` and `tgt.offsets`
+(sentence i is ids[offsets[i]:offsets[i + 1]]), and `facts.json`.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from seq2seq_cli.files import fsync
 from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
 
-_FORMAT = 1  # counted up when the files change their meaning, so that old caches are not read
+_FORMAT = 1  # increased when the file format changes, so that old caches are not read
 _LINES_AT_ONCE = 10_000
 _CHARACTERS_AT_ONCE = 1 << 24
 _IDS_AT_ONCE = 1 << 20
@@ -38,7 +38,7 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class SideStats:
-    """Counts of one side of the kept pairs; EOS included in `tokens` and `longest`."""
+    """Counts of one side of the pairs in a store; `tokens` and `longest` include EOS."""
 
     tokens: int = 0
     unknown: int = 0
@@ -54,26 +54,26 @@ class StoreStats:
 
 
 class _ArrayFile:
-    """An array in a file, read in parts when asked for.
+    """An array in a file, of which slices are read on demand.
 
-    Not memory-mapped: a mapping that is read here and there keeps many times the bytes asked for.
+    It is not memory-mapped: random access to a mapping keeps many times the requested bytes.
     """
 
-    def __init__(self, path: Path, kind: npt.DTypeLike) -> None:
+    def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
         self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
-        self._kind = np.dtype(kind)
+        self._dtype = np.dtype(dtype)
 
     def __len__(self) -> int:
-        return os.fstat(self._file.fileno()).st_size // self._kind.itemsize
+        return os.fstat(self._file.fileno()).st_size // self._dtype.itemsize
 
     def read(self, start: int, end: int) -> npt.NDArray[Any]:
-        self._file.seek(start * self._kind.itemsize)
-        return np.frombuffer(self._file.read((end - start) * self._kind.itemsize), self._kind)
+        self._file.seek(start * self._dtype.itemsize)
+        return np.frombuffer(self._file.read((end - start) * self._dtype.itemsize), self._dtype)
 
 
 class Sentences:
-    """The ids of one side; `sentences[i]` is read from the file."""
+    """The ids of one side; `sentences[i]` is read from disk."""
 
     def __init__(self, folder: Path, side: str) -> None:
         self._offsets = _ArrayFile(folder / f"{side}.offsets", np.int64)
@@ -87,41 +87,43 @@ class Sentences:
         start, end = self._offsets.read(index, index + 2)
         return self._ids.read(int(start), int(end))
 
-    def must_be_whole(self, facts: SideStats, vocab_size: int) -> None:
-        """Raises ValueError unless the files are what `_SideWriter` writes."""
+    def validate(self, facts: SideStats, vocab_size: int) -> None:
+        """Raise ValueError unless the files are as `_SideWriter` writes them."""
         offsets = self._offsets.read(0, len(self) + 1)
         num_tokens = len(self._ids)
         if (offsets[0], offsets[-1], facts.tokens) != (0, num_tokens, num_tokens):
             raise ValueError("sentences do not cover the tokens")
         if (np.diff(offsets) < 1).any():
             raise ValueError("sentences overlap")
-        for start in range(0, num_tokens, _IDS_AT_ONCE):
-            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+        for ids in self._chunks():
             if ids.min() < 0 or ids.max() >= vocab_size:
                 raise ValueError("ids are not of this vocabulary")
 
     def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
-        """How often each id occurs."""
+        """Return how often each id occurs."""
         counts = np.zeros(vocab_size, np.int64)
-        for start in range(0, len(self._ids), _IDS_AT_ONCE):
-            ids = self._ids.read(start, start + _IDS_AT_ONCE)
+        for ids in self._chunks():
             counts += np.bincount(ids, minlength=vocab_size)
         return counts
 
     def lengths(self) -> Ids:
-        """Tokens of every sentence, EOS included."""
+        """Return the number of tokens of every sentence, EOS included."""
         lengths: Ids = np.diff(self._offsets.read(0, len(self) + 1)).astype(np.int32)
         return lengths
 
+    def _chunks(self) -> Iterator[Ids]:
+        for start in range(0, len(self._ids), _IDS_AT_ONCE):
+            yield self._ids.read(start, start + _IDS_AT_ONCE)
+
 
 class TokenStore:
-    """Both sides of a corpus as ids, and what was counted while they were made."""
+    """Both sides of a corpus as ids, with statistics."""
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
-        """Raises OSError, ValueError, KeyError or TypeError when the folder is not whole."""
+        """Open a store; OSError, ValueError, KeyError or TypeError if it is missing or damaged."""
         weakref.finalize(self, os.close, lock(folder))
         facts = json.loads((folder / "facts.json").read_text())
-        self.key = folder.name  # of the text, the tokenizers, and what is left out of them
+        self.key = folder.name  # the hash of text, tokenizers and filters
         self.num_bytes = size_of(folder)
         self.facts = StoreStats(
             facts["pairs"],
@@ -133,8 +135,8 @@ class TokenStore:
         self.tgt = Sentences(folder, "tgt")
         if not len(self.src) == len(self.tgt) == self.facts.pairs:
             raise ValueError("sides differ in length")
-        self.src.must_be_whole(self.facts.src, len(tokenizers.src))
-        self.tgt.must_be_whole(self.facts.tgt, len(tokenizers.tgt))
+        self.src.validate(self.facts.src, len(tokenizers.src))
+        self.tgt.validate(self.facts.tgt, len(tokenizers.tgt))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -146,33 +148,30 @@ def open_store(
     on_bad_line: OnBadLine,
     max_length: int | None = None,
 ) -> TokenStore:
-    """The ids of a corpus, from the cache or made now.
+    """Open the ids of a corpus in the cache; tokenize the corpus if they are not there.
 
-    With `max_length`, as in training, pairs with an empty side or with more than that many tokens
-    on one side are left out and counted; without, as in evaluation, every readable pair is kept.
-    Raises UserError when nothing is left.
+    With `max_length`, as in training, pairs that have an empty side or more tokens on one side are
+    dropped and counted; without it, as in evaluation, every readable pair is kept. Raises UserError
+    if no pairs are left.
     """
-    key = hashlib.sha256(
-        json.dumps(
-            [
-                _FORMAT,
-                hash_of_files(corpus.files),
-                corpus.forms,
-                [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
-                on_bad_line,
-                max_length,
-            ]
-        ).encode()
-    ).hexdigest()[:32]
+    dependencies = [
+        _FORMAT,
+        hash_of_files(corpus.files),
+        corpus.forms,
+        [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
+        on_bad_line,
+        max_length,
+    ]
+    key = hashlib.sha256(json.dumps(dependencies).encode()).hexdigest()[:32]
     folder = cache_folder() / key
     try:
         store = TokenStore(folder, tokenizers)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # not there, or damaged
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # missing or damaged
         shutil.rmtree(folder, ignore_errors=True)
         pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
         if max_length is not None:
             pairs = (pair for pair in pairs if not pair.is_empty)
-        _make_store(pairs, tokenizers, folder, max_length)
+        _write_store(pairs, tokenizers, folder, max_length)
         store = TokenStore(folder, tokenizers)
         make_room()
     if len(store) == 0:
@@ -185,19 +184,15 @@ def open_store(
     return store
 
 
-def _make_store(
+def _write_store(
     pairs: Iterable[Pair], tokenizers: Tokenizers, folder: Path, max_length: int | None
 ) -> None:
-    """Write a store whole or not at all: into a folder beside it that is renamed at the end."""
+    """Write a store atomically: into a temporary folder that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=PART, dir=folder.parent))
-    part.chmod(0o755)  # others may read it, as they may the text
+    part.chmod(0o755)  # readable by others, as the text may be
     try:
-        with (
-            in_use(part),
-            _SideWriter(part, "src") as src,
-            _SideWriter(part, "tgt") as tgt,
-        ):
+        with in_use(part), _SideWriter(part, "src") as src, _SideWriter(part, "tgt") as tgt:
             too_long = 0
             for chunk in _chunks(pairs):
                 src_ids = tokenizers.src.to_ids_batch([pair.src for pair in chunk])
@@ -217,7 +212,7 @@ def _make_store(
         try:
             part.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process was faster, with the same result
+            if not folder.is_dir():  # else another process has written the same store
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -257,7 +252,7 @@ class _SideWriter:
 
 
 def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Many, but not more text than some lines of the greatest length hold."""
+    """Split pairs into chunks, bounded in lines and characters."""
     chunk: list[Pair] = []
     num_characters = 0
     for pair in pairs:

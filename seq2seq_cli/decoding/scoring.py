@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.model.attention import Record
+from seq2seq_cli.model.attention import AttentionLog
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -63,13 +63,15 @@ def _score_batch(
     model: Transformer, src_BS: Tensor, tgt_BT: Tensor, with_attention: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities of the tokens after BOS, and what each position looks at, BTS."""
-    record: Record | None = [] if with_attention else None
-    logits_BTV = model.decode(tgt_BT[:, :-1], model.start_cache(model.encode(src_BS)), record)
+    attention_log: AttentionLog | None = [] if with_attention else None
+    logits_BTV = model.decode(
+        tgt_BT[:, :-1], model.start_cache(model.encode(src_BS)), attention_log
+    )
     log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
     log_probs_BT = log_probs_BTV.gather(-1, tgt_BT[:, 1:, None])[..., 0]
-    if record is None:
+    if attention_log is None:
         return log_probs_BT, None
-    cross = record[1::2]
+    cross = attention_log[1::2]
     return log_probs_BT, cross[max(0, len(cross) - 2)].mean(dim=1)
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from seq2seq_cli.decoding.requests import Ids, Phrase, WordEnds
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.quoting import SPACE, unquoted
+from seq2seq_cli.text.quoting import SPACE, unquote
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from seq2seq_cli.text.words import goes_on, is_spaceless
+from seq2seq_cli.text.words import continues_word, is_spaceless
 
 
 class TargetWords:
@@ -17,7 +17,7 @@ class TargetWords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self.surfaces = [unquoted(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
+        self.surfaces = [unquote(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
         self.goes_on = [_goes_on(surface[:1]) for surface in self.surfaces]
         ends = (
             token
@@ -102,4 +102,4 @@ def _last_word(text: str) -> str:
 
 def _goes_on(character: str) -> bool:
     """Whether a word that stands before this character goes on with it; not at the end of text."""
-    return bool(character) and goes_on(character)
+    return bool(character) and continues_word(character)

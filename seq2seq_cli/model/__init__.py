@@ -1,1 +1,1 @@
-"""Tensors: the Transformer. Knows ids, never text."""
+"""The Transformer, in tensors: it knows token ids, never text."""

@@ -1,4 +1,4 @@
-"""Where a model computes, and how precisely: chosen once, by whoever makes or loads it."""
+"""The device and precision that a model runs with, and its number of threads."""
 
 import os
 import shutil
@@ -14,33 +14,33 @@ from seq2seq_cli.errors import UserError
 
 
 def choose_device(name: DeviceName) -> torch.device:
-    """`auto` is the GPU where there is one; asking for a GPU that is not there is a UserError."""
+    """Return the device; `auto` is the GPU if there is one. UserError if cuda is not available."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: PyTorch sees no CUDA device here (use --device cpu or auto)")
+        raise UserError("device cuda: PyTorch finds no CUDA device (use --device cpu or auto)")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
 
 
 def choose_bf16(precision: Precision, device: torch.device) -> bool:
-    """Whether training's matrix products run in bf16; `auto`: where that is faster.
+    """Return True if training uses mixed precision with bf16; for `auto`, where it is faster.
 
-    Parameters, optimizer and evaluation are fp32 in any case.
+    Parameters, optimizer state and evaluation are fp32 in any case.
     """
     return has_fast_bf16(device) if precision == "auto" else precision == "bf16"
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the GPU or the processor has instructions for products of bf16 numbers."""
+    """Return True if the GPU or CPU has instructions for bf16 matrix products."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in every PyTorch
-    return any(getattr(torch.cpu, ask)() for ask in asks if hasattr(torch.cpu, ask))
+    queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # not in every PyTorch
+    return any(getattr(torch.cpu, query)() for query in queries if hasattr(torch.cpu, query))
 
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """PyTorch's operations on a CPU use so many threads while the block runs."""
+    """Set the number of PyTorch's CPU threads while the block runs."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -50,16 +50,16 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 def activation_dtype(x: Tensor) -> torch.dtype:
-    """What the layers hand on: fp32, or under autocast its type."""
+    """Return the type of activations between layers: under autocast its type, else that of `x`."""
     name = x.device.type
     return torch.get_autocast_dtype(name) if torch.is_autocast_enabled(name) else x.dtype
 
 
 def check_compiler() -> None:
-    """Raises UserError where torch.compile would find no compiler to call."""
+    """Raise UserError if torch.compile would find no C++ compiler."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise UserError(
             f"training.compile needs the C++ compiler {compiler}, which is not installed (or not "
-            "on PATH); leave the option out, or set CXX to another"
+            "on PATH); install it, set CXX to another one, or leave the option out"
         )

@@ -1,4 +1,4 @@
-"""Dropout whose chance comes in bytes."""
+"""Dropout that draws random bytes: faster on a CPU."""
 
 from typing import Any
 
@@ -10,13 +10,12 @@ _LEVELS = 256  # of a random byte
 
 
 class Dropout(nn.Module):
-    """Zero with probability p, else scale by 1 / (1 - p); the identity when not training.
+    """Zero elements with probability p, else scale by 1 / (1 - p); the identity in evaluation.
 
-    On a CPU `F.dropout` draws a number for each element, one after the other, which can take a
-    quarter of an update. Here 64 random bits serve eight elements. A byte knows multiples of 1/256
-    only: each call drops with the one below p or the one above, as often as makes p their mean (at
-    most 255/256), and scales by what it drops. GPUs and torch.compile have fast kernels of their
-    own.
+    On a CPU, `F.dropout` draws a number for each element sequentially, which can take a quarter of
+    an update. Here 64 random bits serve eight elements. As bytes have a resolution of 1/256, each
+    call uses the multiple of it just below p or just above, at random such that the mean is p (at
+    most 255/256), and scales accordingly. GPUs and torch.compile have fast kernels of their own.
     """
 
     def __init__(self, p: float) -> None:

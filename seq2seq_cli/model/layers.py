@@ -1,4 +1,4 @@
-"""Positions, feed-forward, and one layer of the encoder and of the decoder.
+"""Positional encoding, feed-forward network, and the encoder and decoder layers.
 
 B sentences, S source positions, T target positions, M memory positions, D d_model.
 """
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
-from seq2seq_cli.model.attention import KeysValues, MultiHeadAttention, Record
+from seq2seq_cli.model.attention import AttentionLog, KeysValues, MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.packing import Layout
+from seq2seq_cli.model.packing import BatchLayout
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
@@ -21,10 +21,10 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu
 def sinusoidal_positions(
     start: int, stop: int, d_model: int, device: torch.device | None = None
 ) -> Tensor:
-    """Signals of positions start to stop, (stop - start, d_model), values in [-1, 1].
+    """Return the encodings of positions start to stop, (stop - start, d_model), in [-1, 1].
 
-    Vaswani et al. 2017, section 3.5: sines in the even dimensions, cosines in the odd, wave
-    lengths from 2π to 10,000 · 2π. A function, not a table: no sentence is too long for it.
+    Vaswani et al. 2017, section 3.5: sines in even dimensions, cosines in odd ones, wavelengths
+    from 2π to 10,000 · 2π. Computed, not looked up, so that no sentence is too long.
     """
     even = torch.arange(0, d_model, 2, device=device)
     rates = torch.exp(even * (-math.log(10_000.0) / d_model))
@@ -33,7 +33,7 @@ def sinusoidal_positions(
 
 
 class FeedForward(nn.Module):
-    """max(0, x W₁ + b₁) W₂ + b₂ at every position alike (section 3.3)."""
+    """max(0, x W₁ + b₁) W₂ + b₂ at every position (section 3.3), or another activation."""
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation, dropout: float) -> None:
         super().__init__()
@@ -49,10 +49,10 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer with its skip connection, dropout and LayerNorm ("Add & Norm").
+    """The residual connection around a sub-layer, with dropout and LayerNorm ("Add & Norm").
 
-    post: norm(x + f(x)), the paper's (section 3.1); pre: x + f(norm(x)), which trains deep models
-    without care (Xiong et al. 2020) and needs one more norm after the last layer.
+    post: norm(x + f(x)), as in the paper (section 3.1); pre: x + f(norm(x)), which trains deep
+    models without careful warm-up (Xiong et al. 2020) and needs another norm after the last layer.
     """
 
     def __init__(self, d_model: int, dropout: float, norm_first: bool) -> None:
@@ -96,14 +96,14 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         states_BSD: Tensor,
-        layout: Layout,
+        layout: BatchLayout,
         mask_B11S: Tensor | None,
-        record: Record | None = None,
+        attention_log: AttentionLog | None = None,
     ) -> Tensor:
         def attend_to_source(x_BSD: Tensor) -> Tensor:
             keys_values = self.self_attention.keys_values(x_BSD, layout)
             attended_BSD: Tensor = self.self_attention(
-                x_BSD, layout, keys_values, mask_B11S, record
+                x_BSD, layout, keys_values, mask_B11S, attention_log
             )
             return attended_BSD
 
@@ -113,20 +113,20 @@ class EncoderLayer(nn.Module):
 
 
 class LayerCache:
-    """What one decoder layer keeps between the steps of a search; its owner is the caller."""
+    """The KV cache of one decoder layer; the caller owns it."""
 
     def __init__(self, memory: KeysValues, past: KeysValues | None = None) -> None:
-        self.memory = memory  # of the encoder's output: made once a sentence
-        self.past = past  # of the target so far: grows by what is decoded
+        self.memory = memory  # of the encoder's output, computed once per sentence
+        self.past = past  # of the target so far, which grows at each step
 
     def select(self, rows_B: Tensor) -> "LayerCache":
-        """The given sentences, in that order."""
+        """Return the given sentences, in that order."""
         past = self.past.select(rows_B) if self.past is not None else None
         return LayerCache(self.memory.select(rows_B), past)
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over the target so far, attention to the encoder's output, feed-forward."""
+    """Causal self-attention, cross-attention to the encoder's output, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -140,27 +140,27 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         states_BTD: Tensor,
-        layout: Layout,
+        layout: BatchLayout,
         cache: LayerCache,
         causal_mask_11TT: Tensor,
         memory_mask_B11S: Tensor | None,
-        record: Record | None = None,
+        attention_log: AttentionLog | None = None,
     ) -> Tensor:
-        """One layer; the keys and values of `states_BTD` are added to `cache.past`."""
+        """Run the layer; the keys and values of `states_BTD` are appended to `cache.past`."""
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
             new = self.self_attention.keys_values(x_BTD, layout)
             cache.past = new if cache.past is None else cache.past.extend(new)
             attended_BTD: Tensor = self.self_attention(
-                x_BTD, layout, cache.past, causal_mask_11TT, record
+                x_BTD, layout, cache.past, causal_mask_11TT, attention_log
             )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
-            gathered_BTD: Tensor = self.cross_attention(
-                x_BTD, layout, cache.memory, memory_mask_B11S, record
+            attended_BTD: Tensor = self.cross_attention(
+                x_BTD, layout, cache.memory, memory_mask_B11S, attention_log
             )
-            return gathered_BTD
+            return attended_BTD
 
         states_BTD = self.self_attention_residual(states_BTD, attend_to_past)
         states_BTD = self.cross_attention_residual(states_BTD, attend_to_memory)

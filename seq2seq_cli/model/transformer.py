@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.model.attention import Record, causal_mask, padding_mask
+from seq2seq_cli.model.attention import AttentionLog, causal_mask, padding_mask
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
@@ -20,33 +20,33 @@ from seq2seq_cli.model.layers import (
     LayerCache,
     sinusoidal_positions,
 )
-from seq2seq_cli.model.packing import Layout, Padded
+from seq2seq_cli.model.packing import BatchLayout, Padded
 
 
 class Memory(NamedTuple):
-    """What the encoder gives to the decoder: its output, its layout, where there are tokens."""
+    """The encoder's output, with its layout and padding mask."""
 
     states_BSD: Tensor
-    layout: Layout
+    layout: BatchLayout
     mask_B11S: Tensor
 
 
 @dataclass
 class Cache:
-    """What the decoder looks at, kept between the steps of a search; the caller owns it."""
+    """The decoder's KV cache between the steps of a search; the caller owns it."""
 
     layers: list[LayerCache]
-    mask_B11S: Tensor  # where the source has tokens
-    length: int = 0  # target positions decoded
+    mask_B11S: Tensor  # padding mask of the source
+    length: int = 0  # target positions decoded so far
 
     def select(self, rows_B: Tensor) -> "Cache":
-        """The given sentences, in that order."""
+        """Return the given sentences, in that order."""
         layers = [layer.select(rows_B) for layer in self.layers]
         return Cache(layers, self.mask_B11S[rows_B], self.length)
 
 
 class AttentionWeights(NamedTuple):
-    """Of every layer, first to last: encoder BHSS, decoder on itself BHTT, on the source BHTS."""
+    """Weights by layer: encoder BHSS, decoder self-attention BHTT, cross-attention BHTS."""
 
     encoder: list[Tensor]
     decoder: list[Tensor]
@@ -54,12 +54,12 @@ class AttentionWeights(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """Source ids and the target so far, in; logits of the next target token, out."""
+    """Computes the logits of the next target token from the source and the target so far."""
 
     def __init__(
         self, config: ModelConfig, src_vocab: int, tgt_vocab: int, shared: bool, pad_id: int
     ) -> None:
-        """`shared`: both sides have one vocabulary, so that tying ties the source side too."""
+        """Build the model; with a `shared` vocabulary, tying includes the source embedding."""
         super().__init__()
         assert not shared or src_vocab == tgt_vocab, "a shared vocabulary has one size"
         d_model = config.d_model
@@ -75,9 +75,9 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers.encoder))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers.decoder))
-        ends_normed = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(d_model) if ends_normed else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(d_model) if ends_normed else nn.Identity()
+        is_pre_norm = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(d_model) if is_pre_norm else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(d_model) if is_pre_norm else nn.Identity()
         self.projection = nn.Linear(d_model, tgt_vocab, bias=False)
         if config.tie_embeddings:
             self.projection.weight = self.tgt_embedding.weight
@@ -85,10 +85,10 @@ class Transformer(nn.Module):
             self._initialize(config)
 
     def _initialize(self, config: ModelConfig) -> None:
-        """Glorot for matrices; embeddings such that a token's vector has unit variance.
+        """Initialize matrices by Glorot, and embeddings so that input vectors have unit variance.
 
-        So have the first logits, as the last norm is smaller where embeddings that are not scaled
-        are the projection too.
+        Initial logits have unit variance too: if unscaled embeddings are tied to the projection,
+        the last norm is initialized smaller.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -111,77 +111,90 @@ class Transformer(nn.Module):
         return self.projection.weight.device
 
     def encode(
-        self, src_BS: Tensor, layout: type[Layout] = Padded, record: Record | None = None
+        self,
+        src_BS: Tensor,
+        layout: type[BatchLayout] = Padded,
+        attention_log: AttentionLog | None = None,
     ) -> Memory:
-        """Read the source; every sentence holds at least one token (its EOS)."""
+        """Encode the source; every sentence must have at least one token (its EOS)."""
         mask_B11S = padding_mask(src_BS, self.pad_id)
-        placed = layout(mask_B11S[:, 0, 0])
-        states_BSD = self._embed(self.src_embedding, src_BS, placed, start=0)
+        src_layout = layout(mask_B11S[:, 0, 0])
+        states_BSD = self._embed(self.src_embedding, src_BS, src_layout, start=0)
         for layer in self.encoder:
-            states_BSD = layer(states_BSD, placed, mask_B11S, record)
-        return Memory(self.encoder_norm(states_BSD), placed, mask_B11S)
+            states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log)
+        return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S)
 
     def start_cache(self, memory: Memory) -> Cache:
-        """The keys and values of the encoder's output, made once for all steps of a search."""
+        """Compute the keys and values of the encoder's output, once for all steps of a search."""
         layers = [
             LayerCache(layer.cross_attention.keys_values(memory.states_BSD, memory.layout))  # type: ignore
             for layer in self.decoder
         ]
         return Cache(layers, memory.mask_B11S)
 
-    def decode(self, tgt_BT: Tensor, cache: Cache, record: Record | None = None) -> Tensor:
-        """Logits_BTV of the token after each of `tgt_BT`.
+    def decode(
+        self, tgt_BT: Tensor, cache: Cache, attention_log: AttentionLog | None = None
+    ) -> Tensor:
+        """Return the logits_BTV of the token after each position of `tgt_BT`.
 
-        `tgt_BT` holds only the positions after those that the cache has, and the cache grows by
-        them. Padding may stand only at the end of a row: nothing before it looks at it.
+        `tgt_BT` has only the positions after those in the cache, which grows by them. Padding must
+        be at the end of a row, where the causal mask hides it.
         """
         logits_BTV: Tensor = self.projection(
-            self._decode(tgt_BT, cache, Padded(tgt_BT != self.pad_id), record)
+            self._decode(tgt_BT, cache, Padded(tgt_BT != self.pad_id), attention_log)
         )
         return logits_BTV
 
     def forward(self, src_BS: Tensor, tgt_in_BT: Tensor) -> Tensor:
-        """Teacher forcing: logits_BTV."""
+        """Return logits_BTV under teacher forcing."""
         return self.decode(tgt_in_BT, self.start_cache(self.encode(src_BS)))
 
     def forward_hidden(
-        self, src_BS: Tensor, tgt_in_BT: Tensor, layout: type[Layout]
-    ) -> tuple[Tensor, Layout]:
-        """What `projection` makes the logits of, in the layout that comes with it."""
+        self, src_BS: Tensor, tgt_in_BT: Tensor, layout: type[BatchLayout]
+    ) -> tuple[Tensor, BatchLayout]:
+        """Return the input of `projection` under teacher forcing, and its layout."""
         cache = self.start_cache(self.encode(src_BS, layout))
-        placed = layout(tgt_in_BT != self.pad_id)
-        return self._decode(tgt_in_BT, cache, placed), placed
+        tgt_layout = layout(tgt_in_BT != self.pad_id)
+        return self._decode(tgt_in_BT, cache, tgt_layout), tgt_layout
 
     def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
-        """Who looks at whom, under teacher forcing."""
-        encoder: Record = []
-        decoder: Record = []
-        memory = self.encode(src_BS, record=encoder)
+        """Return all attention weights under teacher forcing."""
+        encoder: AttentionLog = []
+        decoder: AttentionLog = []
+        memory = self.encode(src_BS, attention_log=encoder)
         self.decode(tgt_in_BT, self.start_cache(memory), decoder)
         return AttentionWeights(encoder, decoder[0::2], decoder[1::2])
 
     def _decode(
-        self, tgt_BT: Tensor, cache: Cache, layout: Layout, record: Record | None = None
+        self,
+        tgt_BT: Tensor,
+        cache: Cache,
+        layout: BatchLayout,
+        attention_log: AttentionLog | None = None,
     ) -> Tensor:
         start, cache.length = cache.length, cache.length + tgt_BT.size(1)
         mask_11TT = causal_mask(tgt_BT.size(1), cache.length, tgt_BT.device)
         states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            states_BTD = layer(states_BTD, layout, layer_cache, mask_11TT, cache.mask_B11S, record)
+            states_BTD = layer(
+                states_BTD, layout, layer_cache, mask_11TT, cache.mask_B11S, attention_log
+            )
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 
-    def _embed(self, embedding: nn.Embedding, ids_BT: Tensor, layout: Layout, start: int) -> Tensor:
-        """Token vectors plus position signals, BTD; the first position is number `start`."""
+    def _embed(
+        self, embedding: nn.Embedding, ids_BT: Tensor, layout: BatchLayout, start: int
+    ) -> Tensor:
+        """Return embeddings plus positional encodings, BTD; the first position is `start`."""
         positions_TD = sinusoidal_positions(
             start, start + ids_BT.size(1), embedding.embedding_dim, ids_BT.device
         )
-        vectors_BTD = embedding(layout.place(ids_BT, self.pad_id)) * self.scale
+        vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale
         embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.pack_positions(positions_TD))
         return embedded_BTD.to(activation_dtype(embedded_BTD))
 
 
 def _embedding(vocab_size: int, d_model: int, pad_id: int) -> nn.Embedding:
-    """Not yet initialized: on the meta device, PyTorch's way of it would import its compiler."""
+    """Create an uninitialized embedding: on the meta device, PyTorch's initialization is slow."""
     weight_VD = torch.empty(vocab_size, d_model)
     return nn.Embedding(vocab_size, d_model, padding_idx=pad_id, _weight=weight_VD)

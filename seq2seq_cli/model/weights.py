@@ -1,9 +1,10 @@
-"""A model's parameters: how many there are, and on disk as safetensors."""
+"""A model's parameters: counting, freezing, and safetensors files."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,7 +18,7 @@ from seq2seq_cli.model.transformer import Transformer
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
-    """Parameters per part; a tied matrix counts where it comes first."""
+    """Count the parameters of each part; a tied matrix counts where it occurs first."""
     seen: set[int] = set()
     counts = dict.fromkeys(get_args(ModelPart), 0)
     for part in counts:
@@ -28,11 +29,11 @@ def count_parameters(model: Transformer) -> dict[str, int]:
 
 
 def freeze(model: Transformer, parts: Sequence[ModelPart]) -> None:
-    """These learn nothing; a tied matrix neither, wherever else it serves."""
+    """Freeze parts of the model, and with them the parts that they are tied to."""
     for part in parts:
         _part(model, part).requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("training.freeze leaves nothing that learns")
+        raise UserError("training.freeze leaves no parameters to train")
 
 
 def _part(model: Transformer, name: ModelPart) -> nn.Module:
@@ -45,67 +46,70 @@ def _part(model: Transformer, name: ModelPart) -> nn.Module:
     return nn.ModuleList(parts[name])
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, under its first name: tied ones are not repeated."""
+def unique_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter once; tied ones under their first name."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write whole or not at all; the file holds a hash of its content, which reading checks."""
-    kept = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, save(kept, metadata={"sha256": _hash(kept)}))
+    """Write a file atomically, with a hash of its content that `read_tensors` verifies."""
+    on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, save(on_cpu, metadata={"sha256": _hash(on_cpu)}))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Copy the file's weights into the model; one on the meta device gets memory for them only now.
+    """Copy the weights of a file into the model, which may be on the meta device until then.
 
-    Raises UserError when the file is damaged or belongs to a model of another shape.
+    Raises UserError if the file is damaged or belongs to a model of another shape.
     """
     check_shapes(path, model)
     tensors = read_tensors(path)
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
-            raise UserError(f"{path} is damaged: {name} holds what is not a finite number")
+            raise UserError(f"{path} is damaged: {name} contains NaN or infinity")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_meta:  # swapped in place, so that tied weights stay tied
-                own = nn.Parameter(tensors[name].clone(), parameter.requires_grad)
-                torch.utils.swap_tensors(parameter, own)  # type: ignore[no-untyped-call]
+                loaded = nn.Parameter(tensors[name].clone(), parameter.requires_grad)
+                torch.utils.swap_tensors(parameter, loaded)  # type: ignore[no-untyped-call]
             else:
                 parameter.copy_(tensors[name])
 
 
 def check_shapes(path: Path, model: nn.Module) -> None:
-    """Compare names and shapes with the file's header alone.
+    """Check names and shapes, reading only the header of the file.
 
     Raises UserError naming the first parameter that is missing or of another shape.
     """
-    wanted = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    try:
-        with safe_open(path, "pt") as file:
-            found = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} is damaged or missing ({error})") from None
-    if wanted != found:
-        differing = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    with _open(path) as file:
+        shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
+    if shapes != expected:
+        differing = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
 
 
 def read_tensors(path: Path) -> Mapping[str, Tensor]:
-    """Raises UserError when the file is missing, or damaged by as little as one bit."""
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            written = (file.metadata() or {}).get("sha256")
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} is damaged or missing ({error})") from None
-    if written is not None and written != _hash(tensors):  # files from elsewhere have none
-        raise UserError(f"{path} is damaged: its content is not what was written")
+    """Read a file; raises UserError if it is missing, or damaged by as little as one bit."""
+    with _open(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        expected_hash = (file.metadata() or {}).get("sha256")
+    if expected_hash is not None and expected_hash != _hash(tensors):  # other programs write none
+        raise UserError(f"{path} is damaged: its content does not match its hash")
     return tensors
 
 
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is damaged or missing ({error})") from None
+
+
 def _hash(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and numbers."""
+    """Return the SHA-256 of names, types, shapes and numbers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

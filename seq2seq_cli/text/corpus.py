@@ -1,9 +1,10 @@
-"""Reading and auditing parallel text, one pair at a time: memory does not grow with the corpus."""
+"""Reads and counts parallel text, one pair at a time: memory does not grow with the corpus."""
 
 import hashlib
 import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +35,12 @@ class BadLineError(UserError):
 
 @dataclass
 class CorpusCounts:
-    """What a corpus holds, before any token is counted."""
+    """Line counts of a corpus."""
 
     lines: int = 0
     bad: int = 0
     empty: int = 0
-    overlap: int = 0  # held-out lines whose source also stands in the training text
+    overlap: int = 0  # held-out lines whose source also occurs in the training text
 
     @property
     def pairs(self) -> int:
@@ -49,51 +50,45 @@ class CorpusCounts:
 def count_corpus(
     train: Corpus, valid: Corpus | None, on_bad_line: OnBadLine
 ) -> tuple[CorpusCounts, CorpusCounts | None]:
-    """Read everything once: count, and find validation sentences that are trained on.
+    """Read both corpora once: count lines, and validation sentences that are also trained on.
 
-    Raises UserError for what makes training impossible: unreadable lines, unequal lengths,
-    nothing left.
+    Raises UserError if training is impossible: unreadable lines, files of unequal length, no pairs.
     """
-    held_out: dict[int, int] = {}
-    valid_audit = None
+    held_out: Counter[int] = Counter()
+    valid_counts = None
     if valid is not None:
-        valid_audit = CorpusCounts()
-        for pair in _counted(valid, on_bad_line, valid_audit):
-            held_out[hash(pair.src)] = held_out.get(hash(pair.src), 0) + 1
-        _must_not_be_empty(valid, valid_audit)
-    train_audit = CorpusCounts()
-    for pair in _counted(train, on_bad_line, train_audit):
-        if held_out and valid_audit is not None:
-            valid_audit.overlap += held_out.pop(hash(pair.src), 0)
-    _must_not_be_empty(train, train_audit)
-    return train_audit, valid_audit
+        valid_counts = CorpusCounts()
+        held_out.update(hash(pair.src) for pair in _count_pairs(valid, on_bad_line, valid_counts))
+    train_counts = CorpusCounts()
+    for pair in _count_pairs(train, on_bad_line, train_counts):
+        if held_out and valid_counts is not None:
+            valid_counts.overlap += held_out.pop(hash(pair.src), 0)
+    return train_counts, valid_counts
 
 
-def _counted(corpus: Corpus, on_bad_line: OnBadLine, audit: CorpusCounts) -> Iterator[Pair]:
+def _count_pairs(corpus: Corpus, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
+    """Yield the usable pairs and count all lines; raises UserError if there are no pairs."""
     for pair in read_pairs(corpus, on_bad_line):
-        audit.lines += 1
+        counts.lines += 1
         if pair is None:
-            audit.bad += 1
+            counts.bad += 1
         elif pair.is_empty:
-            audit.empty += 1
+            counts.empty += 1
         else:
             yield pair
-
-
-def _must_not_be_empty(corpus: Corpus, audit: CorpusCounts) -> None:
-    if not audit.pairs:
-        names = " and ".join(str(path) for path in corpus.files)
+    if not counts.pairs:
+        names = " and ".join(map(str, corpus.files))
         raise UserError(
-            f"no pairs in {names}: {audit.lines:,} lines, of which {audit.empty:,} have an empty "
-            f"side and {audit.bad:,} cannot be read"
+            f"no pairs in {names}: {counts.lines:,} lines, of which {counts.empty:,} have an empty "
+            f"side and {counts.bad:,} cannot be read"
         )
 
 
 def read_pairs(corpus: Corpus, on_bad_line: OnBadLine = "error") -> Iterator[Pair | None]:
-    """Every pair in order, empty ones included; None for a bad line that is to be skipped.
+    """Yield every pair in order, including empty ones, and None for each bad line that is skipped.
 
-    Raises UserError with file, line and byte at a bad line unless it is to be skipped, and with
-    both counts when the two files differ in length.
+    Raises UserError with file, line and byte at a bad line unless bad lines are skipped, and with
+    both counts if the two files differ in length.
     """
     parse = _parser(corpus)
     for number, row in enumerate(_aligned(corpus.files), 1):
@@ -106,7 +101,7 @@ def read_pairs(corpus: Corpus, on_bad_line: OnBadLine = "error") -> Iterator[Pai
 
 
 def readable_pairs(corpus: Corpus, on_bad_line: OnBadLine) -> Iterator[Pair]:
-    """Every pair in order but bad lines that are to be skipped: a warning counts them."""
+    """Yield every readable pair in order; a warning counts the bad lines that were skipped."""
     num_bad = 0
     for pair in read_pairs(corpus, on_bad_line):
         if pair is None:
@@ -115,11 +110,11 @@ def readable_pairs(corpus: Corpus, on_bad_line: OnBadLine) -> Iterator[Pair]:
             yield pair
     if num_bad:
         names = ", ".join(map(str, corpus.files))
-        logger.warning("%s: %s lines cannot be read and are left out", names, f"{num_bad:,}")
+        logger.warning(f"{names}: skipped {num_bad:,} lines that cannot be read")
 
 
 def hash_of_files(paths: Iterable[Path]) -> str:
-    """SHA-256 over the bytes of the files, each preceded by its size."""
+    """Return the SHA-256 of the bytes of the files, each preceded by its size."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.stat().st_size} ".encode())
@@ -130,33 +125,30 @@ def hash_of_files(paths: Iterable[Path]) -> str:
 
 
 def _aligned(paths: tuple[Path, ...]) -> Iterator[tuple[bytes, ...]]:
-    """Line n of every file; refuses files of unequal length, with the length of each."""
+    """Yield line n of every file; raises UserError with all line counts if they differ."""
     readers = [raw_lines(path) for path in paths]
     for num_lines, row in enumerate(itertools.zip_longest(*readers)):
         if None in row:
-            counts = [
-                num_lines + (line is not None) + sum(1 for _ in reader)
-                for line, reader in zip(row, readers, strict=True)
-            ]
-            shown = ", ".join(
-                f"{path}: {count:,}" for path, count in zip(paths, counts, strict=True)
+            counts = ", ".join(
+                f"{path}: {num_lines + (line is not None) + sum(1 for _ in reader):,}"
+                for path, line, reader in zip(paths, row, readers, strict=True)
             )
-            raise UserError(f"parallel files differ in length (lines in {shown})")
+            raise UserError(f"parallel files differ in length (lines in {counts})")
         yield row
 
 
 def _parser(corpus: Corpus) -> Callable[[int, tuple[bytes, ...]], Pair]:
-    """From a line number and the line of every file to a pair."""
+    """Return a function from a line number and that line of every file to a pair."""
     if corpus.pairs is None:
         return lambda number, row: Pair(
-            *(_decoded(path, number, raw) for path, raw in zip(corpus.files, row, strict=True))
+            *(_decode(path, number, raw) for path, raw in zip(corpus.files, row, strict=True))
         )
     path = corpus.pairs
     split = _split_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _split_json
-    return lambda number, row: split(path, number, _decoded(path, number, row[0]))
+    return lambda number, row: split(path, number, _decode(path, number, row[0]))
 
 
-def _decoded(path: Path, number: int, raw: bytes) -> str:
+def _decode(path: Path, number: int, raw: bytes) -> str:
     if len(raw) > MOST_BYTES:
         raise BadLineError(f"{path}, line {number:,}: longer than {MOST_BYTES:,} bytes")
     try:
@@ -188,5 +180,5 @@ def _split_json(path: Path, number: int, line: str) -> Pair:
         raise BadLineError(
             f'{path}, line {number:,}: needs the form {{"src": "...", "tgt": "..."}}'
         )
-    # A JSON string can hold line feeds and lone surrogates; a line of text cannot.
+    # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
     return Pair(*(side.encode("utf-8", "replace").decode().replace("\n", " ") for side in sides))

@@ -1,4 +1,4 @@
-"""Lines of text from files and pipes, and back; only a line feed ends a line."""
+"""Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
 import gzip
 import itertools
@@ -19,20 +19,22 @@ logger = logging.getLogger(__name__)
 MOST_BYTES = 1 << 22  # of a line
 
 STANDARD_STREAM = Path("-")
-_MOST_UNPACKED = 100  # times the size of a .gz file, and
-_FREE_TO_UNPACK = 1 << 28  # bytes; text shrinks to a third, seldom to a tenth
+
+# Text compresses to a third, seldom to a tenth: larger ratios are refused beyond some bytes.
+_MAX_COMPRESSION = 100
+_FREE_TO_UNPACK = 1 << 28
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Lines without their ends and without a byte order mark; `.gz` is unpacked.
+    """Yield lines without line ends and byte order mark; `.gz` is unpacked.
 
     Only a line feed (after an optional carriage return) ends a line: text may contain the other
-    characters that Unicode calls line ends, and counting them would shift the pairs. Of a line
-    that is longer than `MOST_BYTES` only the beginning is given, still longer than that.
+    characters that Unicode calls line ends, and counting them would shift the pairs. Lines longer
+    than `MOST_BYTES` are truncated, but still longer than that.
     """
     try:
         with open_bytes(path) as file:
-            lines = _without_ends(file)
+            lines = _strip_line_ends(file)
             yield from _limit_decompression(path, lines) if path.suffix == ".gz" else lines
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is not a whole gzip file") from None
@@ -43,18 +45,18 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """A text file as it is, but `.gz` unpacked."""
+    """Open a text file in binary mode; `.gz` is unpacked."""
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def lines_to_translate(path: Path | None) -> Iterator[str]:
-    """The lines of a file, or of standard input for None or `-`.
+    """Yield the lines of a file, or of standard input for None or `-`.
 
-    Nothing is refused but what is too long for a line: what is not UTF-8 becomes U+FFFD and is
-    reported at the end.
+    Invalid UTF-8 becomes U+FFFD, and a warning at the end counts such lines. Raises UserError for
+    lines that are too long.
     """
     is_stdin = path in (None, STANDARD_STREAM)
-    source = _without_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
+    source = _strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
     for number, raw in enumerate(source, 1):
         if len(raw) > MOST_BYTES:
@@ -65,13 +67,13 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
         num_damaged += "\ufffd" in line and b"\xef\xbf\xbd" not in raw
         yield line
     if num_damaged:
-        logger.warning("%s lines are not valid UTF-8; read with U+FFFD", f"{num_damaged:,}")
+        logger.warning(f"{num_damaged:,} lines are not valid UTF-8; U+FFFD replaces invalid bytes")
 
 
 def write_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write each line as soon as it is there, to a file or (None or `-`) to standard output.
+    """Write each line as soon as it is available, to a file or (None or `-`) to standard output.
 
-    The file is made only when the first line is there: an error before leaves no empty file.
+    The file is created with the first line, so that an error before it leaves no empty file.
     """
     iterator = iter(lines)
     first = next(iterator, None)
@@ -86,9 +88,9 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:
-    """Whether what is read and what is written is the same file, under whatever name.
+    """Return True if input and output are the same regular file, under whatever names.
 
-    None and `-` are the standard streams; pipes, terminals and devices may be both.
+    None and `-` are the standard streams.
     """
     read, written = _status(source, sys.stdin), _status(target, sys.stdout)
     if read is None or written is None or not stat.S_ISREG(read.st_mode):
@@ -97,13 +99,13 @@ def is_one_file(source: Path | None, target: Path | None) -> bool:
 
 
 def may_wait(source: Path | None) -> bool:
-    """Whether lines may come one by one, as from a pipe, or all lie there in a file."""
+    """Return True if lines may arrive one by one, as from a pipe, not from a regular file."""
     status = _status(source, sys.stdin)
     return status is None or not stat.S_ISREG(status.st_mode)
 
 
 def _status(path: Path | None, standard: TextIO) -> os.stat_result | None:
-    """Of the file behind a path or a standard stream; None where there is none."""
+    """Return the status of the file behind a path or a standard stream; None if there is none."""
     try:
         if path is None or path == STANDARD_STREAM:
             return os.fstat(standard.fileno())
@@ -113,33 +115,35 @@ def _status(path: Path | None, standard: TextIO) -> os.stat_result | None:
 
 
 def standard_input() -> BinaryIO:
-    """A reader of its own: Python cannot exit while a thread waits in `sys.stdin`."""
+    """Open a second reader: Python cannot exit while a thread waits in `sys.stdin`."""
     try:
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-    except OSError:  # not a file of the system's, as in tests
+    except OSError:  # no file descriptor, as in tests
         return cast(BinaryIO, sys.stdin.buffer)
 
 
-def _without_ends(file: BinaryIO) -> Iterator[bytes]:
+def _strip_line_ends(file: BinaryIO) -> Iterator[bytes]:
     for number, raw in enumerate(bounded_lines(file)):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines with their ends; of one that is too long the beginning, then the rest is skipped."""
-    room = MOST_BYTES + 8  # for its end and a byte order mark
-    while raw := file.readline(room):
+    """Yield lines with their line ends; lines that are too long are truncated."""
+    limit = MOST_BYTES + 8  # for the line end and a byte order mark
+    while raw := file.readline(limit):
         yield raw
-        while len(raw) == room and not raw.endswith(b"\n"):
-            raw = file.readline(room)
+        while len(raw) == limit and not raw.endswith(b"\n"):
+            raw = file.readline(limit)
 
 
 def _limit_decompression(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """A few bytes of gzip can be gigabytes of nothing: no text shrinks to a hundredth."""
-    allowed = _FREE_TO_UNPACK + _MOST_UNPACKED * path.stat().st_size
+    """Pass lines on; raises UserError for a gzip bomb, a few bytes that unpack to gigabytes."""
+    allowed = _FREE_TO_UNPACK + _MAX_COMPRESSION * path.stat().st_size
     for line in lines:
         allowed -= len(line) + 1
         if allowed < 0:
-            raise UserError(f"{path} unpacks to {_MOST_UNPACKED} times its size: this is not text")
+            raise UserError(
+                f"{path} unpacks to {_MAX_COMPRESSION} times its size: this is not text"
+            )
         yield line

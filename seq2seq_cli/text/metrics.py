@@ -1,5 +1,6 @@
-"""Scores of text against references, by sacrebleu, with its signatures."""
+"""Scores of translations against references, by sacreBLEU, with its signatures."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,13 +12,13 @@ Texts = Sequence[str]
 
 class TextScore(NamedTuple):
     value: float
-    signature: str | None = None  # what exactly sacrebleu has measured
+    signature: str | None = None  # sacreBLEU's description of the exact metric
 
 
 def score_text(
     hypotheses: Texts, references: Texts, options: ValidationConfig
 ) -> dict[Metric, TextScore]:
-    """Corpus scores by their names; none of no text."""
+    """Return corpus scores by name; none for empty text."""
     assert len(hypotheses) == len(references)
     metrics = [name for name in TEXT_METRICS if name != "ter" or options.ter]
     return {
@@ -32,41 +33,39 @@ def _bleu(
     """Papineni et al. 2002."""
     from sacrebleu.metrics.bleu import BLEU
 
-    return _scored(BLEU(tokenize=tokenize, lowercase=lowercase), hypotheses, references)
+    return _corpus_score(BLEU(tokenize=tokenize, lowercase=lowercase), hypotheses, references)
 
 
 def _chrf(hypotheses: Texts, references: Texts, _: BleuTokenize, lowercase: bool) -> TextScore:
     """chrF2 (Popović 2015)."""
     from sacrebleu.metrics.chrf import CHRF
 
-    return _scored(CHRF(lowercase=lowercase), hypotheses, references)
+    return _corpus_score(CHRF(lowercase=lowercase), hypotheses, references)
 
 
 def _ter(
     hypotheses: Texts, references: Texts, tokenize: BleuTokenize, lowercase: bool
 ) -> TextScore:
-    """Edits for each word of the reference (Snover et al. 2006), of each character of CJK text."""
+    """Edits per reference word (Snover et al. 2006), or per character of CJK text."""
     from sacrebleu.metrics.ter import TER
 
     is_spaceless = tokenize in ("zh", "char")
     ter = TER(normalized=is_spaceless, asian_support=is_spaceless, case_sensitive=not lowercase)
-    return _scored(ter, hypotheses, references)
+    return _corpus_score(ter, hypotheses, references)
 
 
 def _exact_match(
     hypotheses: Texts, references: Texts, _: BleuTokenize, lowercase: bool
 ) -> TextScore:
-    """Lines that are the same but for white space."""
-    equal = sum(
-        hypothesis.split() == reference.split()
-        if not lowercase
-        else hypothesis.lower().split() == reference.lower().split()
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    )
-    return TextScore(100 * equal / len(references))
+    """Percentage of lines that are equal apart from white space."""
+    words = [
+        [(line.lower() if lowercase else line).split() for line in lines]
+        for lines in (hypotheses, references)
+    ]
+    return TextScore(100 * sum(map(operator.eq, *words)) / len(references))
 
 
-def _scored(metric: Any, hypotheses: Texts, references: Texts) -> TextScore:
+def _corpus_score(metric: Any, hypotheses: Texts, references: Texts) -> TextScore:
     value = metric.corpus_score(hypotheses, [references]).score
     return TextScore(value, metric.get_signature().format(short=False))
 
@@ -80,7 +79,7 @@ TEXT_METRICS: dict[Metric, Callable[[Texts, Texts, BleuTokenize, bool], TextScor
 
 
 def share_with_4_grams(references: Sequence[str], bleu_tokenize: BleuTokenize) -> float:
-    """The share of lines with at least four words: BLEU sees sequences of four in no others."""
+    """Return the fraction of lines with at least four words; no others have 4-grams for BLEU."""
     from sacrebleu.metrics.bleu import BLEU
 
     split = BLEU(tokenize=bleu_tokenize).tokenizer

@@ -1,4 +1,4 @@
-"""The lines that a vocabulary is learnt from: a sample of a text, without its rare characters."""
+"""Selects the lines that a vocabulary is learnt from: a sample, without rare characters."""
 
 import random
 import re
@@ -10,33 +10,33 @@ import numpy.typing as npt
 
 from seq2seq_cli.errors import UserError
 
-MAX_LINE_BYTES = 65_536  # longer lines teach the tokenizer nothing; they are still tokenized
-MAX_CHARACTERS = 1 << 31  # to learn from, all lines together; SentencePiece holds them in memory
+MAX_LINE_BYTES = 65_536  # the vocabulary is not learnt from longer lines
+MAX_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
 _LINES_AT_ONCE = 10_000
 
-# `min_character_frequency: auto`. Entries are worth what their frequency is, and that of the last
-# piece of a vocabulary grows with the text; so does that of noise.
+# `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
+# pieces of a vocabulary grows with the text, and so does that of noise.
 LEAST_FREQUENCY = 5
 _PER_CHARACTERS = 1_000_000
-_MOST_RARE = 0.02  # of all characters: of a small text everything is rare
+_MOST_RARE = 0.02  # of all characters; in a small text every character is rare
 
 
 def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS) -> list[str]:
-    """So many of the lines at random, the same in every process; all if there are fewer.
+    """Draw up to `size` lines at random (Vitter 1985, algorithm R), the same in every process.
 
-    Vitter 1985, algorithm R. SentencePiece can sample too, but each time differently. Raises
-    UserError for more text than memory should hold.
+    SentencePiece can sample too, but not reproducibly. Raises UserError if the sample is too large
+    for memory.
     """
     generator = random.Random(0)
-    chosen: list[str] = []
+    sampled: list[str] = []
     num_characters = 0
     learnable = (line for line in lines if len(line) <= MAX_LINE_BYTES)
     for seen, line in enumerate(learnable, start=1):
         if seen <= size:
-            chosen.append(line)
-        elif (place := generator.randrange(seen)) < size:
-            num_characters -= len(chosen[place])
-            chosen[place] = line
+            sampled.append(line)
+        elif (index := generator.randrange(seen)) < size:
+            num_characters -= len(sampled[index])
+            sampled[index] = line
         else:
             continue
         num_characters += len(line)
@@ -45,18 +45,18 @@ def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS
                 f"tokenizer.max_sentences {size:,}: the sample has more than "
                 f"{max_characters:,} characters; lower it"
             )
-    return chosen
+    return sampled
 
 
 def without_rare_characters(
     lines: Sequence[str], min_frequency: int | Literal["auto"]
 ) -> Iterator[str]:
-    """The lines with spaces in place of characters that occur less often."""
+    """Yield the lines with rare characters replaced by spaces."""
     if min_frequency == 1:
         yield from lines
         return
     counts = _character_counts(lines)
-    least = _automatic_least(counts) if min_frequency == "auto" else min_frequency
+    least = _auto_min_frequency(counts) if min_frequency == "auto" else min_frequency
     rare = np.flatnonzero((counts > 0) & (counts < least))
     if not len(rare):
         yield from lines
@@ -65,14 +65,14 @@ def without_rare_characters(
     yield from (pattern.sub(" ", line) for line in lines)
 
 
-def _automatic_least(counts: npt.NDArray[np.int64]) -> int:
+def _auto_min_frequency(counts: npt.NDArray[np.int64]) -> int:
     total = int(counts.sum())
     least = max(LEAST_FREQUENCY, total // _PER_CHARACTERS)
     return least if counts[counts < least].sum() <= _MOST_RARE * total else 1
 
 
 def _character_counts(lines: Sequence[str]) -> npt.NDArray[np.int64]:
-    """How often each code point occurs; spaces are not counted."""
+    """Count each code point except spaces."""
     counts = np.zeros(0x110000, np.int64)
     for start in range(0, len(lines), _LINES_AT_ONCE):
         text = "".join(lines[start : start + _LINES_AT_ONCE])

@@ -1,15 +1,15 @@
-"""Where one sentence of a line ends and the next one begins, and sentences as a line again."""
+"""Splits lines into sentences, and joins sentences into a line."""
 
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-_BEFORE_SPACE = ".!?…‽؟۔।॥။።։"  # marks that end a sentence where a space follows
+_BEFORE_SPACE = ".!?…‽؟۔।॥။።։"  # end a sentence if a space follows
 _ANYWHERE = "。！？｡"
 MARKS = _BEFORE_SPACE + _ANYWHERE
-_CLOSING = "\"'”’“‘»›«‹)\\]」』）》】"  # right after a mark also those that open elsewhere
-_CLOSING_ANYWHERE = "\"'”’»›)\\]」』）》】"  # “ opens there: 他笑了。“你好。”
+_CLOSING = "\"'”’“‘»›«‹)\\]」』）》】"  # after a mark, quotes that may open elsewhere close too
+_CLOSING_ANYWHERE = "\"'”’»›)\\]」』）》】"  # without “, which opens here: 他笑了。“你好。”
 _OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
 _CANDIDATE = re.compile(
     f"(?<![{_BEFORE_SPACE}])([{_BEFORE_SPACE}]++)[{_CLOSING}]*+\\s++"
@@ -34,9 +34,9 @@ _BEFORE_NUMBERS = re.compile(
 
 
 def split_sentences(line: str, inner_marks: str = "") -> list[str]:
-    """The sentences of a line, without the spaces around them; `inner_marks` end none.
+    """Split a line into stripped sentences, but not after `inner_marks`.
 
-    In doubt two sentences stay together: a cut in the middle of one costs more.
+    Ambiguous ends do not split: a cut inside a sentence costs more than one that is missing.
     """
     line = line.strip()
     ends = [end for end, mark in _ends(line) if mark not in inner_marks]
@@ -45,7 +45,7 @@ def split_sentences(line: str, inner_marks: str = "") -> list[str]:
 
 
 def join_sentences(sentences: Iterable[str]) -> str:
-    """As one line: with a space between two, but none after Chinese and Japanese characters."""
+    """Join sentences with spaces, except after Chinese and Japanese characters."""
     line: list[str] = []
     for sentence in filter(None, sentences):
         line += [separator(line[-1]), sentence] if line else [sentence]
@@ -53,52 +53,52 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 
 def separator(sentence: str) -> str:
-    """What stands between this sentence and the next one."""
+    """Return the separator between this sentence and the next: a space or nothing."""
     return "" if _FULL_WIDTH.search(sentence, max(0, len(sentence) - 9)) else " "
 
 
 def find_inner_marks(lines: Iterable[str]) -> str:
-    """The marks that stand inside of these lines more often than at their ends.
+    """Return the marks that occur inside these lines more often than at their ends.
 
-    Where every "Good morning, Mrs. Weber!" is followed by a question on the same line, what "!"
-    ends has never stood alone; neither has what "." ends in a notation such as "a . b . c".
+    If every "Good morning, Mrs. Weber!" is followed by a question on the same line, a sentence that
+    "!" ends never was a line of its own; nor is "a" in a notation such as "a . b . c".
     """
     at_ends: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     for line in lines:
         stripped = line.strip()
         inside.update(mark for _, mark in _ends(stripped))
-        if found := _AT_THE_END.search(stripped, max(0, len(stripped) - 80)):
-            at_ends[_mark(found[1])] += 1
+        if match := _AT_THE_END.search(stripped, max(0, len(stripped) - 80)):
+            at_ends[_mark(match[1])] += 1
     return "".join(sorted(mark for mark, count in inside.items() if count > at_ends[mark]))
 
 
 def _ends(line: str) -> Iterator[tuple[int, str]]:
-    """Where sentences end inside of a line, each with its mark."""
+    """Yield the ends of sentences inside a line, each with its mark."""
     has_capitals = line != line.lower()
-    for found in _CANDIDATE.finditer(line):
-        mark = _mark(found[1] or found[2])
-        is_inside = found.start() > 0 and found.end() < len(line)
-        if is_inside and _is_end(line, found, mark, has_capitals):
-            yield found.end(), mark
+    for match in _CANDIDATE.finditer(line):
+        mark = _mark(match[1] or match[2])
+        is_inside = match.start() > 0 and match.end() < len(line)
+        if is_inside and _is_end(line, match, mark, has_capitals):
+            yield match.end(), mark
 
 
 def _mark(run: str) -> str:
-    """What a run of marks counts as: its last one, or an ellipsis."""
+    """Reduce a run of marks to its last one, or to an ellipsis."""
     return "…" if run.endswith("..") else run[-1].translate(_SAME)
 
 
-def _is_end(line: str, found: re.Match[str], mark: str, has_capitals: bool) -> bool:
-    following = line[found.end() : found.end() + 4].lstrip(_OPENING)[:1]
-    if found[2]:  # hiragana goes on with what was quoted: 「はい。」と言った
-        return not (found[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0")
+def _is_end(line: str, match: re.Match[str], mark: str, has_capitals: bool) -> bool:
+    following = line[match.end() : match.end() + 4].lstrip(_OPENING)[:1]
+    if match[2]:  # hiragana after a quotation continues the sentence: 「はい。」と言った
+        return not (match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0")
     if has_capitals and following.islower():
         return False
-    return mark != "." or not _is_abbreviation(line, found.start(), following)
+    return mark != "." or not _is_abbreviation(line, match.start(), following)
 
 
 def _is_abbreviation(line: str, end: int, following: str) -> bool:
-    """Whether the word that ends there has its full stop for itself."""
+    """Return True if the full stop at `end` belongs to the word before it."""
     before = line[max(0, end - _LONGEST_ABBREVIATION) : end]
     if not before or before[-1].isspace():  # the full stop is a token of its own
         return False

@@ -1,6 +1,6 @@
-"""Streams (pipes, `<(...)`, standard input) given as text files: kept in files while in use.
+"""Copies streams (pipes, `<(...)`, standard input) that are given as text files to real files.
 
-A stream can be read once, and scoring reads its text several times.
+A stream can be read only once, and scoring reads its text several times.
 """
 
 import contextlib
@@ -22,18 +22,19 @@ from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
 logger = logging.getLogger(__name__)
 
-_GZIP = b"\x1f\x8b"  # how every gzip file begins
-_OF_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # names that say nothing of what is open
+_GZIP = b"\x1f\x8b"  # the first bytes of every gzip file
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
 
 
 @contextlib.contextmanager
 def as_files(
     texts: Sequence[Path | None], pairs: Path | None = None
 ) -> Iterator[tuple[list[Path | None], Path | None]]:
-    """The same paths, but of a stream that of a copy, which is there until the block ends.
+    """Yield the same paths, with a temporary copy in place of each stream.
 
-    The name of the copy says its format: `.gz` if the bytes do; of `pairs`, `.jsonl` if the first
-    line is a JSON object, or else `.tsv`. Raises UserError for what is not there, folders, devices.
+    The copy's extension is its format: `.gz` according to its first bytes, and for `pairs` `.jsonl`
+    if the first line is a JSON object, else `.tsv`. Raises UserError for missing files, folders and
+    devices.
     """
     with ExitStack() as copies:
         yield (
@@ -50,19 +51,19 @@ def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | 
             raise UserError(f"there is no file {path}")
         if path.is_dir():
             raise UserError(f"{path} is a folder, not a text file")
-        if path.is_file() and not str(path).startswith(_OF_DESCRIPTORS):
+        if path.is_file() and not str(path).startswith(_DESCRIPTORS):
             return path
     folder = copies.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-stream-"))
-    shown = Path("stdin") if path == STANDARD_STREAM else path
-    copy = Path(folder) / shown.name.removesuffix(".gz")
-    with _opened(path) as stream, copy.open("wb") as file:
+    name = Path("stdin") if path == STANDARD_STREAM else path
+    copy = Path(folder) / name.name.removesuffix(".gz")
+    with _open_stream(path) as stream, copy.open("wb") as file:
         shutil.copyfileobj(stream, file)
     copy = copy.rename(copy.with_name(copy.name + _suffix(copy, is_pairs=is_pairs)))
-    logger.info("%s is a stream: it is read once, into %s", shown, copy)
+    logger.info(f"{name} is a stream and can be read only once; it is copied to {copy}")
     return copy
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_stream(path: Path) -> BinaryIO:
     if path in (STANDARD_STREAM, Path("/dev/stdin")):
         return standard_input()
     file = path.open("rb")
@@ -74,17 +75,17 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _suffix(copy: Path, *, is_pairs: bool) -> str:
-    """What is missing at the end of the name for the content."""
+    """Return the extensions that the name lacks for its content."""
     with copy.open("rb") as file:
-        packed = ".gz" if file.read(len(_GZIP)) == _GZIP else ""
+        compression = ".gz" if file.read(len(_GZIP)) == _GZIP else ""
     if not is_pairs or copy.suffix in PAIRS_FORMATS:
-        return packed
+        return compression
     try:
-        with cast(BinaryIO, gzip.open(copy)) if packed else copy.open("rb") as text:
+        with cast(BinaryIO, gzip.open(copy)) if compression else copy.open("rb") as text:
             first = next((line for line in bounded_lines(text) if line.strip()), b"")
-    except (EOFError, OSError, zlib.error):  # which is said when it is read
+    except (EOFError, OSError, zlib.error):  # damaged, which reading it will report
         first = b""
-    return (".jsonl" if _is_json_object(first) else ".tsv") + packed
+    return (".jsonl" if _is_json_object(first) else ".tsv") + compression
 
 
 def _is_json_object(line: bytes) -> bool:

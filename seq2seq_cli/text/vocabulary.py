@@ -1,4 +1,4 @@
-"""`seq2seq vocab`: the tokenizers of a config alone, and a look at them."""
+"""`seq2seq vocab`: learns the tokenizers of a config, and checks what is in a vocabulary."""
 
 import re
 from collections import Counter
@@ -22,18 +22,18 @@ _NUM_SPECIAL = 4
 
 @dataclass(frozen=True)
 class VocabularyAudit:
-    """What a vocabulary spends its entries on."""
+    """The size of a vocabulary, and how much of it rare characters take."""
 
     entries: int
-    rare_characters: int  # entries of one character that occurs fewer than LEAST_FREQUENCY times
+    rare_characters: int  # single characters that occur fewer than LEAST_FREQUENCY times
     examples: list[str]
 
 
 def audit_vocabulary(
     tokenizer: Tokenizer, counts: Sequence[int], symbols: Collection[str]
 ) -> VocabularyAudit:
-    """`counts`: how often each token occurs in the text that the vocabulary was learnt from."""
-    characters: Counter[str] = Counter()
+    """Find the entries that are rare characters; `counts` are those of tokens in training text."""
+    frequencies: Counter[str] = Counter()
     single: list[str] = []
     for piece, count in list(zip(tokenizer.pieces(), counts, strict=True))[_NUM_SPECIAL:]:
         text = piece.replace(SPACE, "")
@@ -41,17 +41,17 @@ def audit_vocabulary(
             continue
         single += [text] if len(text) == 1 else []
         for character in text:
-            characters[character] += int(count)
-    rare = [character for character in single if characters[character] < LEAST_FREQUENCY]
+            frequencies[character] += int(count)
+    rare = [character for character in single if frequencies[character] < LEAST_FREQUENCY]
     examples = list(dict.fromkeys(rare))[:_EXAMPLES]
     return VocabularyAudit(len(tokenizer), len(rare), examples)
 
 
 def build_vocabulary(config: Config, folder: Path) -> list[str]:
-    """Write each tokenizer and a readable list of its pieces; returns a report.
+    """Write each tokenizer and a readable list of its pieces; return a report.
 
-    The report says what was written and shows the first pairs as pieces. Raises UserError for text
-    that cannot be read; then nothing is written.
+    The report lists the files and shows the first pairs as pieces. Raises UserError for text that
+    cannot be read, before anything is written.
     """
     data = config.data
     count_corpus(data.train, None, data.on_bad_line)

@@ -1,12 +1,12 @@
-"""Words of a text: what stands between spaces, or a character of a script that writes none."""
+"""Splits text into words: at spaces, or at characters in scripts without spaces."""
 
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, and Chinese and Japanese with
-# their punctuation, which are too many to look for marks among.
+# Scripts without spaces between words: Thai and Lao, Burmese, Khmer (whose combining marks are
+# listed below), and Chinese and Japanese with their punctuation.
 _WITH_MARKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _IDEOGRAPHIC = (
     "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40"
@@ -25,33 +25,34 @@ _WORD = re.compile(
 
 
 def split_words(text: str) -> list[str]:
-    """The words, as they are numbered in alignments.
+    """Return the words of a text; alignments number them in this order.
 
-    What stands between two spaces is one; in Chinese, Japanese, Thai, Lao, Khmer and Burmese every
-    character is, with the marks and the closing quotation marks that follow it.
+    Words are separated by spaces. In Chinese, Japanese, Thai, Lao, Khmer and Burmese each character
+    is a word, together with the combining marks and closing quotation marks that follow it.
     """
     return _WORD.findall(text)
 
 
 def words_of_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[range]:
-    """The numbers of the words that each span of characters is part of, at least one.
+    """Return for each span of characters the range of words that it overlaps, at least one.
 
-    A span of spaces belongs to the word that follows, as SentencePiece's ▁ does; there is a word.
+    A span of spaces belongs to the word that follows, as SentencePiece's ▁ does. The text must
+    contain a word.
     """
-    starts, ends = zip(*(found.span() for found in _WORD.finditer(text)), strict=True)
-    numbers = []
+    starts, ends = zip(*(word.span() for word in _WORD.finditer(text)), strict=True)
+    ranges = []
     for start, end in spans:
         first = min(bisect_right(ends, start), len(ends) - 1)
-        numbers.append(range(first, max(first + 1, bisect_left(starts, end))))
-    return numbers
+        ranges.append(range(first, max(first + 1, bisect_left(starts, end))))
+    return ranges
 
 
 def is_spaceless(text: str) -> bool:
-    """Whether there is a character of a script that puts no spaces between words."""
+    """Return True if the text has a character of a script without spaces between words."""
     return _SPACELESS.search(text) is not None
 
 
-def goes_on(character: str) -> bool:
-    """Whether a word that stands before this character goes on with it: a letter, digit or mark."""
+def continues_word(character: str) -> bool:
+    """Return True if a word before this character includes it: a letter, digit or mark."""
     is_letter = character.isalnum() or unicodedata.category(character).startswith("M")
     return is_letter and not is_spaceless(character)

@@ -12,7 +12,7 @@ from torch import nn
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.tools.dry_run import Rehearsal, peak_memory_mb, rehearse
+from seq2seq_cli.tools.dry_run import DryRun, dry_run, peak_memory_mb
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
@@ -81,32 +81,32 @@ def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
 
     None in torchrun's processes but the first.
     """
-    return rehearse(functools.partial(_measure, warmup, updates), config)
+    return dry_run(functools.partial(_measure, warmup, updates), config)
 
 
-def _measure(warmup: int, updates: int, rehearsal: Rehearsal) -> Speed:
+def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
     retain_freed_pages()
-    prepared, ranks = rehearsal.prepared, rehearsal.ranks
+    run, ranks = trial.run, trial.run.ranks
     num_tokens, num_src_tokens, num_positions = [], [], []
     for step in range(1, warmup + updates + 1):
-        batches = rehearsal.update(step)
+        batches = trial.update()
         if step > warmup:
             num_tokens.append(sum(batch.num_tokens for batch in batches))
             num_src_tokens.append(sum(batch.num_src_tokens for batch in batches))
             num_positions.append(sum(batch.num_positions for batch in batches))
-    ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in rehearsal.seconds.items()}
+    ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     seconds = sum(ms.values()) / 1000 * updates
-    memory = ranks.all_reduce_sum(peak_memory_mb(prepared.device))
+    memory = ranks.all_reduce_sum(peak_memory_mb(run.device))
     with ranks.all_threads():
-        devices = ranks.world_size if prepared.device.type == "cuda" else 1
+        devices = ranks.world_size if run.device.type == "cuda" else 1
         ceilings = [
-            devices * _ceiling_gflops(prepared.device, dtype) if ranks.is_main else 0.0
+            devices * _ceiling_gflops(run.device, dtype) if ranks.is_main else 0.0
             for dtype in (torch.float32, torch.bfloat16)
         ]
     ranks.barrier()
     return Speed(
-        precision="bf16" if prepared.use_bf16 else "fp32",
+        precision="bf16" if run.use_bf16 else "fp32",
         processes=ranks.world_size,
         threads=torch.get_num_threads(),
         updates=updates,
@@ -119,7 +119,7 @@ def _measure(warmup: int, updates: int, rehearsal: Rehearsal) -> Speed:
         ms_backward=ms["backward"],
         ms_optimizer=ms["optimizer"],
         peak_memory_mb=memory,
-        gflops=_flops(prepared.model, src_tokens, tokens) / seconds / 1e9,
+        gflops=_flops(run.model, src_tokens, tokens) / seconds / 1e9,
         ceiling_fp32_gflops=ceilings[0],
         ceiling_bf16_gflops=ceilings[1],
     )

@@ -1,4 +1,4 @@
-"""Updates as `train` makes them, of a run that is thrown away: for `bench train` and `check`."""
+"""Updates exactly as `train` makes them, of a temporary run: for `bench train` and `check`."""
 
 import functools
 import gc
@@ -9,124 +9,110 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.launcher import launch
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.oom import BatchSizes
+from seq2seq_cli.training.distributed import process_group
+from seq2seq_cli.training.launcher import launch, processes_to_start
 from seq2seq_cli.training.optimizer import set_lr
-from seq2seq_cli.training.resume import Beginning, begin
+from seq2seq_cli.training.resume import StartOptions, start_or_resume
+from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.step import train_step
 
 Result = TypeVar("Result")
 
 
-class Rehearsal:
-    """A run that has begun, in one of its processes; its updates are timed."""
+class DryRun:
+    """Times the updates of a run that is thrown away, in one of its processes."""
 
-    def __init__(self, beginning: Beginning, ranks: Ranks) -> None:
-        self.config, self.prepared, self._optimizer, _, self.total_steps = beginning
-        self.ranks = ranks
-        training = self.config.training
-        self._batch_loss = BatchLoss(
-            self.prepared.model,
-            training.label_smoothing,
-            self.prepared.use_bf16,
-            training.compile,
-        )
-        self._watch = _Watch(self.prepared.device, self._batch_loss, self._optimizer)
-        self._sizes = BatchSizes()
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._stopwatch = _Stopwatch(run)
 
     @property
     def seconds(self) -> dict[str, list[float]]:
-        """By part of an update: data, forward, backward, optimizer."""
-        return self._watch.seconds
+        """The seconds of all updates, by part: data, forward, backward, optimizer."""
+        return self._stopwatch.seconds
 
     @property
     def seconds_of_last(self) -> float:
         return sum(times[-1] for times in self.seconds.values())
 
-    def update(self, step: int) -> list[Batch]:
-        """The update of this number, counted from 1; returns its batches."""
-        self._watch.start()
-        epochs, accumulation = self.prepared.epochs, self.config.training.gradient_accumulation
-        epoch, number = divmod((step - 1) * accumulation, len(epochs))
-        batches = epochs.batches(epoch + 1, number, accumulation)
-        self._watch.note("data")
-        self._train_on(batches, step)
+    def update(self) -> list[Batch]:
+        """Make the next update of the run; return its batches."""
+        self._stopwatch.start()
+        batches = self.run.next_batches()
+        self._stopwatch.note("data")
+        self._train_on(batches)
+        state = self.run.state
+        state.step, state.position = state.step + 1, state.position + len(batches)
+        if state.position == len(self.run.data.batches):
+            state.epoch, state.position = state.epoch + 1, 0
         return batches
 
     def update_from(self, batch: Batch) -> None:
-        """The first update, from another batch than its own."""
-        self._watch.start()
-        self._train_on([batch], 1)
+        """Make the next update from another batch than its own, without counting it."""
+        self._stopwatch.start()
+        self._train_on([batch])
 
-    def _train_on(self, batches: Sequence[Batch], step: int) -> None:
-        training, total_steps = self.config.training, self.total_steps
-        set_lr(self._optimizer, training, min(step, total_steps), total_steps)
-        update = train_step(
-            self._batch_loss, self._optimizer, batches, training, step, self.ranks, self._sizes
-        )
-        if not update.is_finite:
+    def _train_on(self, batches: Sequence[Batch]) -> None:
+        run, step = self.run, self.run.state.step + 1
+        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.total_steps)
+        if not train_step(run, batches).is_finite:
             raise UserError(f"update {step}: loss or gradient is not finite; train says where")
-        self._watch.note("optimizer")
+        self._stopwatch.note("optimizer")
 
 
-def rehearse(work: Callable[[Rehearsal], Result], config: Config) -> Result | None:
-    """Begin a run in a folder that is thrown away, and work with it in all of its processes.
+def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
+    """Start a run in a temporary folder, and call `work` with it in all of its processes.
 
-    Returns what the main process's work returned; None in torchrun's other processes. Raises
+    Returns what `work` returned in the main process; None in torchrun's other processes. Raises
     UserError as `train` does.
     """
+    if (num_processes := processes_to_start(config)) > 1:
+        return launch(functools.partial(dry_run, work, config), num_processes)
     try:
-        return launch(functools.partial(_rehearse_in_process, work, config), config)
+        with (
+            process_group(config) as ranks,
+            tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
+        ):
+            run_folder = RunFolder(Path(ranks.broadcast(folder)) / "run")
+            run = start_or_resume(run_folder, config, StartOptions(), ranks, Hooks())
+            result = work(DryRun(run))
+            return result if ranks.is_main else None
     finally:
-        gc.unfreeze()  # what `begin` froze
-
-
-def _rehearse_in_process(
-    work: Callable[[Rehearsal], Result], config: Config, ranks: Ranks
-) -> Result | None:
-    with tempfile.TemporaryDirectory(prefix="seq2seq-rehearsal-") as folder:
-        run = RunFolder(Path(ranks.broadcast(folder)) / "run")
-        result = work(Rehearsal(begin(run, config, ranks), ranks))
-        return result if ranks.is_main else None
+        gc.unfreeze()  # what `start_or_resume` froze
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Of this process until now: allocated on its GPU, or else resident."""
+    """Return this process's peak memory in MB: allocated on its GPU, or else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / (1 << 20)
     return peak_memory() / (1 << 20)
 
 
-class _Watch:
-    """Seconds of every part of every update, from hooks: what is measured is what trains."""
+class _Stopwatch:
+    """Measures the parts of every update through hooks, so that the code that trains is timed."""
 
-    def __init__(
-        self, device: torch.device, batch_loss: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def __init__(self, run: Run) -> None:
         self.seconds: dict[str, list[float]] = {}
-        self._device = device
+        self._device = run.device
         self._last = 0.0
-        batch_loss.register_forward_pre_hook(lambda *_: self.note("backward"))
-        batch_loss.register_forward_hook(lambda *_: self.note("forward"))
-        optimizer.register_step_pre_hook(lambda *_: self.note("backward"))
+        run.loss.register_forward_pre_hook(lambda *_: self.note("backward"))
+        run.loss.register_forward_hook(lambda *_: self.note("forward"))
+        run.optimizer.register_step_pre_hook(lambda *_: self.note("backward"))
 
     def start(self) -> None:
-        """Of an update."""
+        """Start an update."""
         for name in ("data", "forward", "backward", "optimizer"):
             self.seconds.setdefault(name, []).append(0.0)
         self._last = self._now()
 
     def note(self, name: str) -> None:
-        """This is what was done since the last note."""
+        """Count the time since the last note as that of this part."""
         now = self._now()
         self.seconds[name][-1] += now - self._last
         self._last = now

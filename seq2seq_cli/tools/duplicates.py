@@ -1,4 +1,4 @@
-"""Lines by their hashes: what stands twice in a text, or in two texts."""
+"""Finds duplicate lines within a text, and lines that two texts share, by their hashes."""
 
 import unicodedata
 from array import array
@@ -10,31 +10,31 @@ import numpy.typing as npt
 from seq2seq_cli.text.corpus import Pair
 
 _EXAMPLES = 2
-_NOTHING = 0  # the hash of a line without a pair; that another one has it is as good as impossible
+_NO_PAIR = 0  # the hash of a line without a pair; no real line is likely to have it
 
 Hashes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """Lines that stand elsewhere too."""
+    """Lines that also occur elsewhere."""
 
     count: int
-    examples: list[tuple[int, int]]  # such lines, and where they stood first
+    examples: list[tuple[int, int]]  # such a line and its first occurrence, counted from 1
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Lines whose source stands elsewhere too, and those whose target beside it does as well."""
+    """Lines whose source also occurs elsewhere, and those whose whole pair does."""
 
     sources: Repeats
     pairs: Repeats
 
 
 class LineHashes:
-    """Of every line the 64-bit hashes of source and pair: 16 bytes, 100 while comparing.
+    """64-bit hashes of the source and of the pair of every line: 16 bytes per line.
 
-    Case, white space and compatible characters make no difference.
+    Case, white space and Unicode compatibility characters make no difference.
     """
 
     def __init__(self) -> None:
@@ -42,49 +42,38 @@ class LineHashes:
         self._pairs = array("q")
 
     def add(self, pair: Pair | None) -> None:
-        """Of the next line; None where it holds no pair."""
-        if pair is None:
-            self._sources.append(_NOTHING)
-            self._pairs.append(_NOTHING)
-        else:
-            src, tgt = comparable(pair.src), comparable(pair.tgt)
-            self._sources.append(hash(src))
-            self._pairs.append(hash((src, tgt)))
+        """Add the next line; None if it has no pair."""
+        src, tgt = map(_normalize, pair) if pair is not None else (None, None)
+        self._sources.append(_NO_PAIR if src is None else hash(src))
+        self._pairs.append(_NO_PAIR if src is None else hash((src, tgt)))
 
     def repeated(self) -> Overlap:
-        """With earlier lines of the same text."""
-        return Overlap(_repeated(_hashes(self._sources)), _repeated(_hashes(self._pairs)))
+        """Return the lines that repeat an earlier line of the same text."""
+        return Overlap(_repeated(self._sources), _repeated(self._pairs))
 
     def found_in(self, other: "LineHashes") -> Overlap:
-        """With the lines of another text."""
-        return Overlap(
-            _found(_hashes(self._sources), _hashes(other._sources)),
-            _found(_hashes(self._pairs), _hashes(other._pairs)),
-        )
+        """Return the lines that also occur in another text."""
+        return Overlap(_shared(self._sources, other._sources), _shared(self._pairs, other._pairs))
 
 
-def comparable(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _hashes(numbers: "array[int]") -> Hashes:
-    return np.asarray(numbers, dtype=np.int64)
+def _repeated(numbers: "array[int]") -> Repeats:
+    hashes = np.asarray(numbers, dtype=np.int64)
+    is_repeat = np.ones(len(hashes), np.bool_)
+    is_repeat[np.unique(hashes, return_index=True)[1]] = False  # first occurrences
+    return _repeats(is_repeat, hashes, hashes)
 
 
-def _repeated(hashes: Hashes) -> Repeats:
-    _, first = np.unique(hashes, return_index=True)
-    again = hashes != _NOTHING
-    again[first] = False
-    return _repeats(again, hashes, hashes)
+def _shared(numbers: "array[int]", others: "array[int]") -> Repeats:
+    hashes, other_hashes = (np.asarray(array, dtype=np.int64) for array in (numbers, others))
+    return _repeats(np.isin(hashes, other_hashes), hashes, other_hashes)
 
 
-def _found(hashes: Hashes, others: Hashes) -> Repeats:
-    return _repeats(np.isin(hashes, others) & (hashes != _NOTHING), hashes, others)
-
-
-def _repeats(again: npt.NDArray[np.bool_], hashes: Hashes, others: Hashes) -> Repeats:
-    """Lines are counted from 1."""
-    lines = np.flatnonzero(again)
+def _repeats(is_repeat: npt.NDArray[np.bool_], hashes: Hashes, others: Hashes) -> Repeats:
+    lines = np.flatnonzero(is_repeat & (hashes != _NO_PAIR))
     examples = [
         (int(line) + 1, int(np.argmax(others == hashes[line])) + 1) for line in lines[:_EXAMPLES]
     ]

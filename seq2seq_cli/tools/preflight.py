@@ -11,11 +11,11 @@ from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.tools.audit import audit_text
-from seq2seq_cli.tools.dry_run import Rehearsal, peak_memory_mb, rehearse
+from seq2seq_cli.tools.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.tools.duplicates import Overlap
 from seq2seq_cli.tools.preflight_report import LongestBatches, Report, Shape, TimeEstimate
-from seq2seq_cli.training.setup import Prepared
-from seq2seq_cli.training.summary import numbers, summarize
+from seq2seq_cli.training.run import TrainingData
+from seq2seq_cli.training.summary import summarize, summary_json
 
 logger = logging.getLogger(__name__)
 
@@ -28,20 +28,20 @@ def check(config: Config, test: Corpus | None) -> Report | None:
 
     None in torchrun's processes but the first. Raises UserError for what would stop training.
     """
-    return rehearse(functools.partial(_check, test), config)
+    return dry_run(functools.partial(_check, test), config)
 
 
-def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
-    config, prepared, ranks = rehearsal.config, rehearsal.prepared, rehearsal.ranks
+def _check(test: Corpus | None, trial: DryRun) -> Report | None:
+    run, ranks = trial.run, trial.run.ranks
     retain_freed_pages()
     logger.info("training for a moment: the longest batches, and some others")
-    longest_batches = _run_longest_batches(rehearsal)
-    pace = _time_updates(rehearsal)
+    longest_batches = _run_longest_batches(trial)
+    pace = _time_updates(trial)
     ranks.barrier()
     if not ranks.is_main:
         return None
     logger.info("auditing the text")
-    data, tokenizers = config.data, prepared.tokenizers
+    data, tokenizers = run.config.data, run.data.tokenizers
     train, lines_of_train = audit_text(data.train, tokenizers, data)
     texts, lines = {"train": train}, {"train": lines_of_train}
     overlaps: dict[str, Overlap] = {}
@@ -51,9 +51,9 @@ def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
             overlaps |= {f"{name} in {other}": found.found_in(lines[other]) for other in lines}
             lines[name] = found
     return Report(
-        summary=summarize(config, prepared, rehearsal.total_steps, ranks.world_size),
-        numbers=numbers(config, prepared, rehearsal.total_steps, ranks.world_size),
-        vocabularies=_audit_vocabularies(config.tokenizer, prepared),
+        summary=summarize(run),
+        numbers=summary_json(run),
+        vocabularies=_audit_vocabularies(run.config.tokenizer, run.data),
         max_length=data.max_length,
         texts=texts,
         overlaps=overlaps,
@@ -62,11 +62,11 @@ def _check(test: Corpus | None, rehearsal: Rehearsal) -> Report | None:
     )
 
 
-def _audit_vocabularies(config: TokenizerConfig, prepared: Prepared) -> dict[str, VocabularyAudit]:
+def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str, VocabularyAudit]:
     """Of subwords alone, which could do without rare characters, and none of another run's."""
     if config.kind not in SUBWORDS or config.reuse is not None:
         return {}
-    tokenizers, store = prepared.tokenizers, prepared.train
+    tokenizers, store = data.tokenizers, data.train
     src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
     if tokenizers.is_shared:
         sides = {"vocabulary": (tokenizers.src, src + tgt)}
@@ -79,32 +79,32 @@ def _audit_vocabularies(config: TokenizerConfig, prepared: Prepared) -> dict[str
     }
 
 
-def _run_longest_batches(rehearsal: Rehearsal) -> LongestBatches:
+def _run_longest_batches(trial: DryRun) -> LongestBatches:
     """Forwards and backwards, and the optimizer's step, whose state comes to the memory."""
-    device, ranks = rehearsal.prepared.device, rehearsal.ranks
+    device, ranks = trial.run.device, trial.run.ranks
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     before = peak_memory_mb(device)
     shapes, seconds = [], []
-    for batch in rehearsal.prepared.epochs.largest_batches():
-        rehearsal.update_from(batch)
-        seconds.append(rehearsal.seconds_of_last)
+    for batch in trial.run.data.batches.largest_batches():
+        trial.update_from(batch)
+        seconds.append(trial.seconds_of_last)
         shapes.append(Shape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)
-    over_workers = ranks.all_reduce_max if device.type == "cuda" else ranks.all_reduce_sum
-    return LongestBatches(shapes, max(seconds), over_workers(peak), over_workers(peak - before))
+    over_processes = ranks.all_reduce_max if device.type == "cuda" else ranks.all_reduce_sum
+    return LongestBatches(shapes, max(seconds), over_processes(peak), over_processes(peak - before))
 
 
-def _time_updates(rehearsal: Rehearsal) -> TimeEstimate:
-    rehearsal.update(1)  # what is done once takes its time here
+def _time_updates(trial: DryRun) -> TimeEstimate:
+    trial.update()  # what is done once takes its time here
     seconds: list[float] = []
-    while len(seconds) < _UPDATES and rehearsal.ranks.all_reduce_max(sum(seconds)) < _SECONDS:
-        rehearsal.update(len(seconds) + 2)
-        seconds.append(rehearsal.seconds_of_last)
-    mean, prepared = statistics.mean(seconds), rehearsal.prepared
+    while len(seconds) < _UPDATES and trial.run.ranks.all_reduce_max(sum(seconds)) < _SECONDS:
+        trial.update()
+        seconds.append(trial.seconds_of_last)
+    mean, run = statistics.mean(seconds), trial.run
     return TimeEstimate(
         updates=len(seconds),
         seconds_per_update=mean,
-        seconds_per_epoch=mean * prepared.updates_per_epoch,
-        seconds_to_the_end=mean * rehearsal.total_steps,
+        seconds_per_epoch=mean * run.updates_per_epoch,
+        seconds_to_the_end=mean * run.total_steps,
     )

@@ -1,4 +1,4 @@
-"""`seq2seq diff`: whether two runs are the same, and where they are not."""
+"""`seq2seq diff`: compares two runs."""
 
 import itertools
 import json
@@ -23,117 +23,103 @@ _ENVIRONMENT = ("from", "device", "threads", "processes", "python", "seq2seq_cli
 
 
 class Difference(NamedTuple):
-    """One thing that is not the same in two runs."""
+    """One item that differs between two runs."""
 
     kind: str  # option, data, tokenizer, version, device, git, weights, progress, metrics, ...
     name: str
-    one: Any = None
-    other: Any = None
+    first: Any = None
+    second: Any = None
     note: str = ""  # instead of two values
 
-    def line(self) -> str:
+    def __str__(self) -> str:
         name = f"{self.name}: " if self.name else ""
-        return f"{self.kind:<12} {name}{self.note or f'{self.one} | {self.other}'}"
+        return f"{self.kind:<12} {name}{self.note or f'{self.first} | {self.second}'}"
 
 
-def differing_results(one_dir: Path, other_dir: Path) -> list[Difference]:
-    """Only what training made: weights, progress, metrics."""
-    return [d for d in differences(one_dir, other_dir) if d.kind in _RESULTS]
+def differing_results(first_dir: Path, second_dir: Path) -> list[Difference]:
+    """Return the differences in the results of training: weights, progress, metrics."""
+    return [d for d in compare_runs(first_dir, second_dir) if d.kind in _RESULTS]
 
 
-def differences(one_dir: Path, other_dir: Path) -> list[Difference]:
-    """All of them; of weights how far apart they are, of metrics the first step.
+def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
+    """Return all differences; for weights their distance, for metrics the first step that differs.
 
-    Raises UserError when one of the folders holds no run or a damaged one.
+    Raises UserError if one of the folders is not a run folder or is damaged.
     """
-    one, other = _opened(one_dir), _opened(other_dir)
+    first, second = RunFolder(first_dir), RunFolder(second_dir)
+    for run in (first, second):
+        run.ensure_is_run()
+    options = differing_options(load_config(first.config), load_config(second.config))
     return [
-        *_options(one, other),
-        *_records(one, other),
-        *_weights(one, other),
-        *_progress(one, other),
-        *_metrics(one, other),
+        *(Difference("option", name, *values) for name, values in options.items()),
+        *_compare_manifests(read_manifest(first), read_manifest(second)),
+        *_compare_weights(first, second),
+        *_compare_values("progress", _progress(first), _progress(second)),
+        *_compare_metrics(first, second),
     ]
 
 
-def _opened(path: Path) -> RunFolder:
-    run = RunFolder(path)
-    run.ensure_is_run()
-    return run
+def _compare_values(
+    kind: str, first: dict[str, Any], second: dict[str, Any]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys([*first, *second]):
+        if first.get(name) != second.get(name):
+            yield Difference(kind, name, first.get(name), second.get(name))
 
 
-def _options(one: RunFolder, other: RunFolder) -> Iterator[Difference]:
-    differing = differing_options(load_config(one.config), load_config(other.config))
-    for name, values in differing.items():
-        yield Difference("option", name, *values)
-
-
-def _records(one: RunFolder, other: RunFolder) -> Iterator[Difference]:
-    """What the manifests say of text, vocabulary, versions and machine."""
-    manifests = read_manifest(one), read_manifest(other)
+def _compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Difference]:
+    """Compare what was recorded about text, vocabulary, versions and machine."""
     for kind in ("data", "tokenizer"):
-        yield from _differing(kind, *(_section(manifest, kind) for manifest in manifests))
-    yield from _differing("package", *(_history(manifest, "packages") for manifest in manifests))
-    for name in _ENVIRONMENT:
-        yield from _differing(name, *(_history(manifest, name) for manifest in manifests))
-
-
-def _section(manifest: dict[str, Any], name: str) -> dict[str, Any]:
-    found = manifest.get(name)
-    return found if isinstance(found, dict) else {}
+        sections = (manifest.get(kind) for manifest in (first, second))
+        yield from _compare_values(kind, *(s if isinstance(s, dict) else {} for s in sections))
+    for kind, name in (("package", "packages"), *((name, name) for name in _ENVIRONMENT)):
+        yield from _compare_values(kind, _history(first, name), _history(second, name))
 
 
 def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
-    """What the run began with and, where that changed, what it was continued with."""
-    found: dict[str, list[str]] = {}
-    for part in (manifest, *continuations(manifest)):
-        values = part.get(name)
+    """Return the values at the start of the run, followed by those that changed on resuming."""
+    histories: dict[str, list[str]] = {}
+    for entry in (manifest, *continuations(manifest)):
+        values = entry.get(name)
         for key, value in (values if isinstance(values, dict) else {"": values}).items():
-            found.setdefault(key, []).append(str(value))
-    return {key: ", then ".join(k for k, _ in itertools.groupby(v)) for key, v in found.items()}
+            histories.setdefault(key, []).append(str(value))
+    return {
+        key: ", then ".join(value for value, _ in itertools.groupby(values))
+        for key, values in histories.items()
+    }
 
 
-def _differing(kind: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
-    for name in dict.fromkeys([*one, *other]):
-        if one.get(name) != other.get(name):
-            yield Difference(kind, name, one.get(name), other.get(name))
-
-
-def _weights(one: RunFolder, other: RunFolder) -> Iterator[Difference]:
-    yield from _tensors("best model", one.model, other.model)
+def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
+    yield from _compare_tensors("best model", first.model, second.model)
     for name, file in (("last model", "weights"), ("optimizer", "optimizer")):
-        yield from _tensors(name, _in_last_checkpoint(one, file), _in_last_checkpoint(other, file))
+        paths = (
+            (run.last_checkpoint or run.checkpoints) / f"{file}.safetensors"
+            for run in (first, second)
+        )
+        yield from _compare_tensors(name, *paths)
 
 
-def _in_last_checkpoint(run: RunFolder, name: str) -> Path:
-    return (run.last_checkpoint or run.checkpoints) / f"{name}.safetensors"
-
-
-def _tensors(name: str, one: Path, other: Path) -> Iterator[Difference]:
-    """Equal means: to the last bit."""
-    there = ["there" if path.is_file() else None for path in (one, other)]
-    if None in there:
-        yield from _differing("weights", {name: there[0]}, {name: there[1]})
+def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Difference]:
+    """Compare two files bit by bit."""
+    exists = ["there" if path.is_file() else None for path in (first, second)]
+    if None in exists:
+        yield from _compare_values("weights", {name: exists[0]}, {name: exists[1]})
         return
-    mine, theirs = read_tensors(one), read_tensors(other)
-    shapes, others = ({n: (t.dtype, t.shape) for n, t in part.items()} for part in (mine, theirs))
-    if reshaped := sorted(n for n in shapes | others if shapes.get(n) != others.get(n)):
+    a, b = read_tensors(first), read_tensors(second)
+    shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]
+    if reshaped := sorted(d.name for d in _compare_values("weights", *shapes)):
         yield Difference("weights", name, note=f"other names or shapes: {', '.join(reshaped[:3])}")
-    elif unequal := [n for n in mine if not _same_bits(mine[n], theirs[n])]:
-        greatest = max(float((mine[n] - theirs[n]).abs().max()) for n in unequal)
+    elif unequal := [n for n in a if not _same_bits(a[n], b[n])]:
+        greatest = max(float((a[n] - b[n]).abs().max()) for n in unequal)
         yield Difference("weights", name, note=f"greatest absolute difference {greatest:.3g}")
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    return one.flatten().view(torch.uint8).equal(other.flatten().view(torch.uint8))
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.flatten().view(torch.uint8).equal(b.flatten().view(torch.uint8))
 
 
-def _progress(one: RunFolder, other: RunFolder) -> Iterator[Difference]:
-    """How far the last checkpoint is, and the best scores so far."""
-    yield from _differing("progress", *(_state(run) for run in (one, other)))
-
-
-def _state(run: RunFolder) -> dict[str, Any]:
+def _progress(run: RunFolder) -> dict[str, Any]:
+    """Return the state in the last checkpoint, without timings."""
     if run.last_checkpoint is None:
         return {}
     state = asdict(read_state(run.last_checkpoint))
@@ -141,24 +127,24 @@ def _state(run: RunFolder) -> dict[str, Any]:
     return state
 
 
-def _metrics(one: RunFolder, other: RunFolder) -> Iterator[Difference]:
-    """Of the first logged point that is not the same: every number that is not, but for timings."""
-    nothing: dict[str, str] = {}
-    for mine, theirs in itertools.zip_longest(_points(one), _points(other), fillvalue=nothing):
-        step = mine.get("step", theirs.get("step"))
-        if not (mine and theirs):
+def _compare_metrics(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
+    """Return the differences at the first logged step that differs, timings aside."""
+    missing: dict[str, str] = {}
+    for a, b in itertools.zip_longest(_points(first), _points(second), fillvalue=missing):
+        step = a.get("step", b.get("step"))
+        if not (a and b):
             yield Difference("metrics", f"step {step}", note="logged in one run only")
             return
-        if found := list(_differing("metrics", mine, theirs)):
-            yield from (d._replace(name=f"{d.name} at step {step}") for d in found)
+        if differences := list(_compare_values("metrics", a, b)):
+            yield from (d._replace(name=f"{d.name} at step {step}") for d in differences)
             return
 
 
 def _points(run: RunFolder) -> Iterator[dict[str, str]]:
-    """The points of metrics.jsonl, their numbers as text: so NaN equals itself."""
+    """Yield the entries of metrics.jsonl, with numbers as text, so that NaN equals itself."""
     for line in run.metrics_lines():
         try:
             point = json.loads(line)
             yield {name: str(value) for name, value in point.items() if name not in _TIMINGS}
         except (ValueError, AttributeError, RecursionError):
-            raise UserError(f"{run.metrics} is damaged: {line[:40]!r} is not a point") from None
+            raise UserError(f"{run.metrics} is damaged: {line[:40]!r} is not an entry") from None

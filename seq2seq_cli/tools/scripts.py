@@ -1,10 +1,10 @@
-"""What the characters of a line tell: its scripts, and traces of a wrong encoding."""
+"""Detects the scripts of a text, and characters that suggest a wrong encoding."""
 
 import functools
 import re
 import unicodedata
 
-# Among the scripts of a line: signs of trouble, which no script is called.
+# Reported among the scripts of a line; no script has these names.
 CONTROL, REPLACEMENT = "control", "replacement"
 
 _SCRIPTS = {
@@ -18,7 +18,7 @@ _WIDTHS = {"FULLWIDTH", "HALFWIDTH"}
 _NO_SCRIPTS = {"MODIFIER", "MICRO", "FEMININE", "MASCULINE", "MATHEMATICAL", "DOUBLE-STRUCK"}
 _BYTE_ORDER_MARK = "\ufeff"
 
-# The bytes 80 to BF as Latin-1 and Windows-1252 read them: what follows Ã where "ä" was meant.
+# The bytes 80 to BF as Latin-1 and Windows-1252 read them: "ä" turns into Ã and one of these.
 _LATER_BYTES = bytes(range(0x80, 0xC0))
 _LATER = "".join(re.escape(_LATER_BYTES.decode(name, "ignore")) for name in ("latin-1", "cp1252"))
 _MOJIBAKE = re.compile(
@@ -27,10 +27,10 @@ _MOJIBAKE = re.compile(
 
 
 @functools.cache
-def kind(character: str) -> str | None:
-    """The script of a letter, or one of the signs of trouble; None for anything else.
+def script_of(character: str) -> str | None:
+    """Return the script of a letter, CONTROL, REPLACEMENT, or None for other characters.
 
-    The standard library has no property for scripts, but names begin with them.
+    The standard library does not have the script property, but names start with the script.
     """
     if character == "\ufffd":
         return REPLACEMENT
@@ -38,15 +38,15 @@ def kind(character: str) -> str | None:
         return None if character == "\t" else CONTROL
     if not character.isalpha():
         return None
-    first, *others = unicodedata.name(character, "").split(" ")
-    word = others[0] if first in _WIDTHS and others else first
+    first, *rest = unicodedata.name(character, "").split(" ")
+    word = rest[0] if first in _WIDTHS and rest else first
     return None if not word or word in _NO_SCRIPTS else _SCRIPTS.get(word, word.capitalize())
 
 
 def looks_like_mojibake(text: str) -> bool:
-    """Whether UTF-8 was read as Latin-1 or Windows-1252: "Ã¤" for "ä", "â€" and more for a quote.
+    """Return True if UTF-8 seems to have been read as Latin-1 or Windows-1252 ("Ã¤" for "ä").
 
-    A suspicion, from sequences that hardly any language writes.
+    It looks for sequences that hardly any language has.
     """
     return not text.isascii() and _MOJIBAKE.search(text) is not None
 
@@ -55,18 +55,15 @@ def is_nfc(text: str) -> bool:
     return unicodedata.is_normalized("NFC", text)
 
 
-def shown(text: str, columns: int) -> str:
-    """The beginning of a text, as wide as said on a screen; what cannot be printed is escaped."""
+def truncate_for_terminal(text: str, columns: int) -> str:
+    """Truncate a text to a width on the terminal; unprintable characters are escaped."""
     line = ""
     for character in text:
-        piece = (
-            character
-            if character.isprintable()
-            else character.encode("unicode_escape").decode("ascii")
-        )
-        wide = unicodedata.east_asian_width(character) in "WF"
-        columns -= 2 if wide else len(piece)
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode("ascii")
+        is_wide = len(character) == 1 and unicodedata.east_asian_width(character) in "WF"
+        columns -= 2 if is_wide else len(character)
         if columns < 1:
             return f"{line}…"
-        line += piece
+        line += character
     return line

@@ -1,5 +1,6 @@
-"""Whether a run that was interrupted ends as one that was not: trained twice and compared."""
+"""`seq2seq verify-resume`: trains with and without interruptions and compares the results."""
 
+import functools
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,11 +14,12 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import Difference, differing_results
 from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.run import Hooks, TrainingState
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What differs between a run in one go and one with stops: nothing, if continuing is exact."""
+    """Compares an uninterrupted with an interrupted run; without differences, resuming is exact."""
 
     steps: int
     stops: Sequence[int]
@@ -28,40 +30,47 @@ class Verdict:
         return not self.differences
 
     def table(self) -> str:
-        """What `verify-resume` prints."""
+        """Return the output of `verify-resume`."""
         stops = ", ".join(map(str, self.stops))
-        compared = "weights, optimizer, place, best model and logged points are"
+        result = (
+            "identical bit for bit: resuming is exact"
+            if self.is_exact
+            else "NOT identical: resuming is not exact"
+        )
         return "\n".join(
             [
-                f"{self.steps} updates in one go, and with a stop after {stops}",
-                *(difference.line() for difference in self.differences),
-                f"{compared} the same, bit for bit: continuing is exact here"
-                if self.is_exact
-                else f"{compared} NOT the same: continuing is not exact here",
+                f"{self.steps} updates without interruption, and interrupted after {stops}",
+                *map(str, self.differences),
+                f"weights, optimizer, progress, best model and metrics are {result} here",
             ]
         )
 
 
 def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
-    """Train `steps` updates in one go and with interruptions, and compare all that is left.
+    """Train `steps` updates with and without interruptions, and compare all results.
 
-    Raises UserError when the run has fewer updates, or fewer than interruptions are asked for.
+    Raises UserError if the run has fewer updates, or if interruptions outnumber them.
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
     stops = [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
     with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
-        whole, broken = Path(folder) / "whole", Path(folder) / "broken"
+        whole, interrupted = Path(folder) / "whole", Path(folder) / "interrupted"
         _train_in_new_process(config, whole, steps)
         last = max(RunFolder(whole).all_checkpoints())
         if last < steps:
             raise UserError(f"--steps {steps}: the run of this config ends after {last} updates")
-        config = load_config(RunFolder(whole).config)  # with the numbers that `auto` became
+        config = load_config(RunFolder(whole).config)  # with `auto` resolved
         for stop in [*stops, steps]:
-            _train_in_new_process(config, broken, stop)
-        return Verdict(steps, stops, differing_results(whole, broken))
+            _train_in_new_process(config, interrupted, stop)
+        return Verdict(steps, stops, differing_results(whole, interrupted))
 
 
-def _train_in_new_process(config: Config, folder: Path, until: int) -> None:
+def _train_in_new_process(config: Config, folder: Path, stop_at: int) -> None:
+    hooks = Hooks(on_step=functools.partial(_is_at, stop_at))
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pool.submit(train, config, folder, until=until).result()
+        pool.submit(train, config, folder, hooks=hooks).result()
+
+
+def _is_at(step: int, state: TrainingState) -> bool:
+    return state.step == step

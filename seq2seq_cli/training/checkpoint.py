@@ -18,26 +18,26 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from seq2seq_cli.config.schema import Config, TrainingConfig
-from seq2seq_cli.config.types import METRICS, NonNegativeInt, PositiveInt
+from seq2seq_cli.config.schema import TrainingConfig
+from seq2seq_cli.config.types import METRICS
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.model.weights import (
     load_weights,
     read_tensors,
     save_tensors,
-    weights_of,
+    unique_parameters,
 )
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.oom import Size
+from seq2seq_cli.training.run import BestModel, Run, TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -47,78 +47,31 @@ _SHARE = 0.1  # of the time, that checkpoints before validations may take
 _FORMAT = 4  # of state.json; counted up when its fields change
 
 
-@dataclass
-class MetricSums:
-    """Sums since the last logged point."""
-
-    loss: float = 0.0
-    num_tokens: NonNegativeInt = 0
-    num_src_tokens: NonNegativeInt = 0
-    num_positions: NonNegativeInt = 0
-    skipped: int = 0  # updates, which the other sums leave out
-    seconds: float = 0.0
-
-
-class BestModel(NamedTuple):
-    """A model that is kept for its validation."""
-
-    step: int
-    score: float  # by `validation.metric`
-    loss: float  # validation loss, which decides between equal scores
-
-
-@dataclass
-class TrainingState:
-    """Where a run is. With the config, the weights and the optimizer, all that it depends on."""
-
-    text: str = ""  # the key of the stored pairs that epochs go through
-    tokens_per_batch: NonNegativeInt = 0  # of the batches that `position` counts
-    scored_by: str = ""  # hash of all that a validation score depends on beside the model
-    step: NonNegativeInt = 0  # updates done
-    epoch: PositiveInt = 1  # the pass under way, from 1
-    position: NonNegativeInt = 0  # batches of this epoch already used
-    earlier_parts: list[list[int]] = field(default_factory=list)  # of this epoch, see Epochs
-    awaits_validation: bool = False  # the model of this step, whose points are logged already
-    best_models: list[BestModel] = field(default_factory=list)  # the best first
-    validations_without_best: NonNegativeInt = 0
-    too_large: list[Size] = field(default_factory=list)  # batches that did not fit into memory
-    skipped_in_a_row: int = 0  # updates that were not finite
-    seconds: float = 0.0  # of training until now, in all starts of the run together
-    window: MetricSums = field(default_factory=MetricSums)
-
-    @property
-    def best_step(self) -> int | None:
-        return self.best_models[0].step if self.best_models else None
-
-
-def save_checkpoint(
-    run: RunFolder,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: TrainingState,
-    config: TrainingConfig,
-) -> None:
-    """Write a new one beside the others; only when it is whole, those too old are taken away."""
-    folder = run.checkpoint(state.step)
-    part = folder.with_name(f"{folder.name}.part")
+def save_checkpoint(folder: RunFolder, run: Run) -> None:
+    """Write a checkpoint beside the others; once it is whole, remove those that are too old."""
+    checkpoint = folder.checkpoint(run.state.step)
+    run.hooks.before_write(checkpoint)
+    part = checkpoint.with_name(f"{checkpoint.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_tensors(weights_of(model), part / "weights.safetensors")
-        save_tensors(_optimizer_tensors(model, optimizer), part / "optimizer.safetensors")
-        _write_state(part, state)
+        save_tensors(unique_parameters(run.model), part / "weights.safetensors")
+        save_tensors(_optimizer_tensors(run.model, run.optimizer), part / "optimizer.safetensors")
+        _write_state(part, run.state)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    shutil.rmtree(folder, ignore_errors=True)  # step 0 again, of a beginning that was not whole
-    part.rename(folder)
-    fsync(folder.parent)
-    _take_old_away(run, config)
+    shutil.rmtree(checkpoint, ignore_errors=True)  # step 0 again, of a start that was not whole
+    part.rename(checkpoint)
+    fsync(checkpoint.parent)
+    _remove_old(folder, run.config.training)
 
 
-def replace_state(run: RunFolder, state: TrainingState) -> None:
-    """Let the checkpoint of this step say what has become known of its model since."""
-    _write_state(run.checkpoint(state.step), state)
+def update_state(folder: RunFolder, run: Run) -> None:
+    """Add the validation of the model to the checkpoint of its step."""
+    checkpoint = folder.checkpoint(run.state.step)
+    run.hooks.before_write(checkpoint)
+    _write_state(checkpoint, run.state)
 
 
 def _write_state(folder: Path, state: TrainingState) -> None:
@@ -126,34 +79,34 @@ def _write_state(folder: Path, state: TrainingState) -> None:
 
 
 def load_last_checkpoint(
-    run: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer
+    folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> TrainingState:
-    """Put model and optimizer back to where the last whole checkpoint has them.
+    """Load the last checkpoint that is whole into model and optimizer; return its state.
 
-    A damaged one is passed over, and that is said. Raises UserError when none is whole, or when
-    they belong to another model.
+    Damaged ones are skipped with a warning. Raises UserError if none is whole, or if they belong to
+    another model.
     """
-    checkpoints = run.all_checkpoints()
-    if (old := run.path / "checkpoint").is_dir() and not checkpoints:
+    checkpoints = folder.all_checkpoints()
+    if (old := folder.path / "checkpoint").is_dir() and not checkpoints:
         raise UserError(f"{old} was written by another version of this program")
     if not checkpoints:
         raise UserError(
-            f"{run.path} holds a run but no checkpoint to continue from; "
+            f"{folder.path} holds a run but no checkpoint to continue from; "
             "start another one with --run-dir"
         )
-    for folder in checkpoints.values():
+    for checkpoint in checkpoints.values():
         try:
-            return load_checkpoint(folder, model, optimizer)
+            return load_checkpoint(checkpoint, model, optimizer)
         except UserError as error:
             damage = error
             logger.warning("%s; looking for the checkpoint before it", error)
-    raise UserError(f"no checkpoint of {run.path} can be continued from: {damage}")
+    raise UserError(f"no checkpoint of {folder.path} can be continued from: {damage}")
 
 
 def load_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> TrainingState:
-    """Put model and optimizer back to where they were. Raises UserError when a file is damaged."""
+    """Load model and optimizer; return the state. Raises UserError if a file is damaged."""
     optimizer.state.clear()
     state = read_state(folder)
     tensors = read_tensors(folder / "optimizer.safetensors")
@@ -162,41 +115,41 @@ def load_checkpoint(
     return state
 
 
-def remove_later_checkpoints(run: RunFolder, step: int) -> None:
-    """Take away those after `step`, from which the run goes on: they are damaged.
+def remove_later_checkpoints(folder: RunFolder, step: int) -> None:
+    """Remove the checkpoints after `step`, from which the run resumes: they are damaged.
 
-    One that is left when the run has passed it would count as one of `training.keep_last`, in place
-    of one that can be read.
+    When the run has passed it, such a checkpoint would count as one of `training.keep_last`, in
+    place of one that can be read.
     """
-    for number, folder in run.all_checkpoints().items():
+    for number, checkpoint in folder.all_checkpoints().items():
         if number > step:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def make_room(run: RunFolder, config: TrainingConfig) -> bool:
-    """Take all but the last checkpoint and every n-th away; whether there were others."""
-    before = run.all_checkpoints()
-    _take_old_away(run, config.model_copy(update={"keep_last": 1}))
-    return len(run.all_checkpoints()) < len(before)
+def make_room(folder: RunFolder, config: TrainingConfig) -> bool:
+    """Remove all checkpoints but the last and those of `keep_every`; return True if any."""
+    before = folder.all_checkpoints()
+    _remove_old(folder, config.model_copy(update={"keep_last": 1}))
+    return len(folder.all_checkpoints()) < len(before)
 
 
-def _take_old_away(run: RunFolder, config: TrainingConfig) -> None:
-    """All but the last ones and every n-th; also what a killed process left half-written."""
-    for part in run.checkpoints.glob("*.part"):
+def _remove_old(folder: RunFolder, config: TrainingConfig) -> None:
+    """Remove what `keep_last` and `keep_every` do not keep, and parts that a crash left behind."""
+    for part in folder.checkpoints.glob("*.part"):
         shutil.rmtree(part, ignore_errors=True)
-    checkpoints = run.all_checkpoints()
-    for number, folder in list(checkpoints.items())[config.keep_last :]:
+    checkpoints = folder.all_checkpoints()
+    for number, checkpoint in list(checkpoints.items())[config.keep_last :]:
         is_nth = config.keep_every is not None and number > 0 and number % config.keep_every == 0
         if not is_nth:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def read_state(folder: Path) -> TrainingState:
-    """Of a checkpoint. Raises UserError when it is damaged."""
-    path = folder / "state.json"
+def read_state(checkpoint: Path) -> TrainingState:
+    """Read the state of a checkpoint. Raises UserError if it is damaged."""
+    path = checkpoint / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):
-        raise UserError(f"{path} is damaged: its content is not what was written")
+        raise UserError(f"{path} is damaged: its content does not match its hash")
     if values.pop("format", None) != _FORMAT:
         raise UserError(f"{path} was written by another version of this program")
     del values["sha256"]
@@ -238,12 +191,12 @@ def _restore_optimizer(
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Those that are not frozen."""
+    """Return the parameters that are not frozen, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 class Allowance:
-    """Whether work may be done again, so that it takes at most its share of the time."""
+    """Limits repeated work to its share of the time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -251,7 +204,7 @@ class Allowance:
 
     @contextmanager
     def spent(self) -> Iterator[None]:
-        """Count the time of the block."""
+        """Count the time that the block takes."""
         started = self._clock()
         try:
             yield
@@ -260,77 +213,75 @@ class Allowance:
 
     @property
     def suffices(self) -> bool:
+        """True if the work may be done now."""
         return self._clock() >= self._paid
 
 
 class Saver:
-    """The main process's; a best model always reaches the disk before a checkpoint tells of it."""
+    """Writes checkpoints and best models; one instance, in the main process.
 
-    def __init__(
-        self,
-        run: RunFolder,
-        config: Config,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        sync_logs: Callable[[], None],
-        step: int,
-    ) -> None:
-        """`step`: of the checkpoint that the run goes on from."""
+    A best model is always on disk before a checkpoint refers to it.
+    """
+
+    def __init__(self, folder: RunFolder, run: Run, sync_logs: Callable[[], None]) -> None:
+        self._folder = folder
         self._run = run
-        self._config = config
-        self._model = model
-        self._optimizer = optimizer
         self._sync_logs = sync_logs
-        self._last = step  # of the last whole checkpoint
-        self._waiting: dict[int, Mapping[str, Tensor]] = {}  # best models not yet on the disk
-        self._allowance = Allowance()
+        self._last = run.state.step  # of the last whole checkpoint
+        self._waiting: dict[int, Mapping[str, Tensor]] = {}  # best models not yet on disk
+        self._allowance = Allowance(run.hooks.monotonic)
 
-    def is_due(self, state: TrainingState) -> bool:
-        """At multiples of `save_every` and `keep_every`, and before validations.
+    def save(self, *, is_end: bool) -> None:
+        """Write a checkpoint if one is due; at the end of training, in any case.
 
-        Of validations that follow each other closely, before as many as a tenth of the time allows.
+        One is due at multiples of `save_every` and `keep_every`, and before validations, of which
+        only so many are preceded by one as takes a tenth of the time. At the end, raises OSError if
+        it cannot be written.
         """
-        training = self._config.training
-        asked = (training.save_every, training.keep_every)
-        if any(steps is not None and state.step % steps == 0 for steps in asked):
+        if is_end or self._is_due():
+            self._save(is_end=is_end)
+
+    def _is_due(self) -> bool:
+        training, state = self._run.config.training, self._run.state
+        intervals = (training.save_every, training.keep_every)
+        if any(steps is not None and state.step % steps == 0 for steps in intervals):
             return True
         return state.awaits_validation and self._allowance.suffices
 
-    def save(self, state: TrainingState, *, is_end: bool) -> None:
-        """A checkpoint; without validation text the last model too, as the best one.
-
-        At the end of a run, raises OSError when it cannot be written.
-        """
-        if self._config.data.valid is None:
-            self._waiting = {state.step: weights_of(self._model)}
+    def _save(self, *, is_end: bool) -> None:
+        """Write a checkpoint; without validation text, the last model as the best one too."""
+        run, step = self._run, self._run.state.step
+        if run.config.data.valid is None:
+            self._waiting = {step: unique_parameters(run.model)}
         try:
-            self._find_room(lambda: self._write(state))
+            self._make_room_for(lambda: self._write(save_checkpoint))
         except OSError as error:
             if is_end:
                 raise
             logger.warning(
-                f"cannot write the checkpoint of step {state.step:,} ({error}); training goes on, "
+                f"cannot write the checkpoint of step {step:,} ({error}); training goes on, "
                 f"the last checkpoint is that of step {self._last:,}"
             )
         else:
-            self._last = state.step
+            self._last = step
 
-    def note_validation(self, state: TrainingState, *, is_kept: bool, is_end: bool) -> None:
-        """Let the model's checkpoint tell of its validation, if it has one; keep a best model.
+    def record_validation(self, *, is_kept: bool, is_end: bool) -> None:
+        """Add a validation to the checkpoint of its step, and keep one of the best models.
 
-        Without a checkpoint the model waits for the next one, in memory. At the end of a run there
-        is always one: raises OSError when it cannot be written.
+        If that step has no checkpoint, the model waits in memory for the next one. At the end of
+        training there always is one: raises OSError if it cannot be written.
         """
-        best = {one.step for one in state.best_models}
+        state = self._run.state
+        best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = weights_of(self._model)
+            self._waiting[state.step] = unique_parameters(self._run.model)
         if self._last != state.step:
             if is_end:
-                self.save(state, is_end=True)
+                self._save(is_end=True)
         else:
             try:
-                self._find_room(lambda: self._write_validation(state))
+                self._make_room_for(lambda: self._write(update_state))
             except OSError as error:
                 if is_end:
                     raise
@@ -340,55 +291,63 @@ class Saver:
                 name: tensor.clone() for name, tensor in self._waiting[state.step].items()
             }
 
-    def _find_room(self, write: Callable[[], None]) -> None:
-        """On a full disk older checkpoints give way, once."""
+    def _make_room_for(self, write: Callable[[], None]) -> None:
+        """Call `write`; if the disk is full, remove older checkpoints and try once more."""
         with self._allowance.spent():
             try:
                 write()
             except OSError as error:
-                training = self._config.training
-                if error.errno not in _FULL or not make_room(self._run, training):
+                training = self._run.config.training
+                if error.errno not in _FULL or not make_room(self._folder, training):
                     raise
                 write()
 
-    def _write(self, state: TrainingState) -> None:
+    def _write(self, write: Callable[[RunFolder, Run], None]) -> None:
         self._sync_logs()
-        self._write_best(state)
-        save_checkpoint(self._run, self._model, self._optimizer, state, self._config.training)
+        self._write_best()
+        write(self._folder, self._run)
 
-    def _write_validation(self, state: TrainingState) -> None:
-        self._sync_logs()
-        self._write_best(state)
-        replace_state(self._run, state)
-
-    def _write_best(self, state: TrainingState) -> None:
-        """What waits, of what still is among the best; others go as soon as there is a new best."""
-        best = [one.step for one in state.best_models]
-        if self._config.validation.keep_best > 1:
+    def _write_best(self) -> None:
+        """Write the waiting models that are still among the best, and remove those that are not."""
+        folder, state = self._folder, self._run.state
+        best = [model.step for model in state.best_models]
+        if self._run.config.validation.keep_best > 1:
             for step in best:
                 if step in self._waiting:
-                    self._run.best.mkdir(exist_ok=True)
-                    save_tensors(self._waiting[step], self._run.best_model(step))
-            for step, path in self._run.all_best_models().items():
+                    folder.best.mkdir(exist_ok=True)
+                    self._write_model(step, folder.best_model(step))
+            for step, path in folder.all_best_models().items():
                 if best and step not in best:
                     path.unlink()
         newest = state.best_step if best else state.step
         if newest in self._waiting:
-            save_tensors(self._waiting[newest], self._run.model)
+            self._write_model(newest, folder.model)
         self._waiting.clear()
 
+    def _write_model(self, step: int, path: Path) -> None:
+        self._run.hooks.before_write(path)
+        save_tensors(self._waiting[step], path)
 
-def note_score(state: TrainingState, score: float, loss: float, config: Config) -> bool:
-    """Count a validation; whether its model is one of those to keep.
 
-    Of equal scores the lower validation loss is better. A score or a loss that is not finite never
-    is.
+class NullSaver:
+    """A Saver that writes nothing, for ranks other than 0."""
+
+    def save(self, *, is_end: bool) -> None: ...
+
+    def record_validation(self, *, is_kept: bool, is_end: bool) -> None: ...
+
+
+def record_score(run: Run, score: float, loss: float) -> bool:
+    """Count a validation; return True if its model is one of the best, which are kept.
+
+    Ties are broken by validation loss. A model whose score or loss is NaN or infinite is not kept.
     """
+    state, validation = run.state, run.config.validation
     if math.isfinite(score) and math.isfinite(loss):
-        sign = -1 if METRICS[config.validation.metric].higher_is_better else 1
+        sign = -1 if METRICS[validation.metric].higher_is_better else 1
         state.best_models.append(BestModel(state.step, score, loss))
-        state.best_models.sort(key=lambda one: (sign * one.score, one.loss, one.step))
-        del state.best_models[config.validation.keep_best :]
+        state.best_models.sort(key=lambda model: (sign * model.score, model.loss, model.step))
+        del state.best_models[validation.keep_best :]
     is_best = state.best_step == state.step
     state.validations_without_best = 0 if is_best else state.validations_without_best + 1
-    return any(one.step == state.step for one in state.best_models)
+    return any(model.step == state.step for model in state.best_models)

@@ -1,11 +1,16 @@
-"""The processes that train one model together, as each of them sees it; by default it is alone.
+"""Data-parallel training as each of its processes sees it; by default there is only one.
 
-Every process makes the same updates of the same model, each from its share of a batch's sentences
-(torch.distributed; gloo on CPUs, nccl on GPUs). The first one alone prepares the text, validates,
-logs and saves. `launcher.py` starts them.
+Every process applies the same updates to the same model, each with the gradients of its shard of a
+batch, summed by an all-reduce (torch.distributed; gloo on CPUs, nccl on GPUs). The main process
+alone prepares the text, validates, logs and saves.
 """
 
-from contextlib import AbstractContextManager
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -13,91 +18,167 @@ from torch import Tensor, distributed
 
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device, use_threads
 
 Value = TypeVar("Value")
 
+WHAT_NOW = "the last checkpoint stands, and the same command continues"
+
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
 _BYTES_OF_A_TOKEN = 4  # nearly
 _BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
-_EXCHANGEABLE = 20_000_000  # parameters whose gradients are exchanged in a small part of an update
+_REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
+_LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
+_SECONDS_TO_BE_ENDED = 10.0  # by the launcher, after another process has failed
+_SECONDS_FOR_MAIN = 2.0  # to fail for the same reason, and be the one that reports it
 
 
 class Ranks:
-    """This process among those that train together; alone by default."""
+    """The rank of this process among those that train together, and their collectives."""
 
-    def __init__(self, rank: int = 0, world_size: int = 1, threads: int = 1) -> None:
-        """`threads`: of all processes of this machine together."""
+    def __init__(
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        threads: int = 1,
+        cpu_group: distributed.ProcessGroup | None = None,
+    ) -> None:
+        """`threads`: of all processes of this machine together.
+
+        `cpu_group`: the process group for numbers and objects in CPU memory; None: the default one.
+        """
         self.rank = rank
         self.world_size = world_size
         self._threads = threads
+        self._cpu_group = cpu_group
 
     @property
     def is_main(self) -> bool:
-        """Whether this one reads text, validates, logs and saves."""
+        """True in the process that reads text, validates, logs and saves."""
         return self.rank == 0
 
     def shard(self, batch: Batch) -> Batch:
-        """This process's sentences of a batch; neighbours are of like length."""
+        """Return this process's sentences of a batch; neighbours have similar lengths."""
         return batch if self.world_size == 1 else batch.shard(self.world_size, self.rank)
 
     def all_reduce(self, numbers: Tensor) -> None:
-        """All-reduce: every process then has the sum, of the same bits."""
+        """Replace `numbers` by their sum over all processes, equal to the last bit in all."""
         if self.world_size > 1:
             distributed.all_reduce(numbers)
 
     def all_reduce_sum(self, value: float) -> float:
-        """Over all processes."""
+        """Return the sum over all processes."""
         return self._reduced(value, distributed.ReduceOp.SUM)
 
     def all_reduce_max(self, value: float) -> float:
-        """Of all processes: what every one of them then knows."""
+        """Return the maximum over all processes."""
         return self._reduced(value, distributed.ReduceOp.MAX)
 
     def broadcast(self, value: Value) -> Value:
-        """What the main process has; the others' own values are ignored."""
+        """Return the main process's value; those of the others are ignored."""
         values = [value]
         if self.world_size > 1:
-            distributed.broadcast_object_list(values, src=0)
+            distributed.broadcast_object_list(values, src=0, group=self._cpu_group)
         return values[0]
 
     def all_gather(self, value: Value) -> list[Value]:
-        """What each process has, the first one's first."""
+        """Return the values of all processes, by rank."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            distributed.all_gather_object(values, value)
+            distributed.all_gather_object(values, value, group=self._cpu_group)
         return values
 
     def barrier(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes have called this."""
         self.all_reduce_sum(0.0)
 
     def all_threads(self) -> AbstractContextManager[None]:
-        """For work that the main process does while the others wait."""
+        """Use the threads of all processes, for work of one while the others wait."""
         return use_threads(max(torch.get_num_threads(), self._threads))
 
     def _reduced(self, value: float, operation: "distributed.ReduceOp.RedOpType") -> float:
         if self.world_size == 1:
             return value
         numbers = torch.tensor([value], dtype=torch.float64)
-        distributed.all_reduce(numbers, operation)
+        distributed.all_reduce(numbers, operation, group=self._cpu_group)
         return float(numbers)
 
 
-def choose_num_processes(config: Config, cores: int, memory: int) -> int:
-    """Processes to start on this machine; `auto`: one for each core where that is no slower.
+def is_started_by_launcher() -> bool:
+    """Return True if this process is one of several that somebody has started to train together."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or distributed.is_initialized()
 
-    Threads meet in every operation, processes once in an update: beside another busy program
-    processes keep 60 % of their speed and more, threads a third. But each needs tokens enough to
-    work on, and its share of the `memory` (bytes); and large models lose more by exchanging
-    gradients. Fewer processes of more threads are started where that leaves no core idle. On GPUs
-    only what is asked for is started.
+
+@contextmanager
+def process_group(config: Config) -> Iterator[Ranks]:
+    """Join the processes that train together; alone unless a launcher has started this one.
+
+    A process group that the caller has initialised is used as it is. Of processes that fail
+    together the main one reports the reason; one that lost its connection to another one waits for
+    the launcher, which knows what happened to that one.
+    """
+    if distributed.is_initialized():
+        group = distributed.new_group(backend="gloo")
+        yield Ranks(distributed.get_rank(), distributed.get_world_size(), 1, group)
+        return
+    if not is_started_by_launcher():
+        yield Ranks()
+        return
+    ranks = _join_launched_group(config)
+    try:
+        yield ranks
+    except Interrupted as stop:
+        if ranks.is_main:
+            raise
+        raise SystemExit(stop.exit_status) from None
+    except UserError:
+        if not ranks.is_main:
+            time.sleep(_SECONDS_FOR_MAIN)
+        raise
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        time.sleep(_SECONDS_TO_BE_ENDED)
+        raise UserError(f"lost another process ({error}); {WHAT_NOW}") from None
+    finally:
+        distributed.destroy_process_group()
+
+
+def _join_launched_group(config: Config) -> Ranks:
+    local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    check_gpus(config, local_size)
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl"
+    distributed.init_process_group(backend, timeout=_LONGEST_WAIT)
+    ranks = Ranks(
+        distributed.get_rank(), distributed.get_world_size(), torch.get_num_threads() * local_size
+    )
+    if not ranks.is_main:
+        logging.getLogger("seq2seq_cli").setLevel(logging.ERROR)
+    return ranks
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Return True if a collective failed, as it does when another process is gone."""
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)
+
+
+def choose_num_processes(config: Config, cores: int, memory: int) -> int:
+    """Return how many processes train on this machine; `auto`: one for each core if no slower.
+
+    Threads synchronise in every operation, processes once an update: beside another busy program
+    processes keep at least 60 % of their speed, threads a third. But each process needs enough
+    tokens and its share of the `memory` (bytes), and large models lose more to the all-reduce.
+    Fewer processes with more threads are chosen where that leaves no core idle. On a GPU, `auto` is
+    one process.
     """
     asked = config.training.processes
     is_cpu = choose_device(config.training.device).type == "cpu"
     if asked == "auto":
-        if not is_cpu or _num_weights(config) > _EXCHANGEABLE:
+        if not is_cpu or _num_weights(config) > _REDUCIBLE:
             return 1
         text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
         budget = config.training.tokens_per_batch
@@ -118,7 +199,7 @@ def check_gpus(config: Config, num_processes: int) -> None:
 
 
 def _num_weights(config: Config) -> int:
-    """Of the model's matrices, nearly."""
+    """Return the approximate number of weights in the model's matrices."""
     model = config.model
     square, feed_forward = model.d_model**2, 2 * model.d_model * model.d_ff
     encoder = model.layers.encoder * (4 * square + feed_forward)

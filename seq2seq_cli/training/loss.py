@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.model.device import activation_dtype
-from seq2seq_cli.model.packing import Layout, Packed, Padded
+from seq2seq_cli.model.packing import BatchLayout, Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 
 _CHUNK_ELEMENTS = 8 << 20  # logits held at once
@@ -30,7 +30,7 @@ class BatchLoss(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
         self.use_bf16 = use_bf16
-        self.layout: type[Layout] = Padded if compiles else Packed
+        self.layout: type[BatchLayout] = Padded if compiles else Packed
         forward = model.forward_hidden
         self._states = torch.compile(forward, dynamic=True) if compiles else forward
 
@@ -43,7 +43,7 @@ class BatchLoss(nn.Module):
             return sequence_loss(
                 states_BTD.flatten(0, 1),
                 self.model.projection.weight,
-                layout.place(batch.labels_BT, IGNORE_INDEX).flatten(),
+                layout.pack_ids(batch.labels_BT, IGNORE_INDEX).flatten(),
                 self.label_smoothing,
             )
 

@@ -16,7 +16,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.evaluation import HeldOut, Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoint import TrainingState
+from seq2seq_cli.training.run import Run, TrainingState
 from seq2seq_cli.training.tensorboard import AppendOnlyFile, EventFile
 
 logger = logging.getLogger(__name__)
@@ -29,20 +29,21 @@ class Monitor:
     there twice.
     """
 
-    def __init__(self, run: RunFolder, state: TrainingState, total_steps: int) -> None:
-        step = state.step
-        at_step = _forget_after(run, state)
-        self._log = _LogHandler(AppendOnlyFile(run.log))
+    def __init__(self, folder: RunFolder, run: Run) -> None:
+        state, hooks, step = run.state, run.hooks, run.state.step
+        at_step = _drop_points_after(folder, state)
+        self._log = _LogHandler(AppendOnlyFile(folder.log, hooks))
         logging.getLogger("seq2seq_cli").addHandler(self._log)
-        self._metrics = AppendOnlyFile(run.metrics)
-        self._tensorboard = EventFile(run.path, step if state.awaits_validation else step + 1)
+        self._metrics = AppendOnlyFile(folder.metrics, hooks)
+        first_step = step if state.awaits_validation else step + 1
+        self._tensorboard = EventFile(folder.path, first_step, hooks)
         if state.awaits_validation and at_step:
             self._tensorboard.scalars(step, at_step)
-        self._total = total_steps
+        self._total = run.total_steps
         self._first_step = step
         self._started = time.monotonic()
         self._bar = tqdm(
-            total=total_steps,
+            total=run.total_steps,
             initial=step,
             unit="step",
             file=sys.stderr,
@@ -154,21 +155,21 @@ class NullMonitor:
     def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
 
 
-def _forget_after(run: RunFolder, state: TrainingState) -> dict[str, float]:
+def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:
     """Drop the points after the run's step, and what a crash left half-written.
 
     A validation that is still to come is such a point too. Returns what stays of the step itself.
     """
     kept: list[bytes] = []
     at_step: dict[str, float] = {}
-    for line in run.metrics_lines():
+    for line in folder.metrics_lines():
         step, values = _point(line)
         is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
         if 0 <= step < state.step or (step == state.step and not is_repeated):
             kept.append(line)
             at_step = values if step == state.step else at_step
-    if run.metrics.exists():
-        write_atomic(run.metrics, b"".join(kept))
+    if folder.metrics.exists():
+        write_atomic(folder.metrics, b"".join(kept))
     return at_step
 
 

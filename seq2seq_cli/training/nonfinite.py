@@ -1,4 +1,4 @@
-"""When loss or gradient is not finite: skip the update, or stop and say where it began."""
+"""NaN or infinite loss or gradients: skips the update, or stops and reports where they began."""
 
 import functools
 import itertools
@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from seq2seq_cli.config.schema import MOST_SKIPPED, Config
+from seq2seq_cli.config.schema import MOST_SKIPPED
+from seq2seq_cli.config.types import OnNonfinite
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.training.checkpoint import TrainingState
-from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.oom import BatchSizes, shape_of
-from seq2seq_cli.training.setup import Prepared
+from seq2seq_cli.training.oom import describe_shape, split_batches
+from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, seed_dropout
 
 logger = logging.getLogger(__name__)
@@ -30,108 +29,93 @@ _WIDTH = 70  # characters of a sentence
 
 
 class NonfiniteSource(NamedTuple):
-    """Where the first number that is not finite came from."""
+    """The source of the first NaN or infinite number."""
 
-    module: str | None  # its dotted name; None: from no output of a module
+    module: str | None  # dotted name; None: the outputs of all modules are finite
     batch: list[str]  # its shape and first sentences
 
 
-def handle_nonfinite(
-    update: StepResult,
-    batches: Sequence[Batch],
-    config: Config,
-    state: TrainingState,
-    prepared: Prepared,
-    ranks: Ranks,
-    sizes: BatchSizes,
-) -> None:
-    """Answer to an update that was not made, from its gradients and a repetition of its outputs.
+def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> None:
+    """Skip the update with a warning, or diagnose it and stop (`training.on_nonfinite`).
 
-    With `training.on_nonfinite: skip` a warning, until too many in a row were skipped. Raises
-    UserError otherwise: the same for all processes.
+    The diagnosis needs the update's gradients, and repeats its forward passes. Raises UserError, in
+    all processes alike, to stop, or when too many updates in a row were skipped.
     """
-    step = state.step + 1
-    loss = update.loss / sum(batch.num_tokens for batch in batches)
-    what = f"step {step:,}: loss {loss:g}, gradient norm {update.grad_norm:g}"
+    state, action = run.state, run.config.training.on_nonfinite
+    loss = result.loss / sum(batch.num_tokens for batch in batches)
+    what = f"step {state.step + 1:,}: loss {loss:g}, gradient norm {result.grad_norm:g}"
     state.skipped_in_a_row += 1
-    if config.training.on_nonfinite == "skip" and state.skipped_in_a_row <= MOST_SKIPPED:
+    if action == "skip" and state.skipped_in_a_row <= MOST_SKIPPED:
         logger.warning(
             f"{what}: the update is skipped ({state.skipped_in_a_row} in a row, at most "
             f"{MOST_SKIPPED})"
         )
         return
-    origins = ranks.all_gather(find_nonfinite_source(config, prepared, batches, step, ranks, sizes))
-    origin = next((found for found in origins if found.module), origins[0])
-    report = "\n".join([what, *_report(origin, prepared.model), _advice(config)])
+    sources = run.ranks.all_gather(find_nonfinite_source(run, batches))
+    source = next((source for source in sources if source.module), sources[0])
+    report = "\n".join([what, *_report(source, run.model), _advice(action)])
     logger.debug("%s", report)
-    raise UserError(report if ranks.is_main else what)
+    raise UserError(report if run.ranks.is_main else what)
 
 
-def find_nonfinite_source(
-    config: Config,
-    prepared: Prepared,
-    batches: Sequence[Batch],
-    step: int,
-    ranks: Ranks,
-    sizes: BatchSizes,
-) -> NonfiniteSource:
-    """Repeat this process's part of an update, with the same noise, and look at every output."""
-    training = config.training
-    batch_loss = BatchLoss(prepared.model, training.label_smoothing, prepared.use_bf16)
+def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource:
+    """Repeat this process's forward passes with the same dropout, and check every output."""
+    training, tokenizers = run.config.training, run.data.tokenizers
+    batch_loss = BatchLoss(run.model, training.label_smoothing, run.use_bf16)
     batch_loss.layout = Padded if training.compile else Packed
-    found: list[str] = []
+    modules: list[str] = []  # the first whose output is not finite
 
-    def look(name: str, module: nn.Module, inputs: object, output: object) -> None:
-        if not found and _is_finite(inputs) and not _is_finite(output):
-            found.append(name)
+    def check(name: str, module: nn.Module, inputs: object, output: object) -> None:
+        if not modules and _is_finite(inputs) and not _is_finite(output):
+            modules.append(name)
 
     hooks = [
-        module.register_forward_hook(functools.partial(look, name))
-        for name, module in prepared.model.named_modules()
+        module.register_forward_hook(functools.partial(check, name))
+        for name, module in run.model.named_modules()
     ]
-    shares = [ranks.shard(part) for part in sizes.split(batches)]
-    seed_dropout(training.seed, step, ranks.rank)
+    shards = [run.ranks.shard(part) for part in split_batches(batches, run.state.too_large)]
+    seed_dropout(training.seed, run.state.step + 1, run.ranks.rank)
     try:
         with torch.no_grad():
-            for share in shares:
-                loss = batch_loss(share)
-                if found or not _is_finite(loss):
-                    name = found[0] if found else "projection"
-                    return NonfiniteSource(name, _describe(share, prepared.tokenizers))
+            for shard in shards:
+                loss = batch_loss(shard)
+                if modules or not _is_finite(loss):
+                    name = modules[0] if modules else "projection"
+                    return NonfiniteSource(name, _describe(shard, tokenizers))
     finally:
         for hook in hooks:
             hook.remove()
-    return NonfiniteSource(None, _describe(shares[0], prepared.tokenizers))
+    return NonfiniteSource(None, _describe(shards[0], tokenizers))
 
 
 def _is_finite(values: object) -> bool:
-    """All numbers of all tensors."""
+    """Return True if all numbers of all tensors are finite."""
     return all(
         bool(leaf.isfinite().all()) for leaf in tree_leaves(values) if isinstance(leaf, Tensor)
     )
 
 
-def _report(origin: NonfiniteSource, model: nn.Module) -> list[str]:
+def _report(source: NonfiniteSource, model: nn.Module) -> list[str]:
     began = (
-        f"{origin.module}: its output is not finite, though its input is"
-        if origin.module
+        f"{source.module}: its output is not finite, though its input is"
+        if source.module
         else "the backward pass: all outputs of modules are finite"
     )
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     bad = [name for name, gradient in gradients.items() if not _is_finite(gradient)]
     names = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
-    greatest = ", ".join(f"{name} {norm:.3g}" for name, norm in _greatest_norms(gradients))
+    largest = ", ".join(f"{name} {norm:.3g}" for name, norm in _largest_norms(gradients))
     return [
         f"  began in    {began}",
         f"  gradients   not finite: {len(bad)} of {len(gradients)} parameters ({names})",
-        f"  norms       greatest finite ones: {greatest or 'none'}",
-        f"  in          {origin.batch[0]}",
-        *(f"              {line}" for line in origin.batch[1:]),
+        f"  norms       greatest finite ones: {largest or 'none'}",
+        f"  in          {source.batch[0]}",
+        *(f"              {line}" for line in source.batch[1:]),
     ]
 
 
-def _greatest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
-    """By module; those that are finite."""
+def _largest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
+    """Return the modules with the largest finite gradient norms."""
     norms = []
     owners = itertools.groupby(gradients.items(), key=lambda item: item[0].rpartition(".")[0])
     for owner, items in owners:
@@ -140,20 +124,18 @@ def _greatest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
     return sorted(norms, key=lambda named: -named[1])[:_SHOWN]
 
 
-def _advice(config: Config) -> str:
+def _advice(action: OnNonfinite) -> str:
     skip = "; or let this run go on with --set training.on_nonfinite=skip"
     return (
         "The update is not made and the last checkpoint stands. Lower training.lr, warm up longer, "
-        "or set training.precision: fp32, in another --run-dir"
-        + skip
-        * (config.training.on_nonfinite == "stop")
+        "or set training.precision: fp32, in another --run-dir" + skip * (action == "stop")
     )
 
 
 def _describe(batch: Batch, tokenizers: Tokenizers) -> list[str]:
     pairs = zip(batch.src_BS.tolist(), batch.labels_BT.tolist(), strict=True)
     return [
-        shape_of(batch),
+        describe_shape(batch),
         *(
             f"{_cut(tokenizers.src.to_text(src))} → "
             f"{_cut(tokenizers.tgt.to_text([label for label in labels if label >= 0]))}"

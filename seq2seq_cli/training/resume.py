@@ -1,4 +1,4 @@
-"""The start of a run: a new folder with all that the run depends on, or one that goes on."""
+"""Starting a run in a new folder, and resuming one from its last checkpoint."""
 
 import gc
 import hashlib
@@ -8,17 +8,20 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from seq2seq_cli.config.loader import config_yaml, flatten, load_config, yaml_text
+from seq2seq_cli.config.loader import (
+    config_yaml,
+    flatten,
+    load_config,
+    resume_policies,
+    yaml_text,
+)
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.data.statistics import TextStatistics, write_statistics
+from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoint import (
-    TrainingState,
     load_checkpoint,
     load_last_checkpoint,
     remove_later_checkpoints,
@@ -32,143 +35,106 @@ from seq2seq_cli.training.manifest import (
     text_hashes,
     write_manifest,
 )
-from seq2seq_cli.training.optimizer import build_optimizer
-from seq2seq_cli.training.setup import Prepared, prepare, settle_warmup, total_updates
+from seq2seq_cli.training.run import Hooks, Run, TrainingState
+from seq2seq_cli.training.setup import set_up_run, settle_warmup, total_updates
 from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_vocabulary_of
 
 logger = logging.getLogger(__name__)
 
-# What a continued run may do otherwise: how long, how often it looks up, and on what device.
-FREE_TO_CHANGE = {
-    "training.max_steps",
-    "training.max_epochs",
-    "training.max_hours",
-    "training.device",
-    "training.processes",
-    "training.on_nonfinite",
-    "training.log_every",
-    "training.save_every",
-    "training.keep_last",
-    "training.keep_every",
-    "validation.every",
-    "validation.unit",
-    "validation.patience",
-    "validation.keep_best",
-    "validation.samples",
-    "validation.ter",
-    "decoding.tokens_per_batch",
-}
+
+class StartOptions(NamedTuple):
+    """What a user may ask for when starting or resuming a run, beside the config."""
+
+    source: Path | None = None  # run folder whose best weights a new run starts from
+    allow_changed: Sequence[str] = ()  # options in which a resumed run may differ from its config
 
 
-# What no run can change: its weights would mean something else, or its data order.
-_FIXED = ("model.", "tokenizer.", "training.freeze", "training.seed")
-_NOT_FIXED = ("model.dropout", "model.attention_dropout", "model.activation_dropout")
-
-
-class Beginning(NamedTuple):
-    """Where a process begins; all of them alike."""
-
-    config: Config
-    prepared: Prepared
-    optimizer: torch.optim.Optimizer
-    state: TrainingState
-    total_steps: int  # updates, those done and those to come
-
-
-def begin(
-    run: RunFolder,
+def start_or_resume(
+    folder: RunFolder,
     config: Config,
+    options: StartOptions,
     ranks: Ranks,
-    source: Path | None = None,
-    allow_changed: Sequence[str] = (),
-) -> Beginning:
-    """Begin a run, or continue the one that the folder holds.
+    hooks: Hooks,
+) -> Run:
+    """Start a run, or resume the one that the folder holds.
 
-    The main process reads the text and puts all that the run depends on into the folder, from
-    which the others take it. Raises UserError for what the user can mend.
+    The main process reads the text and writes everything that the run depends on into the folder;
+    the other processes read it there. Raises UserError for what the user can correct.
     """
-    if ranks.is_main:
-        beginning = (
-            resume_run(run, config, source, allow_changed, ranks)
-            if run.is_started
-            else start_run(run, config, source, ranks)
-        )
-        ranks.broadcast((beginning.state, beginning.total_steps))
+    if not ranks.is_main:
+        run = join_as_replica(folder, ranks, hooks)
+    elif folder.is_started:
+        run = resume_run(folder, config, options, ranks, hooks)
     else:
-        beginning = join_as_replica(run, ranks)
-    gc.freeze()  # what is here now stays to the end: nothing to search for garbage
-    return beginning
+        run = start_run(folder, config, options.source, ranks, hooks)
+    if ranks.is_main:
+        ranks.broadcast((run.state, run.total_steps))
+    gc.freeze()  # the garbage collector need not search what stays until the end of the run
+    return run
 
 
-def join_as_replica(run: RunFolder, ranks: Ranks) -> Beginning:
-    """Begin where the main process does, which may not be where its checkpoint was written."""
+def join_as_replica(folder: RunFolder, ranks: Ranks, hooks: Hooks) -> Run:
+    """Join the main process's run, whose state may differ from the one in its checkpoint."""
     state, total_steps = ranks.broadcast((TrainingState(), 0))
-    config = load_config(run.config)
-    prepared = prepare(config, run, reads_text=False)
-    optimizer = build_optimizer(prepared.model, config.training)
-    load_checkpoint(run.checkpoint(state.step), prepared.model, optimizer)
-    return Beginning(config, prepared, optimizer, state, total_steps)
+    run = set_up_run(load_config(folder.config), ranks, hooks, folder)
+    load_checkpoint(folder.checkpoint(state.step), run.model, run.optimizer)
+    run.state, run.total_steps = state, total_steps
+    return run
 
 
-def start_run(run: RunFolder, config: Config, source: Path | None, ranks: Ranks) -> Beginning:
-    """Write what the run depends on; the config comes last, so that it marks a whole beginning."""
+def start_run(
+    folder: RunFolder, config: Config, source: Path | None, ranks: Ranks, hooks: Hooks
+) -> Run:
+    """Set up a new run, and write what it depends on.
+
+    The config is written last, so that its presence marks a complete start.
+    """
     if source is not None:
         config = with_vocabulary_of(source, config)
-    prepared = prepare(config, num_processes=ranks.world_size)
-    total_steps = total_updates(config.training, prepared.epochs, TrainingState())
-    config = settle_warmup(prepared.config, total_steps)
+    run = set_up_run(config, ranks, hooks)
+    settle_warmup(run)
     if source is not None:
-        start_from(source, config, prepared)
-    optimizer = build_optimizer(prepared.model, config.training)
-    state = TrainingState(
-        text=prepared.train.key,
-        tokens_per_batch=config.training.batch_budget,
-        scored_by=_scored_by(config, text_hashes(config), prepared.statistics),
-    )
-    run.path.mkdir(parents=True, exist_ok=True)
-    save_tokenizers(run, prepared.tokenizers)
-    write_manifest(run, config, prepared.device, source)
-    write_statistics(run, prepared.statistics)
-    save_checkpoint(run, prepared.model, optimizer, state, config.training)
-    _write_config(run, config)
-    return Beginning(config, prepared, optimizer, state, total_steps)
+        start_from(source, run)
+    run.state.scored_by = _scored_by(run, text_hashes(run.config))
+    folder.path.mkdir(parents=True, exist_ok=True)
+    save_tokenizers(folder, run.data.tokenizers)
+    write_manifest(folder, run.config, run.device, source)
+    write_statistics(folder, run.data.statistics)
+    save_checkpoint(folder, run)
+    _write_config(folder, run.config)
+    return run
 
 
 def resume_run(
-    run: RunFolder,
-    config: Config,
-    source: Path | None,
-    allow_changed: Sequence[str],
-    ranks: Ranks,
-) -> Beginning:
-    """Put model and optimizer back to the last checkpoint.
+    folder: RunFolder, config: Config, options: StartOptions, ranks: Ranks, hooks: Hooks
+) -> Run:
+    """Set up a run, and put model, optimizer and state back to the last checkpoint.
 
-    Raises UserError, and then nothing is written, when a file is damaged or the text has changed;
-    when an option has changed that may not; when the run did not start from `source`.
+    Raises UserError, and then nothing is written, if a file is damaged, if the text or an option
+    changed that may not, or if the run did not start from `options.source`.
     """
-    begun, manifest = load_config(run.config), read_manifest(run)
+    begun, manifest = load_config(folder.config), read_manifest(folder)
     hashes = text_hashes(config)
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
-    config = config_to_resume(run, begun, config, allow_changed, changed)
-    _must_be_allowed(changed, allow_changed)
-    must_have_its_vocabulary(run, config, manifest)
-    _must_have_started_from(run, source, manifest)
-    prepared = prepare(config, run, num_processes=ranks.world_size)
-    optimizer = build_optimizer(prepared.model, config.training)
-    state = load_last_checkpoint(run, prepared.model, optimizer)
-    _follow_changes(state, prepared.config, prepared, hashes)
-    total_steps = total_updates(config.training, prepared.epochs, state)
-    config = settle_warmup(prepared.config, total_steps)
-    record_continuation(run, begun, config, prepared.device, state.step, hashes)
-    write_statistics(run, prepared.statistics)
-    _write_config(run, config)
-    remove_later_checkpoints(run, state.step)
-    return Beginning(config, prepared, optimizer, state, total_steps)
+    config = config_to_resume(folder, begun, config, options.allow_changed, changed)
+    _must_be_allowed(changed, options.allow_changed)
+    must_have_its_vocabulary(folder, config, manifest)
+    _must_have_started_from(folder, options.source, manifest)
+    run = set_up_run(config, ranks, hooks, folder)
+    run.state = load_last_checkpoint(folder, run.model, run.optimizer)
+    _apply_changes(run, hashes)
+    run.total_steps = total_updates(run)
+    settle_warmup(run)
+    record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
+    write_statistics(folder, run.data.statistics)
+    _write_config(folder, run.config)
+    remove_later_checkpoints(folder, run.state.step)
+    return run
 
 
 def config_to_resume(
-    run: RunFolder,
+    folder: RunFolder,
     begun: Config,
     config: Config,
     allow_changed: Sequence[str],
@@ -182,22 +148,23 @@ def config_to_resume(
     """
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
+    policies = resume_policies(begun) | resume_policies(config)
     names = list(dict.fromkeys([*now, *before]))
     for key in allow_changed:
         if not any(_is_within(name, key) for name in names):
             raise UserError(f"--allow-changed {key}: there is no such option")
     differing = [
         f"  {name}: {yaml_text(before.get(name))} in the run, {yaml_text(now.get(name))} now"
-        + ("; this cannot change in a run" if _is_fixed(name) else "")
+        + ("; this cannot change in a run" if policies[name] == "fixed" else "")
         for name in names
         if before.get(name) != now.get(name)
-        and name not in FREE_TO_CHANGE
+        and policies[name] != "free"
         and not _is_path_of_same_text(name, begun, config, changed_text)
-        and (_is_fixed(name) or not any(_is_within(name, key) for key in allow_changed))
+        and (policies[name] == "fixed" or not any(_is_within(name, k) for k in allow_changed))
     ]
     if differing:
         message = (
-            f"{run.path} holds a run of another config; undo the change, allow it with "
+            f"{folder.path} holds a run of another config; undo the change, allow it with "
             "--allow-changed OPTION, or give this run a --run-dir of its own"
         )
         raise UserError("\n".join([message, *differing]))
@@ -236,10 +203,6 @@ def _is_path_of_same_text(
     return before is not None and now is not None and before.forms == now.forms
 
 
-def _is_fixed(name: str) -> bool:
-    return name.startswith(_FIXED) and name not in _NOT_FIXED
-
-
 def _is_within(name: str, key: str) -> bool:
     """Whether the option is the one that `key` names, or one of its section."""
     return name == key or name.startswith(f"{key}.")
@@ -258,26 +221,30 @@ def _must_be_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) 
         )
 
 
-def _must_have_started_from(run: RunFolder, source: Path | None, manifest: dict[str, Any]) -> None:
+def _must_have_started_from(
+    folder: RunFolder, source: Path | None, manifest: dict[str, Any]
+) -> None:
     if source is not None and manifest.get("from") != str(source):
         raise UserError(
-            f"the run in {run.path} did not start from {source}; leave out --from to continue it, "
-            "or start another run with --run-dir"
+            f"the run in {folder.path} did not start from {source}; leave out --from to continue "
+            "it, or start another run with --run-dir"
         )
 
 
-def _follow_changes(
-    state: TrainingState, config: Config, prepared: Prepared, hashes: dict[str, str]
-) -> None:
-    """Keep the meaning of where the run is, and say what is not as without the change.
+def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
+    """Adapt the state to options and text that changed, and log the consequences.
 
-    Compared is what the checkpoint was written with, whenever the change was made.
+    They are compared with those that the checkpoint was written with, whenever the change was made.
     """
+    config, state = run.config, run.state
+    text, budget, scored_by = (
+        run.data.train.key,
+        config.training.batch_budget,
+        _scored_by(run, hashes),
+    )
     is_midway = bool(state.position or state.earlier_parts)
-    budget = config.training.batch_budget
-    scored_by = _scored_by(config, hashes, prepared.statistics)
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
-    if state.text != prepared.train.key:
+    if state.text != text:
         if is_midway:
             state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
         logger.info("the training data changed; a new epoch starts")
@@ -290,21 +257,25 @@ def _follow_changes(
     if state.scored_by != scored_by:
         state.best_models, state.validations_without_best = [], 0
         logger.info("validation changed; the best score so far is reset")
-    state.text, state.tokens_per_batch, state.scored_by = prepared.train.key, budget, scored_by
+    state.text, state.tokens_per_batch, state.scored_by = text, budget, scored_by
 
 
-def _scored_by(config: Config, hashes: dict[str, str], statistics: TextStatistics) -> str:
-    """A hash of what a validation score depends on: text, metric, decoding, where lines are cut."""
+def _scored_by(run: Run, hashes: dict[str, str]) -> str:
+    """Return a hash of what a validation score depends on beside the model.
+
+    That is the text, the metric, decoding, and where lines are cut.
+    """
+    config = run.config
     validation = config.validation
     parts = [
         hashes.get("valid"),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch"}),
-        statistics.model_dump(),
+        run.data.statistics.model_dump(),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _write_config(run: RunFolder, config: Config) -> None:
-    write_atomic(run.config, config_yaml(config).encode("utf-8"))
+def _write_config(folder: RunFolder, config: Config) -> None:
+    write_atomic(folder.config, config_yaml(config).encode("utf-8"))

@@ -1,4 +1,4 @@
-"""One update of the model: gradients of one or more batches, and the optimizer's step."""
+"""One update of the model: the gradients of one or more batches, and the optimizer's step."""
 
 import math
 from collections.abc import Sequence
@@ -8,87 +8,72 @@ import numpy as np
 import torch
 from torch import nn
 
-from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.oom import BatchSizes, free_memory, is_out_of_memory
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.oom import free_memory, is_out_of_memory, record_oom, split_batches
+from seq2seq_cli.training.run import Run
 
 
 class StepResult(NamedTuple):
     """Loss and gradient norm of one optimizer step, which was applied if both are finite."""
 
     loss: float  # nats, summed over the target tokens, label smoothing included
-    grad_norm: float  # before clipping
+    grad_norm: float  # before gradient clipping
 
     @property
     def is_finite(self) -> bool:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
-def train_step(
-    batch_loss: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Sequence[Batch],
-    config: TrainingConfig,
-    step: int,
-    ranks: Ranks,
-    sizes: BatchSizes | None = None,
-) -> StepResult:
-    """One update from one or more batches: the summed loss divided once, by all their tokens.
+def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
+    """Update the model from one or more batches (gradient accumulation).
 
-    `batch_loss` is a BatchLoss, of the same weights in all processes. An update with a NaN or
-    infinite loss or gradient is not applied; its gradients are kept for the diagnosis. `sizes` are
-    the batch sizes that ran out of memory before. Raises UserError if memory does not suffice.
+    The loss is summed over all batches and divided once, by all their target tokens. An update with
+    a NaN or infinite loss or gradient is not applied; its gradients are kept for the diagnosis.
+    Raises UserError when out of memory even with the batches split.
     """
-    batch_loss.train()
-    sizes = sizes or BatchSizes()
-    loss = compute_gradients(batch_loss, batches, config.seed, step, ranks, sizes)
-    parameters = list(batch_loss.parameters())
+    run.loss.train()
+    loss = compute_gradients(run, batches)
+    parameters = list(run.model.parameters())
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    update = StepResult(loss, norm.item())
-    if update.is_finite:
-        nn.utils.clip_grads_with_norm_(parameters, config.max_grad_norm or math.inf, norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return update
+    result = StepResult(loss, norm.item())
+    if result.is_finite:
+        max_norm = run.config.training.max_grad_norm or math.inf
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
+    return result
 
 
-def compute_gradients(
-    batch_loss: nn.Module,
-    batches: Sequence[Batch],
-    seed: int,
-    step: int,
-    ranks: Ranks,
-    sizes: BatchSizes,
-) -> float:
-    """The gradients of an update, the same for all processes; returns the loss, summed.
+def compute_gradients(run: Run, batches: Sequence[Batch]) -> float:
+    """Compute the gradients of an update, equal in all processes; return the summed loss.
 
-    When a batch does not fit into the memory of a process, it is split and everything begins anew,
-    so that nothing counts twice.
+    When a batch runs out of memory in any process, it is split and the update starts over, so that
+    no sentence counts twice.
     """
     num_tokens = sum(batch.num_tokens for batch in batches)
+    accumulate = accumulate_gradients if run.ranks.world_size == 1 else all_reduce_gradients
     while True:
-        parts = sizes.split(batches)
-        batch_loss.zero_grad(set_to_none=True)
-        seed_dropout(seed, step, ranks.rank)
-        if ranks.world_size == 1:
-            loss, failed = accumulate_gradients(batch_loss, parts, num_tokens, ranks)
-        else:
-            loss, failed = accumulate_gradients_together(batch_loss, parts, num_tokens, ranks)
+        parts = split_batches(batches, run.state.too_large)
+        run.loss.zero_grad(set_to_none=True)
+        seed_dropout(run.config.training.seed, run.state.step + 1, run.ranks.rank)
+        loss, failed = accumulate(run.loss, parts, num_tokens, run.ranks)
         if failed is None:
             return loss
-        batch_loss.zero_grad(set_to_none=True)
+        run.loss.zero_grad(set_to_none=True)
         free_memory()
-        sizes.record_oom(parts[failed], step, ranks.world_size)
+        record_oom(run, parts[failed])
 
 
-def accumulate_gradients_together(
-    batch_loss: nn.Module, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
+def all_reduce_gradients(
+    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
 ) -> tuple[float, int | None]:
-    """`accumulate_gradients` in every process, each with its sentences, and an all-reduce.
+    """Call `accumulate_gradients` in every process, each with its shard, and sum the results.
 
-    One all-reduce for everything: the gradients, which lie one after the other, the loss, and for
-    each batch how many processes it was too large for. So none waits for one that has failed.
+    A single all-reduce carries everything: the gradients, which are views of one tensor, the loss,
+    and for each batch the number of processes that it was too large for. So no process waits in a
+    collective that another one has left.
     """
     parameters = [p for p in batch_loss.parameters() if p.requires_grad]
     sizes = [p.numel() for p in parameters]
@@ -107,11 +92,14 @@ def accumulate_gradients_together(
 
 
 def accumulate_gradients(
-    batch_loss: nn.Module, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
+    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
 ) -> tuple[float, int | None]:
-    """Add up this process's gradients of all batches; its loss, and which batch was too large."""
+    """Add up this process's gradients of all batches.
+
+    Returns its loss, and the index of the batch that ran out of memory, if one did.
+    """
     total = 0.0
-    for number, batch in enumerate(batches):
+    for index, batch in enumerate(batches):
         try:
             loss = batch_loss(ranks.shard(batch))
             (loss / num_tokens).backward()
@@ -119,11 +107,11 @@ def accumulate_gradients(
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            return math.nan, number
+            return math.nan, index
     return total, None
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Noise of an update that depends on nothing before it, other for every process."""
+    """Seed the dropout of one update in one process, independently of everything before it."""
     sequence = np.random.SeedSequence([seed, step, rank])
     torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))

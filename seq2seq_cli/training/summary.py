@@ -12,110 +12,108 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.corpus import CorpusCounts
-from seq2seq_cli.training.setup import Prepared, limit_of_updates
+from seq2seq_cli.training.run import Run, TrainingData
+from seq2seq_cli.training.setup import limit_of_updates
 
 
-def summarize(config: Config, prepared: Prepared, total_steps: int, num_processes: int) -> str:
-    """One aligned line for each thing worth knowing before training time is spent.
-
-    `total_steps`: updates of the whole run.
-    """
-    rows = [("training text", _training_text(config, prepared))]
-    if prepared.valid is not None and prepared.valid_audit is not None:
-        rows.append(("validation text", _held_out_text(prepared.valid, prepared.valid_audit)))
+def summarize(run: Run) -> str:
+    """Return one aligned line for each thing worth knowing before training time is spent."""
+    config, data = run.config, run.data
+    rows = [("training text", _training_text(config, data))]
+    if data.valid is not None and data.valid_counts is not None:
+        rows.append(("validation text", _held_out_text(data.valid, data.valid_counts)))
         rows.append(("validation", _validation(config)))
     rows += [
-        ("tokens", _tokens(prepared)),
-        ("vocabulary", _vocabulary(config, prepared)),
+        ("tokens", _tokens(data)),
+        ("vocabulary", _vocabulary(config, data)),
         ("model", _model(config)),
-        ("parameters", _parameters(prepared.model)),
-        ("training", _training(config, prepared, total_steps)),
-        ("device", _device(prepared, num_processes)),
-        ("cache", _cache(prepared)),
+        ("parameters", _parameters(run.model)),
+        ("training", _training(run)),
+        ("device", _device(run)),
+        ("cache", _cache(data)),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
 
-def numbers(
-    config: Config, prepared: Prepared, total_steps: int, num_processes: int
-) -> dict[str, Any]:
-    """What `summarize` says, to be read by programs. Lengths and tokens count EOS."""
-    audit, valid_audit = prepared.train_audit, prepared.valid_audit
-    assert audit is not None, "only the process that read the text sums it up"
-    facts, parameters = prepared.train.facts, count_parameters(prepared.model)
+def summary_json(run: Run) -> dict[str, Any]:
+    """Return the content of `summarize` for programs to read. Lengths and tokens include EOS."""
+    config, data = run.config, run.data
+    counts, valid_counts = data.train_counts, data.valid_counts
+    assert counts is not None, "only the process that read the text sums it up"
+    facts, parameters = data.train.facts, count_parameters(run.model)
     valid = None
-    if prepared.valid is not None and valid_audit is not None:
+    if data.valid is not None and valid_counts is not None:
         valid = {
-            **asdict(prepared.valid.store.facts),
-            "too_long": prepared.valid.num_too_long,
-            "unreadable": valid_audit.bad,
-            "empty": valid_audit.empty,
-            "sources_in_training_text": valid_audit.overlap,
+            **asdict(data.valid.store.facts),
+            "too_long": data.valid.num_too_long,
+            "unreadable": valid_counts.bad,
+            "empty": valid_counts.empty,
+            "sources_in_training_text": valid_counts.overlap,
         }
     return {
-        "training_text": {**asdict(facts), "unreadable": audit.bad, "empty": audit.empty},
+        "training_text": {**asdict(facts), "unreadable": counts.bad, "empty": counts.empty},
         "validation_text": valid,
         "vocabulary": {
             "kind": config.tokenizer.kind,
-            "shared": prepared.tokenizers.is_shared,
-            "src": len(prepared.tokenizers.src),
-            "tgt": len(prepared.tokenizers.tgt),
+            "shared": data.tokenizers.is_shared,
+            "src": len(data.tokenizers.src),
+            "tgt": len(data.tokenizers.tgt),
         },
         "validation": None if valid is None else {"metric": config.validation.metric},
         "model": config.model.model_dump(),
         "parameters": {**parameters, "total": sum(parameters.values())},
         "training": {
-            "updates": total_steps,
-            "limited_by": limit_of_updates(config.training, total_steps),
+            "updates": run.total_steps,
+            "limited_by": limit_of_updates(config.training, run.total_steps),
             "warmup_updates": config.training.warmup_updates,
-            "updates_per_epoch": prepared.updates_per_epoch,
-            "batches_per_epoch": len(prepared.epochs),
-            "padding": prepared.epochs.padding(),
+            "updates_per_epoch": run.updates_per_epoch,
+            "batches_per_epoch": len(run.data.batches),
+            "padding": run.data.batches.padding(),
         },
         "device": {
-            "type": prepared.device.type,
-            "processes": num_processes,
+            "type": run.device.type,
+            "processes": run.ranks.world_size,
             "threads": torch.get_num_threads(),
-            "precision": "bf16" if prepared.use_bf16 else "fp32",
+            "precision": "bf16" if run.use_bf16 else "fp32",
         },
     }
 
 
-def _training_text(config: Config, prepared: Prepared) -> str:
-    audit = prepared.train_audit
-    assert audit is not None, "only the process that read the text sums it up"
+def _training_text(config: Config, data: TrainingData) -> str:
+    counts = data.train_counts
+    assert counts is not None, "only the process that read the text sums it up"
     dropped = [
-        (audit.empty, "with an empty side"),
-        (prepared.train.facts.too_long, f"over {config.data.max_length:,} tokens"),
-        (audit.bad, "unreadable"),
+        (counts.empty, "with an empty side"),
+        (data.train.facts.too_long, f"over {config.data.max_length:,} tokens"),
+        (counts.bad, "unreadable"),
     ]
     reasons = ", ".join(f"{count:,} {reason}" for count, reason in dropped if count)
-    return f"{len(prepared.train):,} pairs; dropped: {reasons or 'none'}"
+    return f"{len(data.train):,} pairs; dropped: {reasons or 'none'}"
 
 
-def _held_out_text(valid: HeldOut, audit: CorpusCounts) -> str:
+def _held_out_text(valid: HeldOut, counts: CorpusCounts) -> str:
     facts = valid.store.facts
     text = f"{len(valid.pairs):,} pairs"
-    text += f", {audit.bad:,} unreadable left out" if audit.bad else ""
-    text += f", {audit.empty:,} with an empty side" if audit.empty else ""
+    text += f", {counts.bad:,} unreadable left out" if counts.bad else ""
+    text += f", {counts.empty:,} with an empty side" if counts.empty else ""
     text += f", {valid.num_too_long:,} too long for the loss" if valid.num_too_long else ""
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
-    if audit.overlap:
-        text += f"; WARNING: {audit.overlap:,} source lines stand in the training text too"
+    if counts.overlap:
+        text += f"; WARNING: {counts.overlap:,} source lines stand in the training text too"
     return text
 
 
-def _tokens(prepared: Prepared) -> str:
+def _tokens(data: TrainingData) -> str:
     def side(facts: SideStats) -> str:
-        mean = facts.tokens / len(prepared.train)
+        mean = facts.tokens / len(data.train)
         return f"{facts.tokens:,} (mean {mean:.1f}, longest {facts.longest:,})"
 
-    return f"source {side(prepared.train.facts.src)}, target {side(prepared.train.facts.tgt)}"
+    return f"source {side(data.train.facts.src)}, target {side(data.train.facts.tgt)}"
 
 
-def _vocabulary(config: Config, prepared: Prepared) -> str:
-    tokenizers = prepared.tokenizers
+def _vocabulary(config: Config, data: TrainingData) -> str:
+    tokenizers = data.tokenizers
     if tokenizers.is_shared:
         return f"{len(tokenizers.src):,} {config.tokenizer.kind}, shared by both sides"
     sizes = f"source {len(tokenizers.src):,}, target {len(tokenizers.tgt):,}"
@@ -147,20 +145,20 @@ def _validation(config: Config) -> str:
     return text
 
 
-def _training(config: Config, prepared: Prepared, total_steps: int) -> str:
-    training, epochs = config.training, prepared.epochs
-    passes = total_steps / prepared.updates_per_epoch
+def _training(run: Run) -> str:
+    training, batches, total_steps = run.config.training, run.data.batches, run.total_steps
+    passes = total_steps / run.updates_per_epoch
     hours = f" or {training.max_hours:g} hours" if training.max_hours else ""
     return (
         f"{total_steps:,} updates ({limit_of_updates(training, total_steps)}){hours}, {passes:.1f} "
-        f"epochs of {len(epochs):,} batches ({epochs.padding():.1%} padding); "
+        f"epochs of {len(batches):,} batches ({batches.padding():.1%} padding); "
         f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
         f"{training.warmup_updates:,} updates of warm-up"
     )
 
 
-def _cache(prepared: Prepared) -> str:
-    stores = [prepared.train, *([prepared.valid.store] if prepared.valid is not None else [])]
+def _cache(data: TrainingData) -> str:
+    stores = [data.train, *([data.valid.store] if data.valid is not None else [])]
     ours = sum(store.num_bytes for store in stores) / MEGABYTE
     return (
         f"{cache_folder()}: {ours:,.1f} MB of token ids of this text, "
@@ -168,12 +166,12 @@ def _cache(prepared: Prepared) -> str:
     )
 
 
-def _device(prepared: Prepared, num_processes: int) -> str:
-    threads = torch.get_num_threads()
+def _device(run: Run) -> str:
+    num_processes, threads = run.ranks.world_size, torch.get_num_threads()
     if num_processes > 1:
         where = f"{num_processes} processes"
-    elif prepared.device.type == "cuda":
-        where = torch.cuda.get_device_name(prepared.device)
+    elif run.device.type == "cuda":
+        where = torch.cuda.get_device_name(run.device)
     else:
         where = f"{threads} thread{'s' * (threads > 1)}"
-    return f"{prepared.device.type} ({where}), {'bf16' if prepared.use_bf16 else 'fp32'}"
+    return f"{run.device.type} ({where}), {'bf16' if run.use_bf16 else 'fp32'}"

@@ -4,7 +4,6 @@ import io
 import logging
 import os
 import re
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
 from seq2seq_cli.files import fsync
+from seq2seq_cli.training.run import Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 class AppendOnlyFile:
     """Appends at once and whole; what finds no room waits, and is written before what follows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hooks: Hooks) -> None:
         self.path = path
+        self._before_write = hooks.before_write
         self._waiting = b""
 
     def append(self, data: bytes) -> None:
@@ -41,6 +42,7 @@ class AppendOnlyFile:
 
     def _write_waiting(self) -> None:
         if self._waiting:
+            self._before_write(self.path)
             _append(self.path, self._waiting)
             self._waiting = b""
 
@@ -51,25 +53,26 @@ class EventFile:
     PyTorch's own writer leaves writing to a thread, which a full disk ends.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
-        """TensorBoard forgets what earlier files have from `step` on."""
-        self._file = AppendOnlyFile(_next_event_file(folder))
-        self._options = AppendOnlyFile(folder / "events.out.tfevents.0000000000.hparams")
+    def __init__(self, folder: Path, step: int, hooks: Hooks) -> None:
+        """TensorBoard then drops the points that earlier files have from `step` on."""
+        self._now = hooks.wall_time
+        self._file = AppendOnlyFile(_next_event_file(folder, int(self._now())), hooks)
+        self._options = AppendOnlyFile(folder / "events.out.tfevents.0000000000.hparams", hooks)
         start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
-        self._file.append(_records(_VERSION, start))
+        self._file.append(self._records(_VERSION, start))
 
     def sync(self) -> None:
         self._file.sync()
         self._options.sync()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        made = [summary.scalar(*value) for value in values.items()]  # type: ignore[no-untyped-call]
-        self._file.append(_records(*(Event(step=step, summary=one) for one in made)))
+        scalars = [summary.scalar(*item) for item in values.items()]  # type: ignore[no-untyped-call]
+        self._file.append(self._records(*(Event(step=step, summary=s) for s in scalars)))
 
     def text(self, step: int, name: str, text: str) -> None:
         """Markdown."""
-        made = summary.text(name, text)  # type: ignore[no-untyped-call]
-        self._file.append(_records(Event(step=step, summary=made)))
+        markdown = summary.text(name, text)  # type: ignore[no-untyped-call]
+        self._file.append(self._records(Event(step=step, summary=markdown)))
 
     def options(self, values: dict[str, float | str]) -> None:
         """What the tab HParams compares runs by, in place of what an earlier start said.
@@ -79,31 +82,30 @@ class EventFile:
         """
         with suppress(OSError):
             self._options.path.unlink(missing_ok=True)
-        _, made, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
-        self._options.append(_records(_VERSION, Event(summary=made)))
+        _, session, _ = summary.hparams(values, {})  # type: ignore[no-untyped-call]
+        self._options.append(self._records(_VERSION, Event(summary=session)))
+
+    def _records(self, *events: Event) -> bytes:
+        """Encode events as they are stored in a file."""
+        records = io.BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            event.wall_time = self._now()
+            writer.write(event.SerializeToString())
+        return records.getvalue()
 
 
 _VERSION = Event(file_version="brain.Event:2")  # how every file begins
 
 
-def _records(*events: Event) -> bytes:
-    """As they stand in a file."""
-    records = io.BytesIO()
-    writer = RecordWriter(records)
-    for event in events:
-        event.wall_time = time.time()
-        writer.write(event.SerializeToString())
-    return records.getvalue()
+def _next_event_file(folder: Path, now: int) -> Path:
+    """Return a file name that sorts last, even if the clock was set back since the last start.
 
-
-def _next_event_file(folder: Path) -> Path:
-    """TensorBoard reads files in the order of their names: this one is the last of them.
-
-    So it is although the clock may have gone back since the last one was named.
+    TensorBoard reads files in the order of their names.
     """
     names = [path.name for path in folder.glob("events.out.tfevents.*")]
     times = [int(match[1]) for name in names if (match := re.match(r"\D+\.(\d+)", name))]
-    return folder / f"events.out.tfevents.{max([int(time.time()), *(t + 1 for t in times)]):010}.0"
+    return folder / f"events.out.tfevents.{max([now, *(t + 1 for t in times)]):010}.0"
 
 
 def _append(path: Path, data: bytes) -> None:

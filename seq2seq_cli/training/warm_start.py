@@ -13,7 +13,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import Tokenizer
-from seq2seq_cli.training.setup import Prepared
+from seq2seq_cli.training.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | No
     return None
 
 
-def start_from(source: Path, config: Config, prepared: Prepared) -> None:
+def start_from(source: Path, run: Run) -> None:
     """Give the fresh model the best weights of the run folder `source`, and say what fitted.
 
     A vector that belongs to a token goes to the token of the same text; tokens that only the new
@@ -53,20 +53,20 @@ def start_from(source: Path, config: Config, prepared: Prepared) -> None:
     their vocabularies.
     """
     other = Translator.load(source, "cpu", exact=True)
-    theirs, ours = flatten(other.config.model), flatten(config.model)
+    theirs, ours = flatten(other.config.model), flatten(run.config.model)
     for name, value in ours.items():
         if name not in _MAY_DIFFER and theirs[name] != value:
             raise UserError(
                 f"--from {source}: its model.{name} is {yaml_text(theirs[name])}, "
                 f"this config's {yaml_text(value)}; they must be the same"
             )
-    old, new = other.model, prepared.model
+    old, new = other.model, run.model
     with torch.no_grad():
         weights = dict(old.named_parameters())
         for name, parameter in new.named_parameters():
             if not name.startswith(("src_embedding.", "tgt_embedding.", "projection.")):
                 parameter.copy_(weights[name])
-    sides = zip(("source", "target"), other.tokenizers, prepared.tokenizers, strict=True)
+    sides = zip(("source", "target"), other.tokenizers, run.data.tokenizers, strict=True)
     for side, old_tokenizer, new_tokenizer in sides:
         is_src = side == "source"
         pairs = _same_pieces(old_tokenizer, new_tokenizer)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
@@ -140,7 +141,7 @@ def test_best_models_are_kept_until_the_next_validation(worded, seq2seq: Command
     settings["training"] |= {"max_steps": 44, "save_every": 1}
     config = write_config(tmp_path, settings)
     given = ("train", config, "--run-dir", run, "--allow-changed", "data.valid")
-    train(load_config(config), run, allow_changed=["data.valid"], until=42)
+    train(load_config(config), run, allow_changed=["data.valid"], hooks=stop_at(42))
     assert list(RunFolder(run).all_best_models()) == kept
     assert seq2seq("translate", run, "--model", "30", "1 2").exit_code == 0
     assert seq2seq(*given).exit_code == 0

@@ -136,7 +136,7 @@ def test_check_prints_printable_examples_only(page: list[str]):
 def test_check_finds_duplicates_and_train_test_leakage(page: list[str], found: dict):
     assert "repeated         1 whole pair (0.34%) and 1 source (line 25 is line 1)" in page
     assert "same sources     1 valid in train, 1 test in train, 0 test in valid" in page
-    aside = "case aside"
+    aside = "ignoring case"
     assert (
         f"WARNING          valid in train: 1 source and 0 whole pairs, {aside} (line 4 is line 27)"
         in page
@@ -194,8 +194,8 @@ def test_check_json_has_the_numbers_of_the_page(defective: Path):
         assert f"{shape['pairs']} × {size}" in rows["longest batches"]
     assert f"peak memory {longest['peak_memory_mb']:,.0f} MB" in rows["longest batches"]
     assert f"takes {longest['seconds']:.2f} s" in rows["longest batches"]
-    assert rows["time"].startswith(f"{1000 * time['seconds_per_update']:,.1f} ms an update")
-    assert f"{time['seconds_to_the_end']:.1f} s to the end" in rows["time"]
+    assert rows["time"].startswith(f"{1000 * time['seconds_per_update']:,.1f} ms per update")
+    assert f"{time['seconds_to_the_end']:.1f} s in total" in rows["time"]
     assert [f"WARNING          {warning}" for warning in found["warnings"]] == [
         line for line in page if line.startswith("WARNING")
     ]

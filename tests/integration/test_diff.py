@@ -119,7 +119,7 @@ def test_manifest_records_every_resume(run, copy, config, seq2seq):
     assert recorded["continuations"][-1]["step"] == 50
     found = json.loads(seq2seq("diff", run, copy, "--json").stdout)
     (python,) = [one for one in found if one["kind"] == "python"]
-    assert python["other"] == f"{begun['python']}, then 3.99, then {begun['python']}"
+    assert python["second"] == f"{begun['python']}, then 3.99, then {begun['python']}"
 
 
 def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq):

@@ -17,6 +17,7 @@ import yaml
 from commands import Command, last_checkpoint
 from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
+from seams import before_update, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seq2seq_cli.config.text import Corpus
@@ -257,14 +258,13 @@ def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
     return seq2seq("train", config, "--run-dir", run, *short, *more)
 
 
-def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
     """The run is stopped twice, in mid-epoch and between two logged points."""
     config = numbers / "numbers.yaml"
     dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
     assert train_short(seq2seq, config, tmp_path / "whole", *dropout).exit_code == 0
     for stop_at in (27, 41):
-        with monkeypatch.context() as patch:
-            _interrupt_at_step(patch, stop_at)
+        with signal_after(stop_at):
             result = train_short(seq2seq, config, tmp_path / "parts", *dropout)
         assert result.exit_code == 130
         assert f"saved at step {stop_at}; the same command continues" in result.stderr
@@ -280,31 +280,13 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path, 
     assert steps == [20, 40, 60]
 
 
-def _interrupt_at_step(
-    patch: pytest.MonkeyPatch, stop_at: int, number: signal.Signals = signal.SIGINT
-) -> None:
-    """Send a signal, SIGINT as Ctrl-C does, right after the given update."""
-    from seq2seq_cli.training import loop
-
-    real = loop.advance
-
-    def advance_and_interrupt(state, *arguments):
-        real(state, *arguments)
-        if state.step == stop_at:
-            signal.raise_signal(number)
-
-    patch.setattr(loop, "advance", advance_and_interrupt)
-
-
-def test_second_ctrl_c_stops_immediately(numbers, seq2seq, tmp_path, monkeypatch):
-    from seq2seq_cli.training import loop
-
-    def interrupt_twice(*arguments, **options):
+def test_second_ctrl_c_stops_immediately(numbers, seq2seq, tmp_path):
+    def interrupt_twice(optimizer: torch.optim.Optimizer) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(loop, "train_step", interrupt_twice)
-    result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
+    with before_update(interrupt_twice):
+        result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
 
 
@@ -398,10 +380,9 @@ def test_resuming_with_another_metric_is_rejected(trained, numbers, seq2seq):
     assert "validation.metric: loss in the run, bleu now" in result.stderr
 
 
-def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_path, monkeypatch):
+def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        _interrupt_at_step(patch, 3)
+    with signal_after(3):
         assert train_short(seq2seq, numbers / "numbers.yaml", run).exit_code == 130
     result = seq2seq("translate", run, "1")
     assert result.exit_code == 2
@@ -409,30 +390,23 @@ def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_
     assert seq2seq("translate", run, "--model", "last", "1").exit_code == 0
 
 
-def test_sigterm_saves_and_exits_with_143(numbers, seq2seq, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        _interrupt_at_step(patch, 5, signal.SIGTERM)
+def test_sigterm_saves_and_exits_with_143(numbers, seq2seq, tmp_path):
+    with signal_after(5, signal.SIGTERM):
         result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
     assert result.exit_code == 143
     assert "saved at step 5" in result.stderr
 
 
-def test_run_that_crashed_before_its_first_checkpoint_restarts(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
-    from seq2seq_cli.training import loop
-
+def test_run_that_crashed_before_its_first_checkpoint_restarts(numbers, seq2seq, tmp_path):
     class PowerCut(BaseException):
         pass
 
-    def cut(*arguments):
+    def cut(optimizer: torch.optim.Optimizer) -> None:
         raise PowerCut
 
     config, whole, parts = numbers / "numbers.yaml", tmp_path / "whole", tmp_path / "parts"
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", cut)
-        with pytest.raises(PowerCut):
-            train_short(seq2seq, config, parts)
+    with before_update(cut), pytest.raises(PowerCut):
+        train_short(seq2seq, config, parts)
     for run in (whole, parts):
         assert train_short(seq2seq, config, run).exit_code == 0
     ours, theirs = (load_file(run / "model.safetensors") for run in (parts, whole))

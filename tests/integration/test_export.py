@@ -179,7 +179,7 @@ def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()
     options = TokenizerConfig(kind=kind, vocab_size=420, user_defined_symbols=symbols)
     form = normalization.split("_")[0].upper()
     learnt = LEARNT if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNT]
-    ours = Tokenizer.fit(learnt, options).normalizing(normalization, options)
+    ours = Tokenizer.fit(learnt, options).with_normalization(normalization, options)
     with tempfile.TemporaryDirectory() as folder:
         fast_tokenizer(ours, 1_024).save_pretrained(folder)
         return ours, transformers.AutoTokenizer.from_pretrained(folder)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_runs import stop_at
 from commands import Command
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
@@ -89,7 +90,7 @@ def test_resumed_run_is_one_hparams_session_with_its_latest_options(
 ):
     run = tmp_path / "run"
     for step in (5, 12):  # once with a validation still to come
-        train(load_config(config), run, until=step)
+        train(load_config(config), run, hooks=stop_at(step))
     result = seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=25")
     assert result.exit_code == 0
     found = sessions(tmp_path)

@@ -62,7 +62,7 @@ def test_eval_reads_pipes(trained, numbers, seq2seq, piped, expected, temporary)
     src, tgt = sides(numbers)
     result = seq2seq("eval", trained, "--src", piped(src), "--ref", piped(tgt), "--json")
     assert result.stdout == expected
-    assert "pipe-1 is a stream: it is read once, into " in result.stderr
+    assert "pipe-1 is a stream and can be read only once; it is copied to " in result.stderr
     packed = ("--src", piped(gzip.compress(src)), "--ref", piped(gzip.compress(tgt)))
     assert seq2seq("eval", trained, *packed, "--json").stdout == expected
     assert list(temporary.iterdir()) == []

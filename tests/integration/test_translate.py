@@ -323,9 +323,12 @@ def test_score_reranks_nbest_lists(trained, seq2seq, tmp_path):
 
 def test_incompatible_decoding_options_are_rejected(trained, seq2seq, tmp_path: Path):
     for options, message in (
-        (("--sampling", "-b", 3), "sampling and beam_size exclude each other"),
-        (("-b", 3, "--n-best", 4, "--format", "tsv"), "n_best 4 is more than beam_size 3"),
-        (("-b", 4, "--set", "decoding.diversity_groups=3"), "do not divide beam_size 4"),
+        (
+            ("--sampling", "-b", 3),
+            "sampling and beam search exclude each other; set beam_size to 1",
+        ),
+        (("-b", 3, "--n-best", 4, "--format", "tsv"), "n_best 4 is greater than beam_size 3"),
+        (("-b", 4, "--set", "decoding.diversity_groups=3"), "does not divide beam_size 4"),
         (("--ensemble", tmp_path), "is not a run folder"),
     ):
         result = seq2seq("translate", trained, *options, "1")

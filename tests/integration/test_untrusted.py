@@ -149,9 +149,12 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         replaced("config.yaml", "vocab_size: 8000", "vocab_size: 8"),
         "src.model does not fit the config: it has 14 entries, more than tokenizer.vocab_size 8",
     ),
-    "a billion laughs": (written("config.yaml", LAUGHS.encode()), "its aliases unfold to more"),
-    "a list that holds itself": (written("config.yaml", b"data: &a [*a]"), "its aliases unfold"),
-    "deep YAML": (written("config.yaml", b"a: " + b"[" * 9_999), "config.yaml: this is not YAML"),
+    "a billion laughs": (written("config.yaml", LAUGHS.encode()), "its aliases expand to more"),
+    "a list that holds itself": (written("config.yaml", b"data: &a [*a]"), "its aliases expand"),
+    "deep YAML": (
+        written("config.yaml", b"a: " + b"[" * 9_999),
+        "this is not valid YAML",
+    ),
     "a config of a gigabyte": (sparse("config.yaml", 1 << 30), "config.yaml is larger than"),
     "YAML that calls": (
         replaced("config.yaml", D_MODEL, "  d_model: !!python/object/apply:os.getpid []"),
@@ -159,7 +162,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "a number of 30,000 digits": (
         replaced("config.yaml", D_MODEL, f"  d_model: 0x{'f' * 30_000}"),
-        "d_model: must be a multiple of 2, not what is given",
+        "d_model: must be a multiple of 2, not the given value",
     ),
     "text of 30,000 letters": (
         replaced("config.yaml", D_MODEL, f"  d_model: {'x' * 30_000}"),
@@ -167,17 +170,17 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "statistics of no text": (
         replaced("statistics.json", '"p999": 6', '"p999": 0'),
-        "statistics.json is damaged: src_tokens.p999 is not what training writes",
+        "statistics.json is damaged: src_tokens.p999 is not valid",
     ),
     "statistics out of order": (
         replaced("statistics.json", '"p50": 1.0', '"p50": 2.0'),
-        "statistics.json is damaged: length_ratio is not what training writes",
+        "statistics.json is damaged: length_ratio is not valid",
     ),
-    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not what"),
+    "statistics of another kind": (written("statistics.json", b"[1]"), "damaged: it is not valid"),
     "statistics that are no JSON": (written("statistics.json", b"{"), "damaged: it is not JSON"),
     "statistics with marks without end": (
         written("statistics.json", b'{"src_inner_marks": "%s"}' % (b"." * 9_999)),
-        "statistics.json is damaged: src_tokens is not what training writes",
+        "statistics.json is damaged: src_tokens is not valid",
     ),
     "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (

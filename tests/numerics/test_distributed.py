@@ -1,5 +1,6 @@
 """Data-parallel training matches a single process, and all processes end together."""
 
+import json
 import os
 import select
 import signal
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+from bare_runs import bare_run, stop_at
 from commands import last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
+from torch import distributed
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -23,7 +26,7 @@ from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training.distributed import Ranks, choose_num_processes
+from seq2seq_cli.training.distributed import Ranks, choose_num_processes, process_group
 from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
@@ -42,15 +45,23 @@ def random_batch(sentences: int, seed: int) -> Batch:
     return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
 
 
-def one_update(config: Config, run_dir: Path, ranks: Ranks) -> tuple[float, float]:
-    """Of plain SGD, so that the weights show the gradient; a process may go without a sentence."""
+def one_update(config: Config, folder: Path) -> tuple[float, float]:
+    """One update of plain SGD, so that the weights show the gradient.
+
+    A process may go without a sentence.
+    """
+    with process_group(config) as ranks:
+        return update_with(ranks, config, folder)
+
+
+def update_with(ranks: Ranks, config: Config, folder: Path) -> tuple[float, float]:
     torch.manual_seed(5)
     shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
     batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
     optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
     batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(batch_loss, optimizer, batches, config.training, 1, ranks)
-    path = run_dir / f"{ranks.world_size}-{ranks.rank}.safetensors"
+    update = train_step(bare_run(batch_loss, optimizer, config.training, ranks), batches)
+    path = folder / f"{ranks.world_size}-{ranks.rank}.safetensors"
     save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
     assert ranks.all_reduce_max(float(ranks.rank)) == ranks.world_size - 1
     assert ranks.broadcast(10.0 + ranks.rank) == 10.0
@@ -65,8 +76,8 @@ def config(tmp_path) -> Path:
 def test_two_and_three_processes_match_one(config, tmp_path):
     updates, weights = [], []
     for count in (1, 2, 3):
-        loaded = load_config(config, [f"training.processes={count}"])
-        updates.append(launch(partial(one_update, loaded, tmp_path), loaded))
+        update = partial(one_update, load_config(config), tmp_path)
+        updates.append(update() if count == 1 else launch(update, count))
         paths = [tmp_path / f"{count}-{rank}.safetensors" for rank in range(count)]
         found = [load_file(path) for path in paths]
         for other in found[1:]:
@@ -78,32 +89,33 @@ def test_two_and_three_processes_match_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-def dies(rank: int, ranks: Ranks) -> None:
-    if ranks.rank == rank:
-        os.kill(os.getpid(), signal.SIGKILL)
-    ranks.barrier()
+def killed(config: Config, rank: int) -> None:
+    with process_group(config) as ranks:
+        if ranks.rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ranks.barrier()
 
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_killed_process_ends_the_run_with_its_reason(config, rank, capfd):
     reason = rf"process {rank} was killed by signal 9 \(out of memory\?\)"
     with pytest.raises(UserError, match=reason):
-        launch(partial(dies, rank), load_config(config, ["training.processes=3"]))
+        launch(partial(killed, load_config(config), rank), 3)
     assert "Traceback" not in capfd.readouterr().err
 
 
 class DiesWhenSent:
-    """Work that ends the process it is sent to, before that one can connect."""
+    """A function that ends the process it is sent to before that one can connect."""
 
-    def __call__(self, ranks: Ranks) -> None: ...
+    def __call__(self) -> None: ...
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os._exit, (7,)
 
 
 def test_process_that_dies_before_it_connects_ends_the_run(config):
-    with pytest.raises(UserError, match="process 1 failed"):
-        launch(DiesWhenSent(), load_config(config, ["training.processes=2"]))
+    with pytest.raises(UserError, match=r"process [01] failed with status 7"):
+        launch(DiesWhenSent(), 2)
 
 
 WATCHED = """
@@ -111,16 +123,22 @@ import os, sys, threading
 from functools import partial
 from pathlib import Path
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.training.distributed import process_group
 from seq2seq_cli.training.launcher import launch
 
-def work(processes):
-    processes.barrier()
-    if not processes.is_main:
-        os._exit(9)
-    threading.Event().wait()  # as in a validation of hours: nothing is exchanged
+def work(config):
+    with process_group(config) as ranks:
+        ranks.barrier()
+        if not ranks.is_main:
+            os._exit(9)
+        threading.Event().wait()  # as in a validation of hours, without a collective
 
 if __name__ == "__main__":
-    launch(work, load_config(Path(sys.argv[1]), ["training.processes=2"]))
+    try:
+        launch(partial(work, load_config(Path(sys.argv[1]))), 2)
+    except UserError as error:
+        sys.exit(f"error: {error}")
 """
 
 
@@ -129,8 +147,8 @@ def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path):
     script.write_text(WATCHED)
     command = [sys.executable, script, config]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "error: process 1 failed" in done.stderr
+    assert done.returncode == 1
+    assert "error: process 1 failed with status 9" in done.stderr
 
 
 def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
@@ -147,38 +165,34 @@ def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     assert ended
 
 
-def refuses_in_the_second(ranks: Ranks) -> None:
-    ranks.barrier()
-    if ranks.rank == 1:
-        raise UserError("the ids are gone")
-    ranks.barrier()
+def refuse(config: Config, rank: int) -> None:
+    with process_group(config) as ranks:
+        ranks.barrier()
+        if ranks.rank == rank:
+            raise UserError("the ids are gone")
+        ranks.barrier()
 
 
 def test_user_error_of_one_process_is_reported(config):
     with pytest.raises(UserError, match="process 1: the ids are gone"):
-        launch(refuses_in_the_second, load_config(config, ["training.processes=2"]))
+        launch(partial(refuse, load_config(config), 1), 2)
 
 
-def fails_in_the_first(ranks: Ranks) -> None:
-    if ranks.is_main:
-        raise RuntimeError("a bug of the main process")
-    ranks.barrier()
+def fail(config: Config) -> None:
+    with process_group(config) as ranks:
+        if ranks.is_main:
+            raise RuntimeError("a bug of the main process")
+        ranks.barrier()
 
 
-def test_exception_of_the_main_process_is_raised_unchanged(config):
-    with pytest.raises(RuntimeError, match="a bug of the main process"):
-        launch(fails_in_the_first, load_config(config, ["training.processes=2"]))
-
-
-def stops_in_the_first(ranks: Ranks) -> None:
-    if ranks.is_main:
-        raise UserError("the text is gone")
-    ranks.barrier()
+def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in fail\n.*a bug of the main process"):
+        launch(partial(fail, load_config(config)), 2)
 
 
 def test_user_error_of_the_main_process_ends_the_others(config, tmp_path, capfd):
-    with pytest.raises(UserError, match="the text is gone"):
-        launch(stops_in_the_first, load_config(config, ["training.processes=2"]))
+    with pytest.raises(UserError, match=r"^the ids are gone"):
+        launch(partial(refuse, load_config(config), 0), 2)
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -276,10 +290,10 @@ def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_pat
     base += ["training.max_epochs=1", "validation.decode=false"]
     allowed = ["training.tokens_per_batch"]
     for name, stops in (("whole", ()), ("parts", (5, 9))):
-        train(load_config(config, base), tmp_path / name, until=4)
+        train(load_config(config, base), tmp_path / name, hooks=stop_at(4))
         changed = load_config(config, [*base, "training.tokens_per_batch=256"])
         for stop in (*stops, None):
-            train(changed, tmp_path / name, allow_changed=allowed, until=stop)
+            train(changed, tmp_path / name, allow_changed=allowed, hooks=stop_at(stop))
     assert differing_results(tmp_path / "whole", tmp_path / "parts") == []
 
 
@@ -289,11 +303,19 @@ def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
     assert process.poll() is None, process.communicate()[1]
 
 
-def test_processes_connect_after_a_failed_start(config):
-    torch.distributed.distributed_c10d._world.group_count = 1  # what it leaves behind
-    loaded = load_config(config, ["training.processes=2"])
-    assert launch(everybody, loaded) == 2
+def train_in_own_group(rank: int, config: Config, run: Path, meeting: Path) -> None:
+    """As in a program of a user's, who has a process group of their own."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    train(config, run)
+    assert distributed.is_initialized(), "it is the caller's"
+    distributed.destroy_process_group()
 
 
-def everybody(ranks: Ranks) -> float:
-    return ranks.all_reduce_sum(1.0)
+def test_process_group_of_the_caller_trains_the_same_run(config, tmp_path):
+    short = ["training.max_steps=8", "training.warmup_steps=2", "training.processes=2"]
+    loaded, own, ours = load_config(config, short), tmp_path / "own", tmp_path / "ours"
+    torch.multiprocessing.spawn(train_in_own_group, (loaded, own, tmp_path / "meeting"), nprocs=2)
+    assert json.loads((own / "manifest.json").read_text())["processes"] == 2
+    launch(partial(train, loaded, ours), 2)
+    assert differing_results(own, ours) == []

@@ -19,7 +19,12 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import count_parameters, load_weights, save_tensors, weights_of
+from seq2seq_cli.model.weights import (
+    count_parameters,
+    load_weights,
+    save_tensors,
+    unique_parameters,
+)
 
 PAD = 0
 TINY = {"d_model": 16, "heads": 4, "layers": 2, "d_ff": 24, "dropout": 0.0}
@@ -108,7 +113,7 @@ def test_selected_cache_rows_decode_like_those_rows(model):
 
 def test_recording_attention_weights_changes_no_logits(model):
     record = []
-    memory = model.encode(SRC_BS, record=record)
+    memory = model.encode(SRC_BS, attention_log=record)
     logits = model.decode(TGT_BT, model.start_cache(memory), record)
     torch.testing.assert_close(logits, model(SRC_BS, TGT_BT), atol=1e-5, rtol=0)
     assert len(record) == 2 + 2 * 2
@@ -133,7 +138,7 @@ def test_tied_weights_are_one_tensor(shared, tied):
 @pytest.mark.parametrize("shared", [True, False])
 def test_weights_loaded_into_a_meta_model_stay_tied(shared, tmp_path):
     model = build(src_vocab=13, shared=shared)
-    save_tensors(weights_of(model), tmp_path / "weights")
+    save_tensors(unique_parameters(model), tmp_path / "weights")
     with torch.device("meta"):
         loaded = build(src_vocab=13, shared=shared)
     load_weights(loaded, tmp_path / "weights")

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from bare_runs import ALONE, bare_run
 from number_task import numbers_config, write_config
+from seams import before_update, out_of_memory, raise_out_of_memory
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.schema import Config, ModelConfig, TrainingConfig
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
@@ -24,14 +26,12 @@ from seq2seq_cli.training.auto_batch_size import (
     largest_that_fits,
     sentences_on_gpu,
 )
-from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.distributed import Ranks, process_group
 from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.oom import BatchSizes, is_out_of_memory
+from seq2seq_cli.training.oom import is_out_of_memory
+from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, train_step
-
-ALONE = Ranks()
-CONFIG = TrainingConfig()
 
 
 def random_batch(sentences: int, length: int, seed: int) -> Batch:
@@ -80,15 +80,23 @@ def never(batch: Batch) -> None:
     return None
 
 
-def updates(fails, batches: list[list[Batch]], sizes: BatchSizes) -> tuple[list[float], list]:
-    """Losses, gradient norms and final weights, of plain SGD, which shows gradients as they are."""
+def failing_run(fails, ranks: Ranks = ALONE) -> tuple[FailingLoss, Run]:
+    """A run of plain SGD, whose weights show the gradients as they are."""
     loss = FailingLoss(fails)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
-    done = [
-        train_step(loss, optimizer, of_update, CONFIG, step, ALONE, sizes)
-        for step, of_update in enumerate(batches, start=1)
-    ]
-    return [number for update in done for number in update], list(loss.parameters())
+    return loss, bare_run(loss, torch.optim.SGD(loss.parameters(), lr=0.5), ranks=ranks)
+
+
+def step_once(run: Run, batches: list[Batch]) -> StepResult:
+    result = train_step(run, batches)
+    run.state.step += 1
+    return result
+
+
+def updates(fails, batches: list[list[Batch]]) -> tuple[list[float], list, Run]:
+    """Losses and gradient norms of all updates, the final weights, and the run."""
+    loss, run = failing_run(fails)
+    results = [step_once(run, of_update) for of_update in batches]
+    return [number for result in results for number in result], list(loss.parameters()), run
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
@@ -96,12 +104,9 @@ def updates(fails, batches: list[list[Batch]], sizes: BatchSizes) -> tuple[list[
 def test_update_with_a_split_batch_is_unchanged(way, number):
     """Wherever it fails: gradients of the batches before, and of half a backward pass, are gone."""
     rows = len(BATCHES[number].src_BS)
-    expected, weights = updates(never, [BATCHES], BatchSizes())
-    sizes = BatchSizes()
-    found, close = updates(
-        lambda batch: way if len(batch.src_BS) == rows else None, [BATCHES], sizes
-    )
-    assert sizes.too_large == [[rows, BATCHES[number].src_BS.size(1)]]
+    expected, weights, _ = updates(never, [BATCHES])
+    found, close, run = updates(lambda batch: way if len(batch.src_BS) == rows else None, [BATCHES])
+    assert run.state.too_large == [[rows, BATCHES[number].src_BS.size(1)]]
     assert found == pytest.approx(expected, rel=1e-5)
     for mine, theirs in zip(close, weights, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
@@ -112,7 +117,7 @@ def test_random_oom_failures_do_not_change_the_trajectory():
         [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
         for step in range(40)
     ]
-    expected, weights = updates(never, batches, BatchSizes())
+    expected, weights, _ = updates(never, batches)
     chance, failures = random.Random(4), []
 
     def fails(batch: Batch) -> str | None:
@@ -121,7 +126,7 @@ def test_random_oom_failures_do_not_change_the_trajectory():
             return chance.choice(["forward", "backward"])
         return None
 
-    found, close = updates(fails, batches, BatchSizes())
+    found, close, _ = updates(fails, batches)
     assert len(failures) > 5
     assert found == pytest.approx(expected, rel=1e-4)
     for mine, theirs in zip(close, weights, strict=True):
@@ -129,36 +134,32 @@ def test_random_oom_failures_do_not_change_the_trajectory():
 
 
 def test_only_batches_as_large_in_both_dimensions_are_split_in_advance():
-    sizes = BatchSizes()
-    loss = FailingLoss(lambda batch: "forward" if len(batch.src_BS) > 4 else None)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
-    train_step(loss, optimizer, [random_batch(8, 6, seed=1)], CONFIG, 1, ALONE, sizes)
+    loss, run = failing_run(lambda batch: "forward" if len(batch.src_BS) > 4 else None)
+    step_once(run, [random_batch(8, 6, seed=1)])
     assert loss.tried == [8, 4, 4]
     loss.fails = never
     for sentences, length, tried in ((8, 6, [4, 4]), (9, 7, [5, 4]), (7, 9, [7]), (20, 5, [20])):
         loss.tried.clear()
-        batch = random_batch(sentences, length, seed=2)
-        train_step(loss, optimizer, [batch], CONFIG, 2, ALONE, sizes)
+        step_once(run, [random_batch(sentences, length, seed=2)])
         assert loss.tried == tried
 
 
 def test_batch_is_split_until_it_fits_with_one_warning(caplog):
     with caplog.at_level(logging.WARNING):
-        sizes = BatchSizes()
-        found, _ = updates(
-            lambda batch: "backward" if len(batch.src_BS) > 2 else None, [BATCHES] * 2, sizes
+        found, _, run = updates(
+            lambda batch: "backward" if len(batch.src_BS) > 2 else None, [BATCHES] * 2
         )
-    assert found[0] == pytest.approx(updates(never, [BATCHES], BatchSizes())[0][0], rel=1e-5)
+    assert found[0] == pytest.approx(updates(never, [BATCHES])[0][0], rel=1e-5)
     (warning,) = caplog.messages
     assert warning.startswith(
         "step 1: out of memory with a batch of 6 sentences, 5 source and 5 target positions each"
     )
-    assert sizes.too_large == [[3, 5]], "all others are larger"
+    assert run.state.too_large == [[3, 5]], "all others are larger"
 
 
 def test_single_pair_that_does_not_fit_is_a_user_error():
     with pytest.raises(UserError, match=r"a batch of 1 sentence, .*lower data\.max_length"):
-        updates(lambda batch: "forward", [BATCHES], BatchSizes())
+        updates(lambda batch: "forward", [BATCHES])
 
 
 def test_other_errors_are_not_mistaken_for_oom():
@@ -166,7 +167,7 @@ def test_other_errors_are_not_mistaken_for_oom():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        updates(fails, [BATCHES], BatchSizes())
+        updates(fails, [BATCHES])
 
 
 def test_failed_allocation_is_recognised_as_oom():
@@ -179,17 +180,17 @@ def test_failed_allocation_is_recognised_as_oom():
     assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
 
 
-def failing_in_worker(config: Config, ranks: Ranks) -> tuple[StepResult, list]:
+def fail_in_one_process(config: Config) -> tuple[StepResult, list]:
     """Two updates; one process alone fails at two batches of the first."""
-    loss = FailingLoss(never)
-    if ranks.rank == 1:
-        loss.fails = lambda batch: "backward" if len(batch.src_BS) >= 5 - ranks.world_size else None
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
-    sizes = BatchSizes()
-    for step in (1, 2):
-        update = train_step(loss, optimizer, BATCHES, config.training, step, ranks, sizes)
-    assert sizes.too_large
-    return update, [p.detach() for p in loss.parameters()]
+    with process_group(config) as ranks:
+        loss, run = failing_run(never, ranks)
+        if ranks.rank == 1:
+            least = 5 - ranks.world_size
+            loss.fails = lambda batch: "backward" if len(batch.src_BS) >= least else None
+        step_once(run, BATCHES)
+        result = step_once(run, BATCHES)
+        assert run.state.too_large
+        return result, [p.detach() for p in loss.parameters()]
 
 
 @pytest.fixture
@@ -198,30 +199,27 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_all_processes_split_a_batch_too_large_for_one(config):
-    expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
-    loaded = load_config(config, ["training.processes=2"])
-    update, close = launch(partial(failing_in_worker, loaded), loaded)
+    expected, weights, _ = updates(never, [BATCHES] * 2)
+    update, close = launch(partial(fail_in_one_process, load_config(config)), 2)
     assert update == pytest.approx(expected[-2:], rel=1e-5)
     for mine, theirs in zip(close, weights, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def failing_late(config: Config, ranks: Ranks) -> tuple[list[StepResult], list]:
+def fail_late(config: Config) -> tuple[list[float], list]:
     """In the second update one process fails with a batch of a size that fitted in the first."""
-    loss = FailingLoss(never)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
-    sizes = BatchSizes()
-    first = train_step(loss, optimizer, BATCHES, config.training, 1, ranks, sizes)
-    if ranks.rank == 1:
-        loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
-    second = train_step(loss, optimizer, BATCHES, config.training, 2, ranks, sizes)
-    return [*first, *second], [p.detach() for p in loss.parameters()]
+    with process_group(config) as ranks:
+        loss, run = failing_run(never, ranks)
+        first = step_once(run, BATCHES)
+        if ranks.rank == 1:
+            loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
+        second = step_once(run, BATCHES)
+        return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
 def test_late_oom_of_one_process_does_not_block_the_others(config):
-    expected, weights = updates(never, [BATCHES] * 2, BatchSizes())
-    loaded = load_config(config, ["training.processes=2"])
-    found, close = launch(partial(failing_late, loaded), loaded)
+    expected, weights, _ = updates(never, [BATCHES] * 2)
+    found, close = launch(partial(fail_late, load_config(config)), 2)
     assert found == pytest.approx(expected, rel=1e-5)
     for mine, theirs in zip(close, weights, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
@@ -240,29 +238,25 @@ def shape_of(config: Path, **model: int) -> Shape:
     return Shape(loaded, 30, 40, is_shared=False, longest=12)
 
 
-def test_auto_batch_size_tries_the_longest_sentences(config, monkeypatch):
-    largest, real = [0, 0], BatchLoss.forward
+def test_auto_batch_size_tries_the_longest_sentences(config):
+    largest = [0, 0]
 
-    def forward(self: BatchLoss, batch: Batch) -> torch.Tensor:
+    def fails(batch: Batch) -> bool:
         assert batch.src_BS.size(1) == batch.labels_BT.size(1) == 12
-        if batch.num_tokens > 700:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        largest[:] = max(largest, list(batch.src_BS.shape))
-        return real(self, batch)
+        if batch.num_tokens <= 700:
+            largest[:] = max(largest, list(batch.src_BS.shape))
+        return batch.num_tokens > 700
 
-    monkeypatch.setattr(BatchLoss, "forward", forward)
-    found = sentences_on_gpu(shape_of(config), torch.device("cpu"), 1_000)
-    assert [found, 12] == largest
-    assert 0.95 * (700 // 12) <= found <= 700 // 12
-    assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
+    with out_of_memory(fails):
+        sentences = sentences_on_gpu(shape_of(config), torch.device("cpu"), 1_000)
+        assert [sentences, 12] == largest
+        assert 0.95 * (700 // 12) <= sentences <= 700 // 12
+        assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
 
 
-def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config, monkeypatch):
-    def step(self: torch.optim.Optimizer) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 0
+def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config):
+    with before_update(raise_out_of_memory):
+        assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 0
 
 
 @pytest.mark.slow
@@ -279,12 +273,8 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
     (size,) = (int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
     for limit in (size + (megabytes << 20), resource.RLIM_INFINITY):
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-        loss, sizes = FailingLoss(never), BatchSizes()
-        optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
-        steps = (1, 2)
-        losses.append(
-            [train_step(loss, optimizer, [batch], CONFIG, n, ALONE, sizes).loss for n in steps]
-        )
+        loss, run = failing_run(never)
+        losses.append([step_once(run, [batch]).loss for _ in range(2)])
         tried.append(loss.tried)
     return losses[0], losses[1], tried[0]
 

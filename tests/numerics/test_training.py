@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from bare_runs import bare_run
 from hypothesis import example, given
 from hypothesis.strategies import integers
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -19,18 +20,12 @@ from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from seq2seq_cli.training.checkpoint import (
-    BestModel,
-    TrainingState,
-    load_last_checkpoint,
-    save_checkpoint,
-)
-from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.checkpoint import load_last_checkpoint, save_checkpoint
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
+from seq2seq_cli.training.run import BestModel, Run
 from seq2seq_cli.training.step import seed_dropout, train_step
 
-ALONE = Ranks()
 CONFIG = TrainingConfig(lr=1e-2, warmup_steps=10, max_steps=100)
 
 
@@ -238,7 +233,7 @@ def test_gradient_accumulation_matches_one_large_batch():
         model = build()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # shows gradients as they are
         batches = [batch_of(PAIRS[i : i + size]) for i in range(0, 4, size)]
-        update = train_step(loss_of(model), optimizer, batches, CONFIG, 1, ALONE)
+        update = train_step(bare_run(loss_of(model), optimizer, CONFIG), batches)
         results.append((update, [p.detach().clone() for p in model.parameters()]))
     for update, parameters in results[1:]:
         assert update.loss == pytest.approx(results[0][0].loss, rel=1e-5)
@@ -251,10 +246,11 @@ def test_model_overfits_one_batch():
     model = build()
     optimizer = build_optimizer(model, CONFIG)
     batch = batch_of(PAIRS)
-    batch_loss = BatchLoss(model, 0.0, use_bf16=False)
+    run = bare_run(BatchLoss(model, 0.0, use_bf16=False), optimizer, CONFIG)
     for step in range(1, 101):
         set_lr(optimizer, CONFIG, step, 100)
-        update = train_step(batch_loss, optimizer, [batch], CONFIG, step, ALONE)
+        update = train_step(run, [batch])
+        run.state.step = step
     assert update.loss / batch.num_tokens < 0.05
 
 
@@ -263,7 +259,7 @@ def test_gradients_are_clipped_to_the_norm():
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     before = [p.detach().clone() for p in model.parameters()]
     clipped = CONFIG.model_copy(update={"max_grad_norm": 0.01})
-    update = train_step(loss_of(model), optimizer, [batch_of(PAIRS)], clipped, 1, ALONE)
+    update = train_step(bare_run(loss_of(model), optimizer, clipped), [batch_of(PAIRS)])
     moved = torch.stack([(p - q).norm() for p, q in zip(model.parameters(), before, strict=True)])
     assert update.grad_norm > 0.01
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -275,7 +271,7 @@ def test_nonfinite_update_is_not_applied():
     with torch.no_grad():
         model.encoder[0].feed_forward.expand.weight[0, 0] = math.inf
     before = model.tgt_embedding.weight.detach().clone()
-    update = train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, 1, ALONE)
+    update = train_step(bare_run(loss_of(model), optimizer, CONFIG), [batch_of(PAIRS)])
     assert not update.is_finite
     assert torch.equal(model.tgt_embedding.weight, before)
 
@@ -370,27 +366,31 @@ def test_weight_decay_applies_to_matrices_only(name):
 def test_checkpoint_restores_weights_optimizer_and_position(tmp_path):
     """Five updates, saved and resumed for five more, match ten updates bit for bit."""
 
-    def steps(model: Transformer, optimizer: torch.optim.Optimizer, first: int) -> list[float]:
-        return [
-            train_step(loss_of(model), optimizer, [batch_of(PAIRS)], CONFIG, step, ALONE).loss
-            for step in range(first, first + 5)
-        ]
+    def new_run() -> Run:
+        model = build(dropout=0.3)
+        return bare_run(loss_of(model), build_optimizer(model, CONFIG), CONFIG)
 
-    model = build(dropout=0.3)
-    optimizer = build_optimizer(model, CONFIG)
+    def five_steps(run: Run) -> list[float]:
+        losses = []
+        for _ in range(5):
+            losses.append(train_step(run, [batch_of(PAIRS)]).loss)
+            run.state.step += 1
+        return losses
+
+    run, resumed = new_run(), new_run()
     torch.manual_seed(7)
-    steps(model, optimizer, 1)
-    state = TrainingState(step=5, epoch=2, position=1, best_models=[BestModel(4, 3.5, 2.25)])
-    state.window.loss = 1.25
-    save_checkpoint(RunFolder(tmp_path), model, optimizer, state, CONFIG)
-    expected = steps(model, optimizer, 6)
-
-    resumed = build(dropout=0.3)
-    optimizer = build_optimizer(resumed, CONFIG)
+    five_steps(run)
+    run.state.epoch, run.state.position = 2, 1
+    run.state.best_models = [BestModel(4, 3.5, 2.25)]
+    run.state.window.loss = 1.25
+    save_checkpoint(RunFolder(tmp_path), run)
+    state = load_last_checkpoint(RunFolder(tmp_path), resumed.model, resumed.optimizer)
+    assert state == run.state
+    resumed.state = state
+    expected = five_steps(run)
     torch.manual_seed(99)
-    assert load_last_checkpoint(RunFolder(tmp_path), resumed, optimizer) == state
-    assert steps(resumed, optimizer, 6) == expected
-    for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
+    assert five_steps(resumed) == expected
+    for ours, theirs in zip(resumed.model.parameters(), run.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert [path.name for path in tmp_path.rglob("step-*")] == ["step-00000005"]
 

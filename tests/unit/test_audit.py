@@ -6,7 +6,7 @@ import pytest
 
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tools.duplicates import LineHashes
-from seq2seq_cli.tools.scripts import CONTROL, kind, looks_like_mojibake, shown
+from seq2seq_cli.tools.scripts import CONTROL, looks_like_mojibake, script_of, truncate_for_terminal
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from seq2seq_cli.tools.scripts import CONTROL, kind, looks_like_mojibake, shown
     ],
 )
 def test_script_of_letters(characters: str, expected: str | None):
-    assert [kind(c) for c in characters] == [expected] * len(characters)
+    assert [script_of(c) for c in characters] == [expected] * len(characters)
 
 
 @pytest.mark.parametrize("text", ["Ärger", "It’s “so", "naïve", "привет", "garçon", "über"])
@@ -39,10 +39,10 @@ def test_accented_text_is_not_mistaken_for_mojibake(text: str):
 
 
 def test_truncated_text_fits_its_width():
-    assert shown("short", 72) == "short"
-    assert shown("x" * 100, 10) == "x" * 9 + "…"
-    assert shown("漢" * 100, 10) == "漢" * 4 + "…"
-    assert shown("a\x1b[0m\u202e", 72) == r"a\x1b[0m\u202e"
+    assert truncate_for_terminal("short", 72) == "short"
+    assert truncate_for_terminal("x" * 100, 10) == "x" * 9 + "…"
+    assert truncate_for_terminal("漢" * 100, 10) == "漢" * 4 + "…"
+    assert truncate_for_terminal("a\x1b[0m\u202e", 72) == r"a\x1b[0m\u202e"
 
 
 def test_duplicates_match_a_naive_search():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq_cli.text.sentences import find_inner_marks, join_sentences, split_sentences
-from seq2seq_cli.text.words import goes_on, split_words, words_of_spans
+from seq2seq_cli.text.words import continues_word, split_words, words_of_spans
 
 # Sentences are divided by |.
 LINES = [
@@ -114,8 +114,8 @@ def test_split_words_by_spaces_or_characters():
 
 
 def test_words_continue_with_letters_and_combining_marks():
-    assert all(map(goes_on, "aß7é\u0301ी한ж"))
-    assert not any(map(goes_on, " .-'’▁東カก。\u3000"))
+    assert all(map(continues_word, "aß7é\u0301ी한ж"))
+    assert not any(map(continues_word, " .-'’▁東カก。\u3000"))
 
 
 @given(line=odd_lines, cuts=st.lists(st.integers(0, 60), max_size=9))

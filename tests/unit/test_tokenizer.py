@@ -189,7 +189,7 @@ def test_files_of_a_shared_vocabulary_must_match(tmp_path):
     fitted(tmp_path, SHOUTED, TITLES, normalization=sides)
     other = Tokenizer.fit(TITLES, TokenizerConfig(vocab_size=500))
     (tmp_path / "tgt.model").write_bytes(other.model)
-    with pytest.raises(UserError, match=r"tgt\.model: the vocabulary is not the other side's"):
+    with pytest.raises(UserError, match=r"tgt\.model: the vocabulary differs from the other"):
         load_tokenizers(RunFolder(tmp_path), TokenizerConfig(vocab_size=600, normalization=sides))
 
 
@@ -271,12 +271,12 @@ def test_reused_vocabulary_must_have_the_user_defined_symbols(tmp_path):
     for symbols in ((), ("<2de>",)):
         config = TokenizerConfig(**options, user_defined_symbols=symbols)
         assert fit_tokenizers(corpus, config).src.model == with_symbol.src.model
-    with pytest.raises(UserError, match=r"has no '<2en>', as tokenizer\.user_defined_symbols"):
+    with pytest.raises(UserError, match=r"lacks '<2en>', which tokenizer\.user_defined_symbols"):
         fit_tokenizers(corpus, TokenizerConfig(**options, user_defined_symbols=("<2en>",)))
 
 
 def test_vocab_size_too_small_names_the_option():
-    with pytest.raises(UserError, match=r"vocab_size 20 is too small.* alone are \d+"):
+    with pytest.raises(UserError, match=r"vocab_size 20 is too small.* alone require \d+"):
         Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=20))
 
 

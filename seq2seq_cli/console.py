@@ -1,0 +1,32 @@
+"""Log messages on standard error, beside a progress bar."""
+
+import logging
+import sys
+
+
+class _ConsoleHandler(logging.Handler):
+    """Write to the current standard error, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a full disk behind a redirected stderr ends no training
+            pass
+
+
+def log_to_stderr() -> None:
+    """Show the package's log messages from INFO upwards; loggers pass on all, for train.log."""
+    package_logger = logging.getLogger("seq2seq_cli")
+    package_logger.setLevel(logging.DEBUG)
+    if not package_logger.handlers:
+        package_logger.addHandler(_ConsoleHandler(logging.INFO))
+
+
+def is_logging_to_stderr() -> bool:
+    """Return True if `log_to_stderr` was called in this process."""
+    handlers = logging.getLogger("seq2seq_cli").handlers
+    return any(isinstance(handler, _ConsoleHandler) for handler in handlers)

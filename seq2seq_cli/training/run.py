@@ -1,0 +1,139 @@
+"""A run of training in one of its processes: what is trained, on what data, and how far it is."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import NonNegativeInt, PositiveInt
+from seq2seq_cli.data.batches import Batch, BatchSampler
+from seq2seq_cli.data.statistics import TextStatistics, text_statistics
+from seq2seq_cli.data.token_store import TokenStore
+from seq2seq_cli.evaluation import HeldOut
+from seq2seq_cli.machine import available_memory
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.corpus import CorpusCounts
+from seq2seq_cli.text.tokenizer import Tokenizers
+from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.loss import BatchLoss
+
+BatchShape = list[int]  # sentences and positions of the longer side (a list, as in JSON)
+
+
+@dataclass
+class MetricSums:
+    """Sums since the last logged point."""
+
+    loss: float = 0.0
+    num_tokens: NonNegativeInt = 0
+    num_src_tokens: NonNegativeInt = 0
+    num_positions: NonNegativeInt = 0
+    skipped: int = 0  # updates, which the other sums leave out
+    seconds: float = 0.0
+
+
+class BestModel(NamedTuple):
+    """A model that is kept for its validation score."""
+
+    step: int
+    score: float  # by `validation.metric`
+    loss: float  # validation loss, which decides between equal scores
+
+
+@dataclass
+class TrainingState:
+    """The progress of a run. With config, weights and optimizer state it determines all the rest.
+
+    A checkpoint stores it as `state.json`.
+    """
+
+    text: str = ""  # key of the token store that the epochs go through
+    tokens_per_batch: NonNegativeInt = 0  # size of the batches that `position` counts
+    scored_by: str = ""  # hash of everything but the model that a validation score depends on
+    step: NonNegativeInt = 0  # updates done
+    epoch: PositiveInt = 1  # the current pass over the data, from 1
+    position: NonNegativeInt = 0  # batches of this epoch already used
+    earlier_parts: list[list[int]] = field(default_factory=list)  # see `BatchSampler.plan`
+    awaits_validation: bool = False  # whether the model of this step is still to be validated
+    best_models: list[BestModel] = field(default_factory=list)  # the best first
+    validations_without_best: NonNegativeInt = 0
+    too_large: list[BatchShape] = field(default_factory=list)  # batches that ran out of memory
+    skipped_in_a_row: int = 0  # updates with a NaN or infinite loss or gradient
+    seconds: float = 0.0  # of training, summed over all starts of the run
+    window: MetricSums = field(default_factory=MetricSums)
+
+    @property
+    def best_step(self) -> int | None:
+        return self.best_models[0].step if self.best_models else None
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data that a run trains and validates on."""
+
+    train: TokenStore
+    valid: HeldOut | None  # None without validation text, and in processes other than the main one
+    train_counts: CorpusCounts | None  # None where the text itself was not read
+    valid_counts: CorpusCounts | None
+    tokenizers: Tokenizers
+    batches: BatchSampler
+
+    @functools.cached_property
+    def statistics(self) -> TextStatistics:
+        """Statistics of the training pairs, computed from their ids on first use."""
+        return text_statistics(self.train, self.tokenizers.src)
+
+
+def nothing(*_: object) -> None:
+    """The hook that does nothing."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Functions that training calls, for programs that drive it and for tests.
+
+    To reach processes that `training.processes` starts, they must be picklable.
+    """
+
+    on_step: Callable[[TrainingState], bool | None] = nothing  # after each update; True: stop
+    before_write: Callable[[Path], None] = nothing  # may raise OSError, as a full disk does
+    monotonic: Callable[[], float] = time.monotonic  # seconds of training
+    wall_time: Callable[[], float] = time.time  # of TensorBoard's points
+    available_memory: Callable[[], int] = available_memory  # bytes of CPU memory
+
+
+@dataclass
+class Run:
+    """Everything that the training loop works with, the same in every process."""
+
+    config: Config  # every `auto` option that a run fixes has its value
+    data: TrainingData
+    model: Transformer  # on its device
+    loss: BatchLoss
+    optimizer: torch.optim.Optimizer
+    ranks: Ranks = field(default_factory=Ranks)
+    hooks: Hooks = field(default_factory=Hooks)
+    state: TrainingState = field(default_factory=TrainingState)
+    total_steps: int = 0  # updates of the whole run, those already done included
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def use_bf16(self) -> bool:
+        return self.loss.use_bf16
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return -(-len(self.data.batches) // self.config.training.gradient_accumulation)
+
+    def next_batches(self) -> list[Batch]:
+        """The batches of the next update; fewer than `gradient_accumulation` at an epoch's end."""
+        state, count = self.state, self.config.training.gradient_accumulation
+        return self.data.batches.batches(state.epoch, state.position, count, state.earlier_parts)
