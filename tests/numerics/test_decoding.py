@@ -570,3 +570,13 @@ def test_given_translations_get_the_log_probs_of_the_model():
         assert given.attention_TS is not None
         assert given.attention_TS.shape == (len(tgt), len(src))
         torch.testing.assert_close(given.attention_TS.sum(-1), torch.ones(len(tgt)))
+
+
+def test_alignment_is_the_mean_attention_of_the_last_layer_but_one():
+    model = build(0, layers={"encoder": 1, "decoder": 3})
+    src, tgt = [5, 6, 7], [8, 9]
+    (given,) = score_given([model], [(src, tgt)], 100, with_attention=True)
+    src_BS, tgt_in_BT = torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]])
+    weights_BHTS = model.attention_weights(src_BS, tgt_in_BT).cross[1]
+    weights_TS = weights_BHTS.mean(dim=1)[0, :2, :3]  # without EOS
+    torch.testing.assert_close(given.attention_TS, weights_TS / weights_TS.sum(-1, keepdim=True))
