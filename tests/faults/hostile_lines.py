@@ -1,4 +1,4 @@
-"""N lines in, N lines out: hostile files through `translate`, in every format of one line a line.
+"""N lines in, N lines out: translates hostile files into every line-based format.
 
     PYTHONPATH=tests python -m faults.hostile_lines --files 1000 --seed 1
 
@@ -55,7 +55,7 @@ FORMATS = ("text", "tsv", "jsonl", "nbest")
 
 
 def hostile_line(random: Random) -> bytes:
-    """A line without its end."""
+    """A line without its line feed."""
     kind = random.choices(
         ("blank", "space", "atoms", "broken", "bytes", "long token", "long line"),
         (10, 5, 50, 15, 10, 2, 2),
@@ -79,7 +79,7 @@ def hostile_line(random: Random) -> bytes:
 
 
 def hostile_file(random: Random) -> bytes:
-    """Some lines; or nothing, line ends alone, a byte order mark alone, no end at the end."""
+    """Random lines, or an edge case: empty, only line feeds, only a BOM, no final line feed."""
     if random.random() < 0.05:
         return random.choice((b"", b"\n", b"\n\n\n", b"\r\n\r\n", b"\r", BOM, BOM + b"\n", b"\x00"))
     ends = random.choice(((b"\n",), (b"\r\n",), (b"\n", b"\r\n", b"\r\r\n")))
@@ -92,7 +92,7 @@ def hostile_file(random: Random) -> bytes:
 
 
 def lines_of(content: bytes) -> list[str]:
-    """What a file's lines are, said independently of the program: a line feed ends one."""
+    """Split a file at its line feeds, independently of the package."""
     *ended, rest = content.removeprefix(BOM).split(b"\n")
     if rest or content == BOM:
         ended.append(rest)
@@ -100,7 +100,7 @@ def lines_of(content: bytes) -> list[str]:
 
 
 def complaint(content: bytes, outputs: dict[str, bytes]) -> str | None:
-    """What is wrong with the outputs in all formats; None if nothing is."""
+    """Say what is wrong with the outputs, or return None."""
     lines = lines_of(content)
     rows: dict[str, list[str]] = {}
     for form, output in outputs.items():
@@ -155,7 +155,7 @@ def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
 
 
 def translated(jobs: dict[str, LoadedJob], path: Path, folder: Path) -> dict[str, bytes]:
-    """What the command would write, by format."""
+    """The output of the command in every format."""
     outputs = {}
     for form, job in jobs.items():
         written = folder / f"out.{form}"
@@ -177,7 +177,7 @@ def by_the_command(run: Path, path: Path, folder: Path) -> dict[str, bytes]:
 
 
 def failures(num_files: int, seed: int, folder: Path) -> Iterator[str]:
-    """One line for each file that was not answered as it must be."""
+    """Yield a line for each file with a wrong output."""
     runs = {kind: make_run(folder / kind, kind) for kind in KINDS}
     jobs = {kind: loaded_jobs(run) for kind, run in runs.items()}
     num_lines = 0

@@ -1,4 +1,4 @@
-"""Required, banned and forced words in real tokens, whatever a random model would rather say."""
+"""Required, banned and prefix words with real tokenizers and random models."""
 
 import re
 
@@ -25,7 +25,7 @@ def tokenizer_of(kind: str, language: str) -> Tokenizer:
 
 
 def translator(tokenizer: Tokenizer, seed: int, **decoding) -> Translator:
-    """Of a random model, which ends its translations after some ten tokens."""
+    """A translator with a random model, whose translations have about ten tokens."""
     config = Config.model_validate(
         {
             "data": {"train": {"src": "a", "tgt": "b"}},
