@@ -326,7 +326,7 @@ def test_a_run_is_not_written_among_other_files(numbers, seq2seq, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path)
     assert result.exit_code == 2
-    assert "not empty (it holds thesis.tex)" in result.stderr
+    assert "not empty (it contains thesis.tex)" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -191,7 +191,7 @@ def test_checkpoints_and_models_are_kept_as_asked(config, seq2seq, tmp_path):
         assert seq2seq("translate", run, "--model", which, "1 2").exit_code == 0
     result = seq2seq("translate", run, "--model", "9", "1 2")
     assert result.exit_code == 2
-    assert "valid: best, last, or a step that was kept: 8, 16, 20, 24" in result.stderr
+    assert "valid: best, last, or a kept step: 8, 16, 20, 24" in result.stderr
 
 
 def test_what_changed_must_be_allowed_and_some_things_cannot(config, seq2seq, tmp_path):
@@ -281,7 +281,7 @@ def test_a_model_without_its_config_is_not_trained_over(whole, config, seq2seq, 
     (run / "config.yaml").unlink()
     result = seq2seq("train", config, "--run-dir", run)
     assert result.exit_code == 2
-    assert "holds a model but no config.yaml" in result.stderr
+    assert "contains a model but no config.yaml" in result.stderr
     assert len(RunFolder(run).all_checkpoints()) == 2
 
 
