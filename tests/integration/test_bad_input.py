@@ -155,7 +155,7 @@ def test_there_are_thirty_of_them():
         (("diff", "nowhere", "."), "there is no run folder nowhere"),
         (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
         (("score", ".", "--nbest", "a"), "--nbest requires --src, and excludes --ref and --pairs"),
-        (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints a list of its"),
+        (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints an n-best list"),
         (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv or .jsonl file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
@@ -358,7 +358,7 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
         ),
         "empty has no lines": ("bench", "translate", trained, "--input", tmp_path / "empty"),
         "the run has no validation text: give --src and --ref, or --pairs": ("eval", other),
-        "--format huggingface cannot hold this model: it needs tokenizer.shared": (
+        "--format huggingface does not support this model: it needs tokenizer.shared": (
             *("export", trained, "--format", "huggingface", "--output", tmp_path / "x"),
         ),
         "did not start from": (*train, *text, "--from", trained),

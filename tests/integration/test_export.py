@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from number_task import numbers_config, write_config
 
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.export.exporter import UNTAME_LINES
+from seq2seq_cli.export.exporter import DIFFICULT_LINES
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
 
@@ -111,7 +111,7 @@ def test_the_readmes_lines_translate_as_the_run_does(
     folder = tmp_path / file_format
     assert seq2seq("export", trained_shared, "--format", file_format, "-o", folder).exit_code == 0
     readme = (folder / "README.md").read_text()
-    assert "Not taken along from the run: `decoding.banned_words`." in readme
+    assert "Unsupported options of the run: `decoding.banned_words`." in readme
     code = readme.split("```")[1].removeprefix("python\n")
     assert 'print(translate("a sentence"))' in code
     script = tmp_path / "readme.py"
@@ -209,7 +209,7 @@ def test_any_text_with_symbols_of_the_users_has_the_same_ids(kind, text):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "normalization"), ALL)
-@pytest.mark.parametrize("line", UNTAME_LINES)
+@pytest.mark.parametrize("line", DIFFICULT_LINES)
 def test_the_lines_that_every_export_is_asked_for_have_the_same_ids(kind, normalization, line):
     ours, theirs = both_tokenizers(kind, normalization)
     assert theirs(line)["input_ids"] == [*ours.to_ids(line), EOS_ID]
