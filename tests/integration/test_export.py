@@ -151,7 +151,7 @@ def test_validation_text_is_found_from_anywhere_or_said_to_be_gone(
     shutil.rmtree(project / "texts")
     result = seq2seq("export", moved, "--format", "ctranslate2", "-o", tmp_path / "again")
     assert result.exit_code == 0
-    assert "validation text texts/valid.src is not there; translations are not" in result.stderr
+    assert "validation text texts/valid.src does not exist, so that translations" in result.stderr
 
 
 def test_what_a_format_cannot_hold_is_named(seq2seq, tmp_path):

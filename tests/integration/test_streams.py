@@ -154,4 +154,4 @@ def test_a_foreign_run_does_not_make_anybody_read_streams(name, trained, seq2seq
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     result = seq2seq("eval", run)
     assert result.exit_code == 2
-    assert f"validation text {name} is not there" in result.stderr
+    assert f"validation text {name} does not exist" in result.stderr

@@ -268,7 +268,7 @@ def test_a_foreign_config_does_not_make_eval_read_devices(device, trained, seq2s
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     result = seq2seq("eval", run)
     assert result.exit_code == 2
-    assert f"validation text {device} is not there" in result.stderr
+    assert f"validation text {device} does not exist" in result.stderr
 
 
 @pytest.fixture
