@@ -17,7 +17,7 @@ demo: install
 	$(BIN)/seq2seq train configs/quickstart.yaml
 	@awk 'NR % 40 == 5' data/quickstart/test.de > runs/quickstart/demo.de
 	@$(BIN)/seq2seq translate runs/quickstart -i runs/quickstart/demo.de -o runs/quickstart/demo.en
-	@echo; echo "Five sentences that training never saw, and what the model makes of them:"; echo
+	@echo; echo "Five sentences that were not in the training text, and their translations:"; echo
 	@paste runs/quickstart/demo.de runs/quickstart/demo.en | awk -F '\t' '{ print "  " $$1; print "    → " $$2 }'
 	@echo
 

@@ -3,7 +3,7 @@
 python benchmarks/quality.py CONFIG [--seeds 3] [--jobs 2] [--set KEY=VALUE ...]
 
 Prints the scores of the last validation of every run, and their means. Plain is what
-`ablation.py` calls "nothing fast, fp32".
+`ablation.py` calls "no optimization, fp32".
 """
 
 import argparse

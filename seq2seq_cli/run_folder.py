@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """The paths in a run folder; `runs/README.md` describes the files for users."""
+    """The paths in a run folder; `docs/run_folder.md` describes each file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

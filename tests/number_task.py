@@ -31,7 +31,7 @@ def numbers_config(folder: Path, **training: object) -> dict:
         "tokenizer": {"kind": "word", "shared": False},
         "model": {"d_model": 64, "heads": 4, "layers": 1, "d_ff": 64, "dropout": 0.0},
         "training": {
-            "max_steps": 360,
+            "max_steps": 240,
             "tokens_per_batch": 512,
             "lr": 5e-3,
             "warmup_steps": 40,

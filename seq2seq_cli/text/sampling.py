@@ -11,7 +11,7 @@ import numpy.typing as npt
 from seq2seq_cli.errors import UserError
 
 MAX_LINE_BYTES = 65_536  # the vocabulary is not learnt from longer lines
-_MOST_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
+MAX_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
 _LINES_AT_ONCE = 10_000
 
 # `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
@@ -21,7 +21,7 @@ _PER_CHARACTERS = 1_000_000
 _MOST_RARE = 0.02  # of all characters; in a small text every character is rare
 
 
-def sample(lines: Iterable[str], size: int) -> list[str]:
+def sample(lines: Iterable[str], size: int, max_characters: int = MAX_CHARACTERS) -> list[str]:
     """Draw up to `size` lines at random (Vitter 1985, algorithm R), the same in every process.
 
     SentencePiece can sample too, but not reproducibly. Raises UserError if the sample is too large
@@ -40,10 +40,10 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
         else:
             continue
         num_characters += len(line)
-        if num_characters > _MOST_CHARACTERS:
+        if num_characters > max_characters:
             raise UserError(
                 f"tokenizer.max_sentences {size:,}: the sample has more than "
-                f"{_MOST_CHARACTERS:,} characters; lower it"
+                f"{max_characters:,} characters; lower it"
             )
     return sampled
 

@@ -19,8 +19,8 @@ from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import available_memory, peak_memory
-from seq2seq_cli.model.device import choose_bf16
+from seq2seq_cli.machine import peak_memory
+from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
@@ -42,8 +42,8 @@ def find_tokens_per_batch(
     config: Config,
     tokenizers: Tokenizers,
     store: TokenStore,
-    device: torch.device,
     num_processes: int,
+    available_memory: Callable[[], int],
 ) -> Config:
     """The config with `training.tokens_per_batch` as a number.
 
@@ -53,6 +53,7 @@ def find_tokens_per_batch(
     if config.training.tokens_per_batch != "auto":
         return config
     logger.info("trying how many tokens a batch can have")
+    device = choose_device(config.training.device)
     longest = max(store.facts.src.longest, store.facts.tgt.longest)
     most = max(longest, min(MOST_TOKENS, _positions(store) // FEWEST_BATCHES))
     shape = Shape(config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest)

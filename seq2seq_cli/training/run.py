@@ -15,6 +15,7 @@ from seq2seq_cli.data.batches import Batch, BatchSampler
 from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.evaluation import HeldOut
+from seq2seq_cli.machine import available_memory
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.text.tokenizer import Tokenizers
@@ -103,6 +104,7 @@ class Hooks:
     before_write: Callable[[Path], None] = nothing  # may raise OSError, as a full disk does
     monotonic: Callable[[], float] = time.monotonic  # seconds of training
     wall_time: Callable[[], float] = time.time  # of TensorBoard's points
+    available_memory: Callable[[], int] = available_memory  # bytes of CPU memory
 
 
 @dataclass

@@ -38,7 +38,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
     device = choose_device(config.training.device)
     if config.training.compile:
         check_compiler()
-    config, data = load_data(config, ranks, folder, device)
+    config, data = load_data(config, ranks, hooks, folder)
     torch.manual_seed(config.training.seed)
     model = new_model(config, data.tokenizers).to(device)
     freeze(model, config.training.freeze)
@@ -59,7 +59,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
 
 
 def load_data(
-    config: Config, ranks: Ranks, folder: RunFolder | None, device: torch.device
+    config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None
 ) -> tuple[Config, TrainingData]:
     """Load training and validation data; return the config with the values that depend on them."""
     text = config.data
@@ -73,7 +73,9 @@ def load_data(
     if reads_text and text.valid is not None:
         valid = read_held_out(text.valid, tokenizers, text)
         config = settle_metric(config, valid)
-    config = find_tokens_per_batch(config, tokenizers, train, device, ranks.world_size)
+    config = find_tokens_per_batch(
+        config, tokenizers, train, ranks.world_size, hooks.available_memory
+    )
     batches = BatchSampler(train, config.training.batch_budget, config.training.seed)
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
 

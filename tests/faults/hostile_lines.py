@@ -7,6 +7,7 @@ some go through the command itself too.
 """
 
 import argparse
+import functools
 import gzip
 import json
 import logging
@@ -130,9 +131,11 @@ def complaint(content: bytes, outputs: dict[str, bytes]) -> str | None:
 
 
 class LoadedJob(Job):
-    """A job whose model has been loaded."""
+    """A job that loads its model once."""
 
-    translate_lines: TranslateLines
+    @functools.cached_property
+    def translate_lines(self) -> TranslateLines:
+        return super().start()
 
     def start(self) -> TranslateLines:
         return self.translate_lines
@@ -147,9 +150,7 @@ def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
     jobs = {}
     for form in FORMATS:
         options = {"overrides": overrides, "output_format": form, "device": "cpu"}
-        job = LoadedJob((run,), **options)
-        object.__setattr__(job, "translate_lines", Job((run,), **options).start())
-        jobs[form] = job
+        jobs[form] = LoadedJob((run,), **options)
     return jobs
 
 

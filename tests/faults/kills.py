@@ -32,11 +32,11 @@ from pathlib import Path
 import torch
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from seq2seq_cli.cli import app
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training import loop
 
 STEPS = 40
 FINISHED, REFUSED = 0, 2
@@ -191,13 +191,8 @@ def fill_the_disk_for_a_while(chance: random.Random, seconds: float) -> None:
     later(begin, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard)))
     end = begin + chance.uniform(0, seconds / 2)
     later(end, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
-    real_advance = loop.advance
-
-    def advance(*arguments):  # slower, so that the disk is full for several updates
-        real_advance(*arguments)
-        time.sleep(seconds / STEPS / 4)
-
-    loop.advance = advance
+    pause = seconds / STEPS / 4  # so that the disk is full for several updates
+    register_optimizer_step_post_hook(lambda *_: time.sleep(pause))
 
 
 def set_the_clock_back(chance: random.Random, seconds: float) -> None:

@@ -8,12 +8,12 @@ from commands import ROOT
 from faults.hostile_lines import complaint, failures
 
 
-def test_hostile_lines_come_out_one_for_one(tmp_path, monkeypatch):
+def test_translate_writes_one_line_per_hostile_line(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
     assert list(failures(20, seed=7, folder=tmp_path)) == []
 
 
-def test_a_run_ends_as_if_nothing_had_happened():
+def test_disturbed_run_ends_with_the_same_bits():
     """Whatever happened: kills, stops, a full disk, damage, a clock that goes back."""
     command = [sys.executable, "-m", "faults.kills", "--kills", "3", "--seed", "3"]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
@@ -26,7 +26,7 @@ GOOD = {"text": b"x\n\n", "tsv": b"1\tx\n\t\n", "nbest": b"0 ||| x\n1 ||| \n"} |
 }
 
 
-def test_lost_lines_would_be_seen():
+def test_line_checker_detects_lost_lines():
     assert complaint(b"1\n\n", GOOD) is None
     for content in (b"1\n", b"1\n\n\n", b"\n1\n", b"2\n\n"):
         assert complaint(content, GOOD)
@@ -36,7 +36,7 @@ def test_lost_lines_would_be_seen():
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_damage_is_refused_or_harmless(seed, tmp_path):
+def test_damaged_files_are_rejected_or_harmless(seed, tmp_path):
     command = [sys.executable, "-m", "faults.fuzz", "--cases", "15", "--seed", str(seed)]
     done = subprocess.run(
         [*command, "--keep", str(tmp_path)],

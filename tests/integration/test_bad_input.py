@@ -13,6 +13,7 @@ import yaml
 from commands import Command
 from number_task import numbers_config
 from safetensors.torch import load_file, save_file
+from seams import before_update, raise_out_of_memory
 
 Break = Callable[[Path, dict], object]
 
@@ -105,7 +106,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_input_is_one_message_and_leaves_nothing(
+def test_invalid_input_gives_one_error_and_leaves_no_files(
     name: str, seq2seq: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     cache = tmp_path / "cache"
@@ -127,10 +128,6 @@ def test_broken_input_is_one_message_and_leaves_nothing(
         assert result.stdout == ""
     assert not (tmp_path / "run").exists()
     assert not [path for path in cache.rglob("*") if ".part" in path.name]
-
-
-def test_there_are_thirty_of_them():
-    assert len(BROKEN) >= 30
 
 
 @pytest.mark.parametrize(
@@ -165,7 +162,7 @@ def test_there_are_thirty_of_them():
         ),
     ],
 )
-def test_a_wrong_command_line_is_explained(seq2seq, arguments, expected, tmp_path, monkeypatch):
+def test_invalid_command_line_is_explained(seq2seq, arguments, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     configs = {
         "x": b"",
@@ -181,7 +178,7 @@ def test_a_wrong_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
     assert expected in result.stderr
 
 
-def test_home_and_variables_in_the_paths_of_a_command(trained, numbers, seq2seq, monkeypatch):
+def test_command_line_paths_expand_home_and_variables(trained, numbers, seq2seq, monkeypatch):
     """`--src=~/x` and what stands in quotes no shell has looked at."""
     monkeypatch.setenv("HOME", str(numbers))
     monkeypatch.setenv("RUN", str(trained))
@@ -199,8 +196,7 @@ def test_home_and_variables_in_the_paths_of_a_command(trained, numbers, seq2seq,
     assert f"there is no config file {numbers}/nowhere.yaml" in refused.stderr
 
 
-def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_translate_rejects_invalid_arguments(trained, seq2seq, tmp_path):
     (tmp_path / "in").write_text("1\n")
     out = tmp_path / "out"
     cases = {
@@ -214,9 +210,10 @@ def test_translating_refuses_what_it_cannot_do(trained, seq2seq, tmp_path, monke
         ),
         "--set " + "x" * 97 + "...: a trained run": ("1", "--set", "x" * 30_000),
         "did you mean decoding.max_len_extra?": ("1", "--set", "decoding.max_len_xtra=2"),
-        "finds no CUDA device": ("1", "--device", "cuda"),
         "No such file or directory": ("1", "-o", tmp_path / "no" / "folder"),
     }
+    if not torch.cuda.is_available():
+        cases["finds no CUDA device"] = ("1", "--device", "cuda")
     for expected, arguments in cases.items():
         result = seq2seq("translate", trained, *arguments)
         assert (result.exit_code, expected in result.stderr) == (2, True), (expected, result)
@@ -227,7 +224,7 @@ def copy_of(run: Path, target: Path) -> Path:
     return Path(shutil.copytree(run, target))
 
 
-def test_a_damaged_run_folder_is_refused_naming_the_file(trained, seq2seq, tmp_path):
+def test_damaged_run_folder_is_rejected_naming_the_file(trained, seq2seq, tmp_path):
     damage = {
         "model.safetensors": b"x" * 100,
         "src.model": b"not a model",
@@ -247,9 +244,7 @@ def test_a_damaged_run_folder_is_refused_naming_the_file(trained, seq2seq, tmp_p
     assert "does not fit the config" in result.stderr
 
 
-def test_damaged_checkpoints_are_refused_and_lost_ones_not_trained_over(
-    trained, numbers, seq2seq, tmp_path
-):
+def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, seq2seq, tmp_path):
     train = ("train", numbers / "numbers.yaml", "--set", "training.max_steps=400", "--run-dir")
     damage = {
         "state.json": b"{}",
@@ -274,7 +269,7 @@ def test_damaged_checkpoints_are_refused_and_lost_ones_not_trained_over(
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["step"] == 20
 
 
-def test_weights_that_are_no_numbers_are_refused(trained, seq2seq, tmp_path):
+def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
     run = copy_of(trained, tmp_path / "run")
     weights = load_file(run / "model.safetensors")
     for number in (math.nan, math.inf):
@@ -285,7 +280,7 @@ def test_weights_that_are_no_numbers_are_refused(trained, seq2seq, tmp_path):
         assert f"model.safetensors is damaged: {name} holds" in result.stderr
 
 
-def test_pairs_that_scoring_skips_are_counted(trained, seq2seq, tmp_path):
+def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
     run = copy_of(trained, tmp_path / "run")
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("on_bad_line: error", "on_bad_line: skip"))
@@ -296,20 +291,20 @@ def test_pairs_that_scoring_skips_are_counted(trained, seq2seq, tmp_path):
         assert "x.tsv: skipped 1 lines that cannot be read" in result.stderr
 
 
-def test_json_deeper_than_python_goes_is_refused(trained, numbers, seq2seq, tmp_path):
+def test_deeply_nested_json_is_rejected(trained, numbers, seq2seq, tmp_path):
     deep = '{"src": ' + "[" * 9_999
     refused = seq2seq("translate", trained, "--input-format", "jsonl", stdin=deep)
     assert refused.exit_code == 2
     assert "line 1: not of the form" in refused.stderr
     run = copy_of(trained, tmp_path / "run")
     (run / "manifest.json").write_text(deep)
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=241")
     refused = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
     assert refused.exit_code == 2
     assert "manifest.json is damaged: it is not JSON" in refused.stderr
 
 
-def test_a_model_that_memory_cannot_hold_is_refused(numbers, seq2seq):
+def test_model_larger_than_memory_is_rejected(numbers, seq2seq):
     large = ("--set", "model.d_model=65_536", "--set", "model.layers=1_000")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -322,7 +317,7 @@ def test_a_model_that_memory_cannot_hold_is_refused(numbers, seq2seq):
     assert "does not fit into memory" in result.stderr
 
 
-def test_a_run_is_not_written_among_other_files(numbers, seq2seq, tmp_path):
+def test_train_rejects_a_folder_with_other_files(numbers, seq2seq, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path)
     assert result.exit_code == 2
@@ -330,18 +325,20 @@ def test_a_run_is_not_written_among_other_files(numbers, seq2seq, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_line_of_metrics_that_a_crash_halved_is_dropped(trained, numbers, seq2seq, tmp_path):
+def test_resuming_drops_truncated_metrics_lines(trained, numbers, seq2seq, tmp_path):
     run = copy_of(trained, tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(f'\n[1]\n{{"step": 361, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
-    more = ("--set", "training.max_steps=361")
+        file.write(f'\n[1]\n{{"step": 241, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
+    more = ("--set", "training.max_steps=241")
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
     points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [point["step"] for point in points][-3:] == [360, 361, 361]
+    assert [point["step"] for point in points][-3:] == [240, 241, 241]
     assert "x" not in points[-1]
 
 
-def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_path, monkeypatch):
+def test_unsupported_requests_to_a_trained_run_are_rejected(
+    trained, numbers, seq2seq, tmp_path, monkeypatch
+):
     (tmp_path / "empty").write_text("")
     other = tmp_path / "other"
     text = ("--set", f"data.train.src={numbers / 'train.tgt'}", "--set", "training.max_steps=1")
@@ -371,14 +368,10 @@ def test_what_a_trained_run_cannot_do_is_said(trained, numbers, seq2seq, tmp_pat
     assert "checkpoint was written by another version of this program" in result.stderr
 
 
-def test_memory_that_falls_short_of_the_model_is_said(numbers, seq2seq, tmp_path, monkeypatch):
-    from seq2seq_cli.training import loop
-
-    def build(*arguments: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(loop, "BatchLoss", build)
+def test_out_of_memory_outside_a_batch_is_reported(numbers, seq2seq, tmp_path):
+    """As by the optimizer's state, which the first update allocates."""
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=0")
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
+    with before_update(raise_out_of_memory):
+        result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path / "run", *short)
     assert result.exit_code == 2
     assert "out of memory outside a training batch" in result.stderr

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
@@ -61,7 +62,7 @@ def metric_of(run: Path) -> str:
     return str(yaml.safe_load((run / "config.yaml").read_text())["validation"]["metric"])
 
 
-def test_of_equal_scores_the_lower_validation_loss_is_better(spoken, seq2seq: Command, tmp_path):
+def test_equal_scores_are_ranked_by_validation_loss(spoken, seq2seq: Command, tmp_path):
     """Nothing is right yet, and the model gets better all the time: patience does not end it."""
     run = tmp_path / "run"
     given = options(metric="exact_match", patience=1)
@@ -77,7 +78,7 @@ def test_of_equal_scores_the_lower_validation_loss_is_better(spoken, seq2seq: Co
     )
 
 
-def test_the_metric_is_chosen_by_the_text(spoken, spelt, seq2seq: Command, tmp_path):
+def test_auto_metric_depends_on_the_references(spoken, spelt, seq2seq: Command, tmp_path):
     for config, given, metric in (
         (spoken, (), "bleu"),
         (spelt, (), "chrf"),
@@ -96,7 +97,7 @@ def test_the_metric_is_chosen_by_the_text(spoken, spelt, seq2seq: Command, tmp_p
 
 
 @pytest.mark.parametrize("command", ["check", "train"])
-def test_bleu_is_refused_where_it_cannot_tell_models_apart(
+def test_bleu_is_rejected_without_4_grams_in_the_references(
     spelt, seq2seq: Command, tmp_path, command
 ):
     where = ("--run-dir", tmp_path / "run") if command == "train" else ()
@@ -106,7 +107,7 @@ def test_bleu_is_refused_where_it_cannot_tell_models_apart(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_keeps_the_metric_that_was_chosen_for_it(spelt, seq2seq: Command, tmp_path):
+def test_resumed_run_keeps_its_auto_metric(spelt, seq2seq: Command, tmp_path):
     train = ("train", spelt, "--run-dir", tmp_path, "--set", "training.max_steps=10")
     assert seq2seq(*train).exit_code == 0
     longer = (*train, "--set", "training.max_steps=12")
@@ -120,14 +121,14 @@ def test_a_run_keeps_the_metric_that_was_chosen_for_it(spelt, seq2seq: Command, 
     assert metric_of(tmp_path) == "loss"
 
 
-def test_words_are_counted_as_bleu_counts_them():
+def test_4_grams_are_counted_with_the_bleu_tokenizer():
     lines = ["one two three four", "one two, three", "one two three", "", "一二三四"]
     assert share_with_4_grams(lines, "13a") == 2 / 5
     assert share_with_4_grams(lines, "none") == 1 / 5
     assert share_with_4_grams(lines, "zh") == 3 / 5
 
 
-def test_the_best_models_stay_until_there_is_a_new_one(spoken, seq2seq: Command, tmp_path):
+def test_best_models_are_kept_until_the_next_validation(spoken, seq2seq: Command, tmp_path):
     """Other validation text makes their scores worthless, but not them."""
     settings = yaml.safe_load(spoken.read_text())
     settings["validation"] |= {"metric": "loss", "decode": False, "keep_best": 2}
@@ -140,7 +141,7 @@ def test_the_best_models_stay_until_there_is_a_new_one(spoken, seq2seq: Command,
     settings["training"] |= {"max_steps": 44, "save_every": 1}
     config = write_config(tmp_path, settings)
     given = ("train", config, "--run-dir", run, "--allow-changed", "data.valid")
-    train(load_config(config), run, allow_changed=["data.valid"], until=42)
+    train(load_config(config), run, allow_changed=["data.valid"], hooks=stop_at(42))
     assert list(RunFolder(run).all_best_models()) == kept
     assert seq2seq("translate", run, "--model", "30", "1 2").exit_code == 0
     assert seq2seq(*given).exit_code == 0

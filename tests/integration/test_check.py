@@ -108,7 +108,7 @@ def found(defective: Path, seq2seq: Command) -> dict:
     return json.loads(seq2seq("check", defective, *with_test_text(defective), "--json").stdout)
 
 
-def test_clean_text_has_no_warning(clean: Path, seq2seq: Command):
+def test_check_gives_no_warning_for_clean_text(clean: Path, seq2seq: Command):
     result = seq2seq("check", clean, *with_test_text(clean))
     assert result.exit_code == 0
     assert "WARNING" not in result.stdout
@@ -117,23 +117,23 @@ def test_clean_text_has_no_warning(clean: Path, seq2seq: Command):
 
 
 @pytest.mark.parametrize("line", DEFECTS)
-def test_every_defect_is_found_where_it_is(line: int, page: list[str]):
+def test_check_finds_each_defect_with_its_line(line: int, page: list[str]):
     expected = DEFECTS[line][1]
     [number] = [n for n, text in enumerate(page) if text.startswith(f"WARNING          {expected}")]
     assert page[number + 1].strip().startswith(f"line {line}:")
 
 
-def test_nothing_else_is_suspected(page: list[str]):
+def test_check_gives_no_false_warnings(page: list[str]):
     warnings = [line for line in page if line.startswith("WARNING")]
     assert len(warnings) == len(DEFECTS) + len(("valid in train", "test in train"))
 
 
-def test_examples_are_fit_for_a_terminal(page: list[str]):
+def test_check_prints_printable_examples_only(page: list[str]):
     assert not [line for line in page if not line.isprintable()]
     assert any(r"house\x07 red" in line for line in page)
 
 
-def test_repeated_lines_and_held_out_ones_that_are_trained_on(page: list[str], found: dict):
+def test_check_finds_duplicates_and_train_test_leakage(page: list[str], found: dict):
     assert "repeated         1 whole pair (0.34%) and 1 source (line 25 is line 1)" in page
     assert "same sources     1 valid in train, 1 test in train, 0 test in valid" in page
     aside = "ignoring case"
@@ -151,7 +151,7 @@ def test_repeated_lines_and_held_out_ones_that_are_trained_on(page: list[str], f
     }
 
 
-def test_encodings_are_told(page: list[str], found: dict):
+def test_check_reports_encodings(page: list[str], found: dict):
     [encoding] = [line for line in page if line.startswith("encoding")]
     for note in ("begins with a byte-order mark", "CRLF at the end of 1 line", "1 line not UTF-8"):
         assert note in encoding
@@ -164,14 +164,14 @@ def test_encodings_are_told(page: list[str], found: dict):
     }
 
 
-def test_what_is_dropped_is_said_with_its_reason(page: list[str], found: dict):
+def test_check_counts_dropped_pairs_by_reason(page: list[str], found: dict):
     dropped = "dropped: 1 with an empty side, 1 over 40 tokens, 1 unreadable"
     assert page[0] == f"training text    297 pairs; {dropped}"
     text = found["run"]["training_text"]
     assert [text[name] for name in ("pairs", "empty", "too_long", "unreadable")] == [297, 1, 1, 1]
 
 
-def test_json_has_the_numbers_of_the_page(defective: Path):
+def test_check_json_has_the_numbers_of_the_page(defective: Path):
     """Of one report, since times differ from one to the next."""
     report = check(load_config(defective), None)
     assert report is not None
@@ -201,7 +201,7 @@ def test_json_has_the_numbers_of_the_page(defective: Path):
     ]
 
 
-def test_the_cache_is_named_with_its_size_and_its_bound(page: list[str]):
+def test_check_reports_cache_size_and_limit(page: list[str]):
     """Outside of run folders nothing else is written."""
     [line] = [line for line in page if line.startswith("cache ")]
     place = os.environ["SEQ2SEQ_CACHE"]
@@ -212,7 +212,7 @@ def test_the_cache_is_named_with_its_size_and_its_bound(page: list[str]):
     )
 
 
-def test_estimates_add_up(found: dict):
+def test_check_time_estimates_add_up(found: dict):
     time, training = found["time"], found["run"]["training"]
     assert time["seconds_to_the_end"] == pytest.approx(
         time["seconds_per_update"] * training["updates"]
@@ -224,7 +224,9 @@ def test_estimates_add_up(found: dict):
     assert 0 <= longest["growth_mb"] < longest["peak_memory_mb"]
 
 
-def test_unknown_tokens_of_held_out_text_are_counted(clean: Path, seq2seq: Command, tmp_path: Path):
+def test_check_counts_unknown_tokens_of_held_out_text(
+    clean: Path, seq2seq: Command, tmp_path: Path
+):
     """A closed vocabulary does not know the words of another text."""
     text = write_text(tmp_path, "other", [("Haus Garten", "house garden"), ("Weg", "way")])
     files = ("--src", text["src"], "--ref", text["tgt"])
@@ -236,7 +238,9 @@ def test_unknown_tokens_of_held_out_text_are_counted(clean: Path, seq2seq: Comma
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_entries_for_rare_characters_are_counted(shared: bool, seq2seq: Command, tmp_path: Path):
+def test_check_counts_vocabulary_entries_of_rare_characters(
+    shared: bool, seq2seq: Command, tmp_path: Path
+):
     """A line of 90 characters that stand nowhere else; without an option they get no entries."""
     rare = "".join(chr(0x4E00 + n) for n in range(90))
     config = write_run(tmp_path, [*clean_pairs(900, seed=1), (rare, rare)], clean_pairs(20, seed=2))
@@ -256,7 +260,7 @@ def test_entries_for_rare_characters_are_counted(shared: bool, seq2seq: Command,
 
 
 @pytest.mark.slow
-def test_workers_make_the_same_check(clean: Path, seq2seq: Command):
+def test_check_gives_the_same_report_with_two_processes(clean: Path, seq2seq: Command):
     alone, together = (
         json.loads(seq2seq("check", clean, "--json", "--set", f"training.processes={n}").stdout)
         for n in (1, 2)
@@ -273,7 +277,7 @@ def test_workers_make_the_same_check(clean: Path, seq2seq: Command):
         (("--pairs", "x.tsv"), "error: there is no file x.tsv"),
     ],
 )
-def test_test_text_must_be_there(
+def test_check_rejects_missing_test_text(
     option: tuple[str, str], expected: str, clean: Path, seq2seq: Command
 ):
     """Which is said before anything else is done."""
@@ -282,7 +286,7 @@ def test_test_text_must_be_there(
     assert result.stderr.splitlines() == [expected]
 
 
-def test_test_text_without_pairs_is_refused(clean: Path, seq2seq: Command, tmp_path: Path):
+def test_check_rejects_test_text_without_pairs(clean: Path, seq2seq: Command, tmp_path: Path):
     (tmp_path / "empty.tsv").write_text("\t\n")
     result = seq2seq("check", clean, "--pairs", tmp_path / "empty.tsv")
     assert result.exit_code == 2

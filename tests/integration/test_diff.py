@@ -9,8 +9,6 @@ import yaml
 from commands import Command
 from safetensors.torch import load_file, save_file
 
-from seq2seq_cli.training import manifest
-
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, numbers) -> Path:
@@ -41,7 +39,7 @@ def kinds(seq2seq: Command, one: Path, other: Path) -> list[tuple[str, str]]:
     return [(found["kind"], found["name"]) for found in json.loads(result.stdout)]
 
 
-def test_the_same_command_gives_the_same_bits(run, config, seq2seq, tmp_path):
+def test_training_is_deterministic(run, config, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", tmp_path / "again").exit_code == 0
     for name in ("model.safetensors", "config.yaml", "src.model", "tgt.model"):
         assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
@@ -49,7 +47,7 @@ def test_the_same_command_gives_the_same_bits(run, config, seq2seq, tmp_path):
     assert json.loads(seq2seq("diff", run, tmp_path / "again", "--json").stdout) == []
 
 
-def test_another_seed_is_named_with_all_that_follows_from_it(run, config, seq2seq, tmp_path):
+def test_diff_names_a_different_seed_and_its_consequences(run, config, seq2seq, tmp_path):
     other = tmp_path / "other"
     assert seq2seq("train", config, "--run-dir", other, "--set", "training.seed=2").exit_code == 0
     result = seq2seq("diff", run, other)
@@ -61,7 +59,7 @@ def test_another_seed_is_named_with_all_that_follows_from_it(run, config, seq2se
     assert "tokens_per_second" not in result.stdout
 
 
-def test_the_greatest_difference_of_weights_is_found(run, copy, seq2seq):
+def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     weights = load_file(run / "model.safetensors")
     name = "decoder.0.feed_forward.expand.weight"
     weights[name][3, 1] += 0.25
@@ -75,7 +73,7 @@ def test_the_greatest_difference_of_weights_is_found(run, copy, seq2seq):
     assert "best model: there | None" in seq2seq("diff", run, copy).stdout
 
 
-def test_what_a_manifest_records_is_compared(run, copy, seq2seq):
+def test_diff_compares_manifests(run, copy, seq2seq):
     recorded = json.loads((copy / "manifest.json").read_text())
     recorded["data"]["valid"] = "0"
     recorded["packages"]["torch"] = "1.0"
@@ -85,7 +83,7 @@ def test_what_a_manifest_records_is_compared(run, copy, seq2seq):
     assert found == [("data", "valid"), ("package", "torch"), ("git", "")]
 
 
-def test_the_first_step_that_is_logged_otherwise_is_named(run, copy, seq2seq):
+def test_diff_names_the_first_step_with_different_metrics(run, copy, seq2seq):
     points = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     points[0]["train/tokens_per_second"] = 1.0
     points[-1]["valid/loss"] = float("nan")
@@ -95,13 +93,13 @@ def test_the_first_step_that_is_logged_otherwise_is_named(run, copy, seq2seq):
     assert kinds(seq2seq, run, copy) == [("metrics", "step 20")]
 
 
-def test_what_is_no_run_is_a_mistake(run, seq2seq, tmp_path):
+def test_diff_rejects_a_folder_that_is_no_run(run, seq2seq, tmp_path):
     result = seq2seq("diff", run, tmp_path)
     assert result.exit_code == 2
     assert "is not a run folder" in result.stderr
 
 
-def test_every_continuation_is_recorded(run, copy, config, seq2seq, monkeypatch):
+def test_manifest_records_every_resume(run, copy, config, seq2seq):
     longer = ("train", config, "--run-dir", copy, "--set", "training.max_steps=50")
     assert seq2seq(*longer).exit_code == 0
     recorded = json.loads((copy / "manifest.json").read_text())
@@ -111,20 +109,20 @@ def test_every_continuation_is_recorded(run, copy, config, seq2seq, monkeypatch)
     assert entry["changed"] == {"training.max_steps": {"from": "40", "to": "50"}}
     assert entry["packages"] == begun["packages"]
     assert recorded | {"num_continuations": 0, "continuations": []} == begun
-    monkeypatch.setattr(manifest, "_CONTINUATIONS", 2)
-    for _ in range(3):
-        assert seq2seq(*longer).exit_code == 0
-    recorded = json.loads((copy / "manifest.json").read_text())
-    assert recorded["num_continuations"] == 4
-    assert [entry["step"] for entry in recorded["continuations"]] == [50, 50]
-    monkeypatch.setattr(manifest.platform, "python_version", lambda: "3.99")
+    earlier = [entry | {"python": "3.99"}] * 99
+    recorded |= {"continuations": [entry, *earlier], "num_continuations": 100}
+    (copy / "manifest.json").write_text(json.dumps(recorded))
     assert seq2seq(*longer).exit_code == 0
+    recorded = json.loads((copy / "manifest.json").read_text())
+    assert recorded["num_continuations"] == 101
+    assert recorded["continuations"][:-1] == earlier  # the first one has gone
+    assert recorded["continuations"][-1]["step"] == 50
     found = json.loads(seq2seq("diff", run, copy, "--json").stdout)
     (python,) = [one for one in found if one["kind"] == "python"]
-    assert python["second"] == f"{begun['python']}, then 3.99"
+    assert python["second"] == f"{begun['python']}, then 3.99, then {begun['python']}"
 
 
-def test_another_vocabulary_in_the_folder_is_not_trained_on_further(copy, config, seq2seq):
+def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq):
     (copy / "src.model").write_bytes((copy / "tgt.model").read_bytes())
     longer = ("--set", "training.max_steps=50")
     result = seq2seq("train", config, "--run-dir", copy, *longer)

@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import os
+import pty
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,11 +17,10 @@ import yaml
 from commands import Command, last_checkpoint
 from number_task import number_pairs, write_pairs
 from safetensors.torch import load_file
+from seams import before_update, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli import evaluation
-from seq2seq_cli.cli import translate
-from seq2seq_cli.decoding import stream as streaming
+from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
 
@@ -49,7 +51,7 @@ def events_of(run: Path) -> EventAccumulator:
     return events
 
 
-def test_a_held_out_text_is_translated_right(trained, numbers, seq2seq):
+def test_held_out_text_is_translated_correctly(trained, numbers, seq2seq):
     result = seq2seq("translate", trained, "--input", numbers / "test.src")
     assert result.exit_code == 0
     translations = result.stdout.splitlines()
@@ -58,7 +60,7 @@ def test_a_held_out_text_is_translated_right(trained, numbers, seq2seq):
     assert right >= 95
 
 
-def test_sentences_files_and_pipes_give_the_same(trained, numbers, seq2seq, tmp_path):
+def test_arguments_files_and_pipes_are_translated_alike(trained, numbers, seq2seq, tmp_path):
     lines = (numbers / "test.src").read_text().splitlines()[:7]
     (tmp_path / "in").write_text("\n".join(lines))
     (tmp_path / "in.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
@@ -94,9 +96,9 @@ def hostile_lines(count: int) -> list[bytes]:
     return [generator.choice(kinds[:12]) for _ in range(count - len(kinds))] + kinds
 
 
-def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "_LINES_AT_ONCE", 70)
-    lines = hostile_lines(300)
+def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
+    """Of more lines than are translated at once."""
+    lines = hostile_lines(1_100)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
     result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
@@ -110,15 +112,20 @@ def test_one_line_in_is_one_line_out_whatever_the_line(trained, seq2seq, tmp_pat
     assert "sentences longer than data.max_length: " in result.stderr
 
 
-def test_at_a_terminal_it_asks_until_the_input_ends(trained, seq2seq, monkeypatch):
-    monkeypatch.setattr(translate, "is_terminal", lambda stream: stream is sys.stdin)
-    result = seq2seq("translate", trained, stdin="1 2\n\n3\n")
-    assert result.stdout == "one two\n\nthree\n"
-    assert result.stderr == "> > > > \n"
-    assert "readline" in sys.modules  # line editing and history
+def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
+    """Only standard input is a terminal here; prompts go to standard error."""
+    terminal, terminal_of_the_command = pty.openpty()
+    os.write(terminal, b"1 2\n\n3\n\x04")  # Ctrl-D ends it
+    command = [sys.executable, "-m", "seq2seq_cli", "translate", trained]
+    done = subprocess.run(
+        command, stdin=terminal_of_the_command, capture_output=True, text=True, timeout=60
+    )
+    os.close(terminal)
+    os.close(terminal_of_the_command)
+    assert (done.stdout, done.stderr) == ("one two\n\nthree\n", "> > > > \n")
 
 
-def test_eval_scores_the_validation_text_as_the_best_step_logged_it(trained, seq2seq):
+def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):
     result = seq2seq("eval", trained, "--json")
     report = json.loads(result.stdout)
     points = [point for point in metrics_of(trained) if "valid/loss" in point]
@@ -129,7 +136,7 @@ def test_eval_scores_the_validation_text_as_the_best_step_logged_it(trained, seq
     assert "nc:6" in report["chrf_signature"]
 
 
-def test_eval_prints_a_table_and_can_leave_out_decoding(trained, numbers, seq2seq):
+def test_eval_prints_a_table_with_or_without_decoding(trained, numbers, seq2seq):
     files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
     table = seq2seq("eval", trained, *files).stdout
     assert [line.split()[0] for line in table.splitlines()] == [
@@ -147,7 +154,7 @@ def test_eval_prints_a_table_and_can_leave_out_decoding(trained, numbers, seq2se
     assert set(report) == {"loss", "perplexity", "accuracy"} | counts
 
 
-def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
+def test_eval_scores_empty_source_lines(trained, seq2seq, tmp_path):
     (tmp_path / "x.jsonl").write_text('{"src": "", "tgt": "one"}\n{"src": "2", "tgt": "two"}\n')
     report = json.loads(seq2seq("eval", trained, "--pairs", tmp_path / "x.jsonl", "--json").stdout)
     assert report["exact_match"] == 50
@@ -155,25 +162,30 @@ def test_eval_counts_every_line_of_a_file_of_pairs(trained, seq2seq, tmp_path):
     assert report["num_tokens"] == 4
 
 
-def test_scoring_holds_few_logits_at_once(trained, monkeypatch):
-    translator = Translator.load(trained, "cpu", exact=True)
+def test_eval_computes_logits_in_chunks(trained, numbers):
+    """A large vocabulary times a large batch would fill the memory."""
+    loaded = Translator.load(trained, "cpu", exact=True)
     rows: list[int] = []
-    translator.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
-    expected = evaluate_corpus(translator, None, decode=False)
-    assert max(rows) <= evaluation._ROWS_AT_ONCE
-    rows.clear()
-    monkeypatch.setattr(evaluation, "_ROWS_AT_ONCE", 7)
-    found = evaluate_corpus(translator, None, decode=False)
-    assert max(rows) == 7
-    assert found.loss == pytest.approx(expected.loss)
-    assert found.accuracy == expected.accuracy
+    loaded.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
+    text = Corpus(src=numbers / "train.src", tgt=numbers / "train.tgt")
+    scores = []
+    for tokens_per_batch, most_rows in ((500, 512), (100_000, 1_024)):  # packed ones: 64 n rows
+        training = loaded.config.training.model_copy(update={"tokens_per_batch": tokens_per_batch})
+        config = loaded.config.model_copy(update={"training": training})
+        translator = Translator(loaded.model, loaded.tokenizers, config)
+        rows.clear()
+        scores.append(evaluate_corpus(translator, text, decode=False))
+        assert max(rows) == most_rows
+    assert scores[0].loss == pytest.approx(scores[1].loss)
+    assert scores[0].accuracy == scores[1].accuracy
+    assert scores[0].num_tokens <= sum(rows)
 
 
-def test_the_last_model_can_be_used_instead_of_the_best(trained, seq2seq):
+def test_translate_with_the_last_model(trained, seq2seq):
     assert seq2seq("translate", trained, "--model", "last", "1 2").stdout == "one two\n"
 
 
-def test_tensorboard_and_metrics_hold_the_same_points(trained):
+def test_tensorboard_and_metrics_file_have_the_same_points(trained):
     events = events_of(trained)
     of_best = {name.replace("valid/", "best/") for name in SCALARS if name.startswith("valid/")}
     assert set(events.Tags()["scalars"]) == SCALARS | of_best
@@ -183,11 +195,11 @@ def test_tensorboard_and_metrics_hold_the_same_points(trained):
         shown = [(event.step, event.value) for event in events.Scalars(name)]
         assert [step for step, _ in points] == [step for step, _ in shown]
         assert [value for _, value in shown] == pytest.approx([v for _, v in points], rel=1e-5)
-    assert [p["step"] for p in written if "train/loss" in p] == list(range(20, 361, 20))
-    assert [p["step"] for p in written if "valid/loss" in p] == [120, 240, 360]
+    assert [p["step"] for p in written if "train/loss" in p] == list(range(20, 241, 20))
+    assert [p["step"] for p in written if "valid/loss" in p] == [120, 240]
 
 
-def test_tensorboard_shows_samples_beside_their_references_and_the_config(trained, numbers):
+def test_tensorboard_shows_samples_and_the_config(trained, numbers):
     events = events_of(trained)
     samples = events.Tensors("valid/samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     src, tgt = ((numbers / f"valid.{side}").read_text().split("\n")[0] for side in ("src", "tgt"))
@@ -196,7 +208,7 @@ def test_tensorboard_shows_samples_beside_their_references_and_the_config(traine
     assert "    d_model: 64" in config.replace("      d_model", "    d_model")
 
 
-def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
+def test_run_folder_has_everything_to_reproduce_the_run(trained, numbers):
     names = {path.name for path in trained.iterdir() if not path.name.startswith("events")}
     assert names == {
         "config.yaml",
@@ -215,26 +227,26 @@ def test_the_run_folder_holds_what_repeating_it_needs(trained, numbers):
     assert len(manifest["data"]["train"]) == 64
     assert manifest["packages"]["torch"]
     log = (trained / "train.log").read_text()
-    assert "step 20/360" in log
-    assert "finished after 360 updates" in log
+    assert "step 20/240" in log
+    assert "finished after 240 updates" in log
     assert "3,000 pairs; dropped: none" in log
 
 
-def test_a_run_folder_moved_elsewhere_still_works(trained, seq2seq, tmp_path):
+def test_run_folder_can_be_moved(trained, seq2seq, tmp_path):
     moved = tmp_path / "elsewhere"
     shutil.copytree(trained, moved)
     assert seq2seq("translate", moved, "7").stdout == "seven\n"
 
 
-def test_training_again_says_that_it_is_finished(trained, numbers, seq2seq):
+def test_training_a_finished_run_does_nothing(trained, numbers, seq2seq):
     before = metrics_of(trained)
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained)
     assert result.exit_code == 0
-    assert "finished after 360 updates (training.max_steps reached)" in result.stderr
+    assert "finished after 240 updates (training.max_steps reached)" in result.stderr
     assert metrics_of(trained) == before
 
 
-def test_another_config_for_the_same_folder_is_refused_with_what_differs(trained, numbers, seq2seq):
+def test_resuming_with_another_config_is_rejected_naming_the_difference(trained, numbers, seq2seq):
     config = numbers / "numbers.yaml"
     result = seq2seq("train", config, "--run-dir", trained, "--set", "model.d_model=32")
     assert result.exit_code == 2
@@ -246,14 +258,13 @@ def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
     return seq2seq("train", config, "--run-dir", run, *short, *more)
 
 
-def test_an_interrupted_run_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
     """Stopped twice, in the middle of an epoch and of a logging window."""
     config = numbers / "numbers.yaml"
     dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
     assert train_short(seq2seq, config, tmp_path / "whole", *dropout).exit_code == 0
     for stop_at in (27, 41):
-        with monkeypatch.context() as patch:
-            _interrupt_at_step(patch, stop_at)
+        with signal_after(stop_at):
             result = train_short(seq2seq, config, tmp_path / "parts", *dropout)
         assert result.exit_code == 130
         assert f"saved at step {stop_at}; the same command continues" in result.stderr
@@ -269,35 +280,17 @@ def test_an_interrupted_run_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, 
     assert steps == [20, 40, 60]
 
 
-def _interrupt_at_step(
-    patch: pytest.MonkeyPatch, stop_at: int, number: signal.Signals = signal.SIGINT
-) -> None:
-    """Send a signal, SIGINT as Ctrl-C does, right after the given update."""
-    from seq2seq_cli.training import loop
-
-    real = loop.advance
-
-    def advance_and_interrupt(state, *arguments):
-        real(state, *arguments)
-        if state.step == stop_at:
-            signal.raise_signal(number)
-
-    patch.setattr(loop, "advance", advance_and_interrupt)
-
-
-def test_a_second_ctrl_c_ends_at_once(numbers, seq2seq, tmp_path, monkeypatch):
-    from seq2seq_cli.training import loop
-
-    def interrupt_twice(*arguments, **options):
+def test_second_ctrl_c_stops_immediately(numbers, seq2seq, tmp_path):
+    def interrupt_twice(optimizer: torch.optim.Optimizer) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(loop, "train_step", interrupt_twice)
-    result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
+    with before_update(interrupt_twice):
+        result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
 
 
-def test_patience_ends_a_run_that_does_not_get_better(numbers, seq2seq, tmp_path):
+def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     settings = "validation={every: 5, unit: steps, metric: exact_match, patience: 2, decode: true}"
     options = ("--set", settings, "--set", "training.lr=1e-30")  # no weight changes
     run = tmp_path / "run"
@@ -309,7 +302,7 @@ def test_patience_ends_a_run_that_does_not_get_better(numbers, seq2seq, tmp_path
     assert "finished after 15 updates (no better score" in again.stderr
 
 
-def test_validation_by_epochs_and_an_end_by_epochs(numbers, seq2seq, tmp_path):
+def test_validation_and_run_length_in_epochs(numbers, seq2seq, tmp_path):
     options = ("training.max_epochs=2", "validation.unit=epochs", "validation.every=1")
     settings = [argument for option in options for argument in ("--set", option)]
     run = tmp_path / "run"
@@ -319,7 +312,7 @@ def test_validation_by_epochs_and_an_end_by_epochs(numbers, seq2seq, tmp_path):
     assert validated[1] == 2 * validated[0]
 
 
-def test_without_validation_text_the_last_model_is_the_one(numbers, seq2seq, tmp_path):
+def test_without_validation_text_the_last_model_is_saved(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
     result = train_short(
         seq2seq, numbers / "numbers.yaml", run, "--set", "data.valid=null", "--device", "cpu"
@@ -331,7 +324,7 @@ def test_without_validation_text_the_last_model_is_the_one(numbers, seq2seq, tmp
     assert seq2seq("eval", run).exit_code == 2
 
 
-def test_changed_text_is_not_trained_on_further(seq2seq, tmp_path, numbers):
+def test_resuming_with_changed_text_is_rejected(seq2seq, tmp_path, numbers):
     text = write_pairs(tmp_path, "train", number_pairs(500, seed=1))
     options = ("--set", f"data.train={text}")
     config, run = numbers / "numbers.yaml", tmp_path / "run"
@@ -342,7 +335,7 @@ def test_changed_text_is_not_trained_on_further(seq2seq, tmp_path, numbers):
     assert "the text of data.train changed since this run began" in result.stderr
 
 
-def test_check_summarises_and_leaves_no_trace(numbers, seq2seq, tmp_path, monkeypatch):
+def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = seq2seq("check", numbers / "numbers.yaml", "--set", "data.max_length=4")
     assert result.exit_code == 0
@@ -354,7 +347,7 @@ def test_check_summarises_and_leaves_no_trace(numbers, seq2seq, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_vocab_writes_the_tokenizers_and_a_readable_list(numbers, seq2seq, tmp_path):
+def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path):
     result = seq2seq("vocab", numbers / "numbers.yaml", "--output", tmp_path / "v")
     assert result.exit_code == 0
     assert {path.name for path in (tmp_path / "v").iterdir()} == {
@@ -367,7 +360,7 @@ def test_vocab_writes_the_tokenizers_and_a_readable_list(numbers, seq2seq, tmp_p
     assert "14 word entries" in result.stdout
 
 
-def test_a_finished_run_can_be_trained_for_longer(numbers, seq2seq, tmp_path):
+def test_finished_run_can_be_extended(numbers, seq2seq, tmp_path):
     """Also when the warm-up was left out, whose default depends on the number of updates."""
     config = yaml.safe_load((numbers / "numbers.yaml").read_text())
     del config["training"]["warmup_steps"]
@@ -380,19 +373,16 @@ def test_a_finished_run_can_be_trained_for_longer(numbers, seq2seq, tmp_path):
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 6
 
 
-def test_what_is_the_best_may_not_change_half_way(trained, numbers, seq2seq):
+def test_resuming_with_another_metric_is_rejected(trained, numbers, seq2seq):
     config = numbers / "numbers.yaml"
     result = seq2seq("train", config, "--run-dir", trained, "--set", "validation.metric=bleu")
     assert result.exit_code == 2
     assert "validation.metric: loss in the run, bleu now" in result.stderr
 
 
-def test_a_run_stopped_before_any_validation_can_be_used_and_continued(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
+def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        _interrupt_at_step(patch, 3)
+    with signal_after(3):
         assert train_short(seq2seq, numbers / "numbers.yaml", run).exit_code == 130
     result = seq2seq("translate", run, "1")
     assert result.exit_code == 2
@@ -400,35 +390,30 @@ def test_a_run_stopped_before_any_validation_can_be_used_and_continued(
     assert seq2seq("translate", run, "--model", "last", "1").exit_code == 0
 
 
-def test_sigterm_saves_and_exits_with_its_own_status(numbers, seq2seq, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        _interrupt_at_step(patch, 5, signal.SIGTERM)
+def test_sigterm_saves_and_exits_with_143(numbers, seq2seq, tmp_path):
+    with signal_after(5, signal.SIGTERM):
         result = train_short(seq2seq, numbers / "numbers.yaml", tmp_path / "run")
     assert result.exit_code == 143
     assert "saved at step 5" in result.stderr
 
 
-def test_a_crash_before_the_first_save_is_started_over(numbers, seq2seq, tmp_path, monkeypatch):
-    from seq2seq_cli.training import loop
-
+def test_run_that_crashed_before_its_first_checkpoint_restarts(numbers, seq2seq, tmp_path):
     class PowerCut(BaseException):
         pass
 
-    def cut(*arguments):
+    def cut(optimizer: torch.optim.Optimizer) -> None:
         raise PowerCut
 
     config, whole, parts = numbers / "numbers.yaml", tmp_path / "whole", tmp_path / "parts"
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "train_step", cut)
-        with pytest.raises(PowerCut):
-            train_short(seq2seq, config, parts)
+    with before_update(cut), pytest.raises(PowerCut):
+        train_short(seq2seq, config, parts)
     for run in (whole, parts):
         assert train_short(seq2seq, config, run).exit_code == 0
     ours, theirs = (load_file(run / "model.safetensors") for run in (parts, whole))
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_damaged_caches_are_made_anew(numbers, seq2seq, tmp_path, monkeypatch):
+def test_damaged_caches_are_rebuilt(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path))
     expected = _text_facts(seq2seq, numbers)
     for name, content in {"facts.json": b"", "src.ids": b"", "tgt.offsets": b"x" * 8}.items():
@@ -442,13 +427,13 @@ def _text_facts(seq2seq, numbers) -> tuple[dict, dict]:
     return found["run"], found["texts"]
 
 
-def test_bytes_that_are_not_utf8_in_a_sentence_are_no_error(trained, seq2seq):
+def test_invalid_utf8_on_the_command_line_is_translated(trained, seq2seq):
     result = seq2seq("translate", trained, "1 \udcff 2")
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 1
 
 
-def test_files_of_a_run_are_readable_as_any_other_file(trained, tmp_path):
+def test_run_files_respect_the_umask(trained, tmp_path):
     (tmp_path / "plain").write_text("")
     mode = (tmp_path / "plain").stat().st_mode
     files = [path for path in trained.rglob("*") if path.is_file()]
@@ -457,7 +442,7 @@ def test_files_of_a_run_are_readable_as_any_other_file(trained, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_learns_the_task_too(numbers, seq2seq, tmp_path):
+def test_training_on_a_gpu(numbers, seq2seq, tmp_path):
     run = tmp_path / "run"
     trained = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, "--device", "cuda")
     assert trained.exit_code == 0
@@ -468,7 +453,7 @@ def test_a_gpu_learns_the_task_too(numbers, seq2seq, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, processes):
+def test_bench_train_measures_each_part_of_a_step(numbers, seq2seq, processes):
     options = ("--updates", 3, "--warmup", 1, "--set", f"training.processes={processes}", "--json")
     result = seq2seq("bench", "train", numbers / "numbers.yaml", *options)
     assert result.exit_code == 0, result.stderr
@@ -483,7 +468,7 @@ def test_bench_train_measures_every_part_of_an_update(numbers, seq2seq, processe
     assert 0 < found["share_of_ceiling"] < 1
 
 
-def test_bench_train_prints_a_table_and_leaves_nothing(numbers, seq2seq):
+def test_bench_train_prints_a_table_and_writes_nothing(numbers, seq2seq):
     before = sorted(numbers.iterdir())
     result = seq2seq("bench", "train", numbers / "numbers.yaml", "--updates", 1, "--warmup", 0)
     assert [line.split("  ")[0] for line in result.stdout.splitlines()][:3] == [

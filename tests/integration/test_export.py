@@ -68,7 +68,7 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
     """Trained until it knows its task, with options for its search."""
     folder = tmp_path_factory.mktemp("shared")
-    config = numbers_config(folder, max_steps=480)
+    config = numbers_config(folder, max_steps=320)
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
     config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
     config["decoding"] |= {"no_repeat_ngram_size": 4, "banned_words": ["xyz"]}
@@ -79,7 +79,7 @@ def trained_shared(seq2seq, tmp_path_factory) -> Path:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file_format", ["ctranslate2", "huggingface"])
-def test_an_exported_run_translates_the_same(run, file_format, seq2seq, tmp_path):
+def test_exported_model_gives_the_same_translations(run, file_format, seq2seq, tmp_path):
     result = seq2seq("export", run, "--format", file_format, "--output", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     assert "greedy translations of validation lines are equal" in result.stdout
@@ -104,7 +104,7 @@ LINES = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file_format", ["ctranslate2", "huggingface"])
-def test_the_readmes_lines_translate_as_the_run_does(
+def test_export_code_in_the_readme_gives_the_same_translations(
     trained_shared, file_format, seq2seq, tmp_path
 ):
     """White space, tags and empty lines too, with the run's beam and lengths."""
@@ -125,7 +125,7 @@ def test_the_readmes_lines_translate_as_the_run_does(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_hugging_faces_search_has_the_runs_options(trained_shared, seq2seq, tmp_path):
+def test_huggingface_generation_config_has_the_decoding_options(trained_shared, seq2seq, tmp_path):
     folder = tmp_path / "out"
     assert seq2seq("export", trained_shared, "--format", "huggingface", "-o", folder).exit_code == 0
     found = json.loads((folder / "generation_config.json").read_text())
@@ -135,9 +135,7 @@ def test_hugging_faces_search_has_the_runs_options(trained_shared, seq2seq, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_validation_text_is_found_from_anywhere_or_said_to_be_gone(
-    run, seq2seq, tmp_path, monkeypatch
-):
+def test_export_compares_on_validation_text_if_it_exists(run, seq2seq, tmp_path, monkeypatch):
     """Its paths are relative to the folder in which training was started."""
     project = tmp_path / "project"
     moved = Path(shutil.copytree(run, project / "runs" / "one"))
@@ -154,7 +152,7 @@ def test_validation_text_is_found_from_anywhere_or_said_to_be_gone(
     assert "validation text texts/valid.src does not exist, so that translations" in result.stderr
 
 
-def test_what_a_format_cannot_hold_is_named(seq2seq, tmp_path):
+def test_export_rejects_unsupported_models(seq2seq, tmp_path):
     config = numbers_config(tmp_path)
     config["tokenizer"]["shared"] = False
     config["training"] |= {"max_steps": 2, "warmup_steps": 1}
@@ -190,7 +188,7 @@ def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "normalization"), ALL)
 @given(text=odd_texts)
-def test_any_text_has_the_same_ids_in_the_other_tokenizer(kind, normalization, text):
+def test_huggingface_tokenizer_gives_the_same_ids(kind, normalization, text):
     ours, theirs = both_tokenizers(kind, normalization)
     if normalization != "identity":  # there, `tokenizers` loses marks that have no composed form
         text = "".join(c for c in text if unicodedata.category(c)[0] != "M" and c not in "ﾞﾟ")
@@ -202,7 +200,7 @@ def test_any_text_has_the_same_ids_in_the_other_tokenizer(kind, normalization, t
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
 @given(text=odd_texts)
-def test_any_text_with_symbols_of_the_users_has_the_same_ids(kind, text):
+def test_huggingface_tokenizer_gives_the_same_ids_with_user_defined_symbols(kind, text):
     ours, theirs = both_tokenizers(kind, "identity", ("<b>", "ü", "42", "<b>a"))
     assert theirs(text)["input_ids"] == [*ours.to_ids(text), EOS_ID]
 
@@ -210,6 +208,6 @@ def test_any_text_with_symbols_of_the_users_has_the_same_ids(kind, text):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "normalization"), ALL)
 @pytest.mark.parametrize("line", DIFFICULT_LINES)
-def test_the_lines_that_every_export_is_asked_for_have_the_same_ids(kind, normalization, line):
+def test_huggingface_tokenizer_gives_the_same_ids_for_the_probe_lines(kind, normalization, line):
     ours, theirs = both_tokenizers(kind, normalization)
     assert theirs(line)["input_ids"] == [*ours.to_ids(line), EOS_ID]

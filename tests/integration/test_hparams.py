@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_runs import stop_at
 from commands import Command
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
@@ -59,7 +60,7 @@ def best_point(run: Path) -> dict[str, float]:
     )
 
 
-def test_runs_are_compared_by_their_options_and_best_scores(config, seq2seq: Command, tmp_path):
+def test_hparams_plugin_shows_options_and_best_scores(config, seq2seq: Command, tmp_path):
     for name, rate in (("a", 5e-3), ("b", 1e-3)):
         run = ("train", config, "--run-dir", tmp_path / name)
         assert seq2seq(*run, "--set", f"training.lr={rate}").exit_code == 0
@@ -84,12 +85,12 @@ def test_runs_are_compared_by_their_options_and_best_scores(config, seq2seq: Com
     ]
 
 
-def test_a_run_that_was_interrupted_and_goes_on_is_one_session_with_its_newest_options(
+def test_resumed_run_is_one_hparams_session_with_its_latest_options(
     config, seq2seq: Command, tmp_path
 ):
     run = tmp_path / "run"
     for step in (5, 12):  # once with a validation still to come
-        train(load_config(config), run, until=step)
+        train(load_config(config), run, hooks=stop_at(step))
     result = seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=25")
     assert result.exit_code == 0
     found = sessions(tmp_path)

@@ -34,7 +34,7 @@ def by_heart(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path
     return run
 
 
-def test_references_are_compared_as_the_target_is_normalized(by_heart, seq2seq):
+def test_references_are_normalized_like_the_target(by_heart, seq2seq):
     """What the model can write is lower-cased: a perfect one has full marks."""
     found = json.loads(seq2seq("eval", by_heart, "--json").stdout)
     assert (found["exact_match"], found["bleu"]) == (100, pytest.approx(100))
@@ -45,12 +45,12 @@ def test_references_are_compared_as_the_target_is_normalized(by_heart, seq2seq):
     assert points[-1]["valid/exact_match"] == 100
 
 
-def test_without_normalization_references_are_compared_as_they_are(trained, seq2seq):
+def test_references_are_unchanged_without_normalization(trained, seq2seq):
     assert json.loads(seq2seq("eval", trained, "--json").stdout)["num_normalized_references"] == 0
     assert "references" not in seq2seq("eval", trained).stdout
 
 
-def test_a_trained_run_can_be_scored_without_case_and_with_ter(trained, numbers, seq2seq, tmp_path):
+def test_eval_with_lowercase_and_ter(trained, numbers, seq2seq, tmp_path):
     (tmp_path / "ref").write_text((numbers / "test.tgt").read_text().title())
     files = ("--src", numbers / "test.src", "--ref", tmp_path / "ref", "--json")
     cased = json.loads(seq2seq("eval", trained, *files, "--set", "validation.ter=true").stdout)
@@ -65,7 +65,7 @@ def test_a_trained_run_can_be_scored_without_case_and_with_ter(trained, numbers,
     assert "takes only decoding.* options and validation.bleu_tokenize, lowercase" in refused.stderr
 
 
-def test_of_ter_the_lowest_is_the_best(seq2seq, tmp_path):
+def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     config = numbers_config(tmp_path, max_steps=120)
     config["validation"] = {"every": 40, "unit": "steps", "metric": "ter", "ter": True}
     run = tmp_path / "run"

@@ -58,7 +58,7 @@ def expected(trained: Path, numbers: Path, seq2seq: Command) -> str:
     return seq2seq("eval", trained, *files, "--json").stdout
 
 
-def test_eval_reads_pipes_as_it_reads_files(trained, numbers, seq2seq, piped, expected, temporary):
+def test_eval_reads_pipes(trained, numbers, seq2seq, piped, expected, temporary):
     src, tgt = sides(numbers)
     result = seq2seq("eval", trained, "--src", piped(src), "--ref", piped(tgt), "--json")
     assert result.stdout == expected
@@ -70,7 +70,7 @@ def test_eval_reads_pipes_as_it_reads_files(trained, numbers, seq2seq, piped, ex
 
 @pytest.mark.parametrize("form", ["tsv", "jsonl"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_form_of_piped_pairs_is_seen_in_the_first_line(
+def test_format_of_piped_pairs_is_detected(
     form, packed, trained, numbers, seq2seq, piped, expected
 ):
     content = as_pairs(numbers, form)
@@ -79,7 +79,7 @@ def test_the_form_of_piped_pairs_is_seen_in_the_first_line(
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdin"])
-def test_standard_input_can_be_scored_too(name, trained, numbers, seq2seq, expected):
+def test_eval_reads_standard_input(name, trained, numbers, seq2seq, expected):
     content = as_pairs(numbers, "tsv")
     assert seq2seq("eval", trained, "--pairs", name, "--json", stdin=content).stdout == expected
     mixed = ("--src", name, "--ref", numbers / "test.tgt", "--json")
@@ -107,7 +107,7 @@ def test_score_and_check_read_pipes(trained, numbers, seq2seq, piped):
     assert of_pipes == of_files
 
 
-def test_a_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, temporary):
+def test_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, temporary):
     result = seq2seq("eval", trained, "--pairs", piped(b"1\tone\nno tab\n"))
     assert result.exit_code == 2
     assert "pipe-1.tsv, line 2: needs 2 columns" in result.stderr
@@ -117,7 +117,7 @@ def test_a_bad_line_of_a_pipe_is_named_by_its_number(trained, seq2seq, piped, te
     assert "pipe-2.tsv.gz is not a whole gzip file" in result.stderr
 
 
-def test_what_is_no_text_is_refused(trained, seq2seq, tmp_path):
+def test_devices_and_folders_are_rejected_as_text(trained, seq2seq, tmp_path):
     for path, message in (
         ("/dev/zero", "/dev/zero is a device, not a text file"),
         (tmp_path, f"{tmp_path} is a folder, not a text file"),
@@ -128,7 +128,7 @@ def test_what_is_no_text_is_refused(trained, seq2seq, tmp_path):
         assert f"error: {message}\n" in result.stderr
 
 
-def test_a_stream_is_no_training_text(numbers, seq2seq, tmp_path):
+def test_pipes_are_rejected_as_training_text(numbers, seq2seq, tmp_path):
     """Which is read several times, and again when the run goes on."""
     os.mkfifo(tmp_path / "pipe")
     config = yaml.safe_load((numbers / "numbers.yaml").read_text())
@@ -144,7 +144,7 @@ def test_a_stream_is_no_training_text(numbers, seq2seq, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pipe", "/dev/stdin"])
-def test_a_foreign_run_does_not_make_anybody_read_streams(name, trained, seq2seq, tmp_path):
+def test_eval_reads_no_stream_that_a_run_names(name, trained, seq2seq, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     if name == "pipe":
         os.mkfifo(tmp_path / name)

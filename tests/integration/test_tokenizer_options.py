@@ -41,7 +41,7 @@ def run(folder: Path, seq2seq: Command) -> Path:
     return folder / "run"
 
 
-def test_a_vocabulary_shared_by_sides_that_are_normalized_otherwise(run, seq2seq):
+def test_shared_vocabulary_with_normalization_per_side(run, seq2seq):
     """The source is lower-cased, the target is not."""
     lines = [f"{TAG} {letter} {rest}" for rest in ("3 1 4", "2") for letter in "Nn"]
     translations = seq2seq("translate", run, *lines).stdout.splitlines()
@@ -51,7 +51,7 @@ def test_a_vocabulary_shared_by_sides_that_are_normalized_otherwise(run, seq2seq
     assert report["exact_match"] >= 95
 
 
-def test_such_a_run_goes_on_and_is_a_start_for_others(run, folder, seq2seq, tmp_path):
+def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, seq2seq, tmp_path):
     config = folder / "numbers.yaml"
     more = ("--set", "training.max_steps=242", "--set", "training.log_every=1")
     assert seq2seq("train", config, "--run-dir", run, *more).exit_code == 0

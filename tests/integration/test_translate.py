@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding import stream
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
@@ -25,12 +24,12 @@ def translator(trained) -> Translator:
     return Translator.load(trained, exact=True)
 
 
-def test_the_python_api_is_the_command(trained, seq2seq):
+def test_python_api_matches_the_command(trained, seq2seq):
     assert Translator.load(str(trained)).translate(["1 2", "", "3"]) == ["one two", "", "three"]
     assert seq2seq("translate", trained, "1 2", "", "3").stdout == "one two\n\nthree\n"
 
 
-def test_a_single_text_is_no_list_of_lines(trained, translator):
+def test_python_api_rejects_a_string_for_a_list(trained, translator):
     with pytest.raises(TypeError, match=r"translate\(\[line\]\)"):
         translator.translate("1 2")
     with pytest.raises(TypeError, match="overrides is a list"):
@@ -38,7 +37,7 @@ def test_a_single_text_is_no_list_of_lines(trained, translator):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_translator_can_be_copied_and_sent_to_other_processes(trained, precision):
+def test_translator_can_be_copied_and_pickled(trained, precision):
     lines = ["1 2", "", "7 8 9"]
     one = Translator.load(
         trained, "cpu", [f"decoding.precision={precision}", "decoding.beam_size=2"]
@@ -53,7 +52,7 @@ def test_a_translator_can_be_copied_and_sent_to_other_processes(trained, precisi
         assert pool.map(one.translate, [lines]) == [one.translate(lines)]
 
 
-def test_a_run_of_an_earlier_version_names_an_option_that_is_gone(trained, seq2seq, tmp_path):
+def test_removed_option_is_accepted_with_its_default_only(trained, seq2seq, tmp_path):
     """Only its default may stand there: what nobody reads must not be asked for."""
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     config = (run / "config.yaml").read_text()
@@ -70,7 +69,7 @@ print(*Translator.load(sys.argv[1]).translate(["1 2"]), "torch._dynamo" in sys.m
 """
 
 
-def test_one_sentence_does_not_wait_for_pytorchs_compiler(trained):
+def test_translating_does_not_import_torch_dynamo(trained):
     command = [sys.executable, "-c", ONE_SENTENCE, trained]
     printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     assert printed.stdout == "one two False\n"
@@ -92,7 +91,7 @@ print(*translator.translate(["3"]), torch.get_num_threads())
 """
 
 
-def test_a_translator_works_in_a_forked_child(trained):
+def test_translator_works_after_fork(trained):
     command = [sys.executable, "-c", FORKED, trained]
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     printed = subprocess.run(
@@ -116,7 +115,7 @@ def test_nbest_lists_and_scores(trained, seq2seq):
     assert "need --format" in refused.stderr
 
 
-def test_alignments_find_the_words(trained, seq2seq):
+def test_alignments_link_the_right_words(trained, seq2seq):
     line = seq2seq("translate", trained, "--align", "--format", "tsv", "4 5 6").stdout
     source, translation, links = line.rstrip("\n").split("\t")
     assert (source, translation) == ("4 5 6", "four five six")
@@ -129,7 +128,7 @@ def test_alignments_find_the_words(trained, seq2seq):
     assert "needs --format" in seq2seq("translate", trained, "--align", "4").stderr
 
 
-def test_prefixes_requirements_and_bans(trained, seq2seq):
+def test_prefixes_required_and_banned_words(trained, seq2seq):
     line = seq2seq("translate", trained, "--prefix", "nine", "1 2").stdout
     assert line.startswith("nine")
     long = " ".join(["nine"] * 40)
@@ -143,7 +142,7 @@ def test_prefixes_requirements_and_bans(trained, seq2seq):
     assert not {"two", "three"} & set(banned.split())
 
 
-def test_wishes_that_cannot_be_met_are_answered(trained, seq2seq):
+def test_impossible_constraints_are_rejected_or_relaxed(trained, seq2seq):
     outside = "'grue' is outside this run's target vocabulary"
     for *options, message in (
         ("--prefix", "grue", outside),
@@ -167,7 +166,7 @@ def test_wishes_that_cannot_be_met_are_answered(trained, seq2seq):
     assert "not of the form" in broken.stderr
 
 
-def test_wishes_of_single_lines(trained, seq2seq):
+def test_constraints_of_single_lines(trained, seq2seq):
     lines = [
         {"src": "1 2", "prefix": "seven"},
         {"src": "3"},
@@ -184,7 +183,7 @@ def test_wishes_of_single_lines(trained, seq2seq):
     assert "line 2: not of the form" in broken.stderr
 
 
-def test_sampling_repeats_itself_with_its_seed(trained, seq2seq):
+def test_sampling_is_reproducible_with_its_seed(trained, seq2seq):
     def draw(seed: int) -> str:
         options = ("--sampling", "--n-best", 4, "--format", "nbest")
         settings = ("--set", f"decoding.seed={seed}", "--set", "decoding.temperature=3.0")
@@ -195,13 +194,13 @@ def test_sampling_repeats_itself_with_its_seed(trained, seq2seq):
     assert len(draw(1).splitlines()) == 8
 
 
-def test_an_ensemble_of_twins_is_one(trained, seq2seq, tmp_path):
+def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq, tmp_path):
     one = seq2seq("translate", trained, "-b", 3, "--format", "tsv", "1 2").stdout
     two = seq2seq("translate", trained, "-b", 3, "--ensemble", trained, "--format", "tsv", "1 2")
     assert two.stdout.split("\t")[:2] == one.split("\t")[:2]
 
 
-def test_precisions_translate_the_same_task(trained, numbers, seq2seq):
+def test_all_precisions_translate_alike(trained, numbers, seq2seq):
     outputs = {
         precision: seq2seq(
             "translate", trained, "--precision", precision, "-i", numbers / "test.src"
@@ -213,14 +212,7 @@ def test_precisions_translate_the_same_task(trained, numbers, seq2seq):
         assert same >= 97
 
 
-def test_unknown_words_are_replaced_by_what_they_look_at(trained, seq2seq):
-    plain = seq2seq("translate", trained, "1 x 2").stdout
-    replaced = seq2seq("translate", trained, "--replace-unk", "1 x 2")
-    assert replaced.exit_code == 0
-    assert "⁇" not in plain + replaced.stdout
-
-
-def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
+def test_long_lines_are_split_at_sentence_ends(translator):
     line = "1 2 . 3 4 ! 5 6"
     src = translator.tokenizers.src
 
@@ -250,7 +242,7 @@ def test_long_lines_are_cut_at_the_ends_of_sentences(translator):
     assert counts == [Cuts(*of_line) for of_line in expected]
 
 
-def test_sentences_by_themselves_are_joined_in_order(translator):
+def test_split_sentences_are_joined_in_order(translator):
     found = translator.search([Sentence("1 2 . 3 4"), Sentence("5")], split_sentences=True)
     assert found[0][0].text.startswith("one two")
     assert found[0][0].text.endswith("three four")
@@ -261,17 +253,20 @@ def test_sentences_by_themselves_are_joined_in_order(translator):
     assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line
 
 
-def test_workers_give_what_one_process_gives(trained, numbers, seq2seq, monkeypatch, tmp_path):
-    monkeypatch.setattr(stream, "_LINES_AT_ONCE", 9)
-    alone = seq2seq("translate", trained, "-i", numbers / "test.src").stdout
-    together = seq2seq("translate", trained, "-i", numbers / "test.src", "--processes", 2).stdout
+def test_translating_with_two_processes_matches_one(trained, numbers, seq2seq, tmp_path):
+    """With more lines than are translated at once."""
+    alone, together = (
+        seq2seq("translate", trained, "-i", numbers / "train.src", "--processes", count).stdout
+        for count in (1, 2)
+    )
     assert together == alone
+    assert len(alone.splitlines()) == 3_000
     nowhere = seq2seq("translate", tmp_path / "no", "-i", numbers / "test.src", "--processes", 2)
     assert (nowhere.exit_code, nowhere.stdout) == (2, "")
     assert "there is no run folder" in nowhere.stderr
 
 
-def test_a_slow_pipe_is_answered_line_by_line(trained):
+def test_translate_answers_a_slow_pipe_line_by_line(trained):
     """The second line is written only when the first has been answered."""
     command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -285,7 +280,7 @@ def test_a_slow_pipe_is_answered_line_by_line(trained):
         assert process.wait(60) == 0
 
 
-def test_ctrl_c_leaves_the_finished_lines(trained, tmp_path):
+def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
     output = tmp_path / "out"
     command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained), "-o", str(output)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
@@ -299,7 +294,9 @@ def test_ctrl_c_leaves_the_finished_lines(trained, tmp_path):
     assert output.read_text() == "one\ntwo\n"
 
 
-def test_given_translations_are_scored(trained, numbers, seq2seq, tmp_path, translator):
+def test_score_prints_log_probs_of_given_translations(
+    trained, numbers, seq2seq, tmp_path, translator
+):
     files = ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
     lines = seq2seq("score", trained, *files).stdout.splitlines()
     references = (numbers / "test.tgt").read_text().splitlines()
@@ -317,7 +314,7 @@ def test_given_translations_are_scored(trained, numbers, seq2seq, tmp_path, tran
     assert total / loss["num_tokens"] == pytest.approx(loss["loss"], abs=1e-3)
 
 
-def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
+def test_score_reranks_nbest_lists(trained, seq2seq, tmp_path):
     (tmp_path / "src").write_text("1 2\n3\n")
     (tmp_path / "nbest").write_text(
         "0 ||| two two ||| x ||| 9\n0 ||| one two ||| x ||| 1\n1 ||| three ||| x ||| 1\n"
@@ -336,7 +333,7 @@ def test_nbest_lists_are_scored_again(trained, seq2seq, tmp_path):
         assert "line 1: not of the form" in refused.stderr
 
 
-def test_what_decoding_options_exclude(trained, seq2seq, tmp_path: Path):
+def test_incompatible_decoding_options_are_rejected(trained, seq2seq, tmp_path: Path):
     for options, message in (
         (
             ("--sampling", "-b", 3),

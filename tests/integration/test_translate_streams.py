@@ -43,20 +43,20 @@ def by_the_shell(run: Path, folder: Path, redirection: str) -> subprocess.Comple
         "-i /dev/stdin -o /dev/stdout < lines >> lines",
     ],
 )
-def test_no_file_is_translated_into_itself(trained, tmp_path, redirection):
+def test_translate_rejects_its_input_file_as_output(trained, tmp_path, redirection):
     done = by_the_shell(trained, tmp_path, redirection)
     assert done.returncode == 2, done.stderr
     assert "is the input file" in done.stderr
     assert (tmp_path / "lines").read_text() == "1 2\n3\n"
 
 
-def test_other_files_pipes_and_devices_may_be_both(trained, tmp_path):
+def test_translate_accepts_other_files_pipes_and_devices(trained, tmp_path):
     done = by_the_shell(trained, tmp_path, "< lines >> other; cat other")
     assert done.stdout == "one two\nthree\n", done.stderr
     assert by_the_shell(trained, tmp_path, "< /dev/null > /dev/null").returncode == 0
 
 
-def test_a_steady_pipe_is_answered_while_it_goes_on(trained):
+def test_translate_answers_a_steady_pipe_before_it_ends(trained):
     """Lines that come one after the other, without an end, are not gathered for ever."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with subprocess.Popen([*TRANSLATE, str(trained)], **pipes) as process:
@@ -76,7 +76,7 @@ def test_a_steady_pipe_is_answered_while_it_goes_on(trained):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_lines_before_one_that_cannot_be_read_are_translated(trained, seq2seq, tmp_path, processes):
+def test_lines_before_an_unreadable_line_are_translated(trained, seq2seq, tmp_path, processes):
     (tmp_path / "in.jsonl").write_text('{"src": "1"}\n{"src": "2"}\n{"text": "3"}\n{"src": "4"}\n')
     options = ("--input-format", "jsonl", "--processes", processes)
     broken = seq2seq("translate", trained, "-i", tmp_path / "in.jsonl", *options)
@@ -89,7 +89,7 @@ def test_lines_before_one_that_cannot_be_read_are_translated(trained, seq2seq, t
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_what_follows_a_line_that_cannot_be_translated_is_not_printed(
+def test_output_stops_before_a_line_that_cannot_be_translated(
     trained, seq2seq, tmp_path, processes
 ):
     """The lines that are printed are the first ones, without a gap."""
@@ -103,7 +103,7 @@ def test_what_follows_a_line_that_cannot_be_translated_is_not_printed(
     assert refused.stdout == "one\n" * 2_000
 
 
-def test_a_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
+def test_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
     stdin = '{"src": "1"}\n\n \t\n{"src": "2"}\n\n'
     lines = seq2seq("translate", trained, "--input-format", "jsonl", stdin=stdin).stdout
     assert lines == "one\n\n\ntwo\n\n"
@@ -112,7 +112,7 @@ def test_a_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
     assert [json.loads(line)["translation"] for line in found] == ["one", "", "", "two", ""]
 
 
-def test_as_many_processes_start_as_memory_has_room_for(trained):
+def test_auto_processes_are_limited_by_memory(trained):
     """In a small container on a large machine, one for each core would be killed."""
     one = Job((trained,)).memory()
     weights = (trained / "model.safetensors").stat().st_size

@@ -46,7 +46,7 @@ def run(folder: Path, seq2seq: Command) -> Path:
     return folder / "run"
 
 
-def test_names_stay_as_they_are_wherever_they_stand(run, folder, seq2seq):
+def test_replace_unk_copies_unknown_names(run, folder, seq2seq):
     options = ("--replace-unk", "--align", "--format", "tsv", "--precision", "fp32")
     found = seq2seq("translate", run, "-i", folder / "test.src", *options).stdout.splitlines()
     references = (folder / "test.tgt").read_text().splitlines()
@@ -62,3 +62,12 @@ def test_names_stay_as_they_are_wherever_they_stand(run, folder, seq2seq):
             links_right += all(f"{n}-{n}" in links.split() for n in names)
     assert right >= 0.9 * len(references)
     assert links_right == right
+
+
+def test_without_replace_unk_no_unknown_token_is_output(run, folder, seq2seq):
+    """This model has learnt to answer names with <unk>: the search has to keep it from that."""
+    options = ("--precision", "fp32", "--beam-size")
+    for beam_size in (1, 2):
+        output = seq2seq("translate", run, "-i", folder / "test.src", *options, beam_size).stdout
+        assert len(output.splitlines()) == 200
+        assert {*output.split()} <= {*WORDS.values()}

@@ -19,7 +19,6 @@ from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
 from seq2seq_cli.text import io as text_io
-from seq2seq_cli.text import sampling
 
 Attack = Callable[[Path], object]
 
@@ -103,7 +102,7 @@ LAUGHS = "a: &a [x, x, x, x]\n" + "".join(
     f"{new}: &{new} [*{old}, *{old}, *{old}, *{old}]\n"
     for old, new in itertools.pairwise("abcdefghi")
 )
-LAST = "checkpoints/step-00000360"
+LAST = "checkpoints/step-00000240"
 D_MODEL, LAYERS = "  d_model: 64", "    encoder: 1"
 
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -185,14 +184,14 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "statistics of a gigabyte": (sparse("statistics.json", 1 << 30), "statistics.json is larger"),
     "thousands of mistakes": (
-        replaced("config.yaml", "banned_words: []", f"banned_words: [{'1, ' * 9_000}]"),
-        "has 9000 mistakes; the first 20 are",
+        replaced("config.yaml", "banned_words: []", f"banned_words: [{'1, ' * 2_000}]"),
+        "has 2000 mistakes; the first 20 are",
     ),
 }
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_run_that_means_harm_is_refused_in_one_line_and_little_memory(
+def test_malicious_run_is_rejected_in_one_line_and_little_memory(
     name: str, trained: Path, seq2seq: Command, tmp_path: Path
 ):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -209,7 +208,7 @@ def test_a_run_that_means_harm_is_refused_in_one_line_and_little_memory(
     assert peak_memory() - before < 200 << 20
 
 
-def test_links_within_a_run_and_to_a_run_are_fine(trained, seq2seq, tmp_path):
+def test_links_inside_and_to_a_run_folder_work(trained, seq2seq, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "model.safetensors").rename(run / "best.safetensors")
     (run / "model.safetensors").symlink_to("best.safetensors")
@@ -234,12 +233,12 @@ TRAINING_ATTACKS: dict[str, tuple[Attack, str]] = {
 
 
 @pytest.mark.parametrize("name", TRAINING_ATTACKS)
-def test_such_a_run_is_not_continued_either(name, trained, numbers, seq2seq, tmp_path):
+def test_malicious_run_cannot_be_resumed(name, trained, numbers, seq2seq, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     attack, expected = TRAINING_ATTACKS[name]
     attack(run)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=241")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
     assert result.exit_code == 2
     assert expected in result.stderr.partition("error: ")[2]
@@ -248,12 +247,12 @@ def test_such_a_run_is_not_continued_either(name, trained, numbers, seq2seq, tmp
             assert path.stat().st_mtime_ns == time, path
 
 
-def test_points_that_are_none_are_dropped_from_metrics(trained, numbers, seq2seq, tmp_path):
+def test_invalid_metrics_lines_are_dropped(trained, numbers, seq2seq, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     points = (run / "metrics.jsonl").read_bytes()
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b"[" * 99_999 + b'\n{"step": Infinity}\n{"step": 1e999}\n')
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=241")
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more).exit_code == 0
     found = (run / "metrics.jsonl").read_bytes()
     assert found.startswith(points)
@@ -261,7 +260,7 @@ def test_points_that_are_none_are_dropped_from_metrics(trained, numbers, seq2seq
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/stdin"])
-def test_a_foreign_config_does_not_make_eval_read_devices(device, trained, seq2seq, tmp_path):
+def test_eval_reads_no_device_that_a_config_names(device, trained, seq2seq, tmp_path):
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["data"]["valid"] = {"src": device, "tgt": device}
@@ -281,7 +280,7 @@ def checked(seq2seq: Command, folder: Path, config: dict, *more: str):
     return seq2seq("check", folder / "x.yaml", *more)
 
 
-def test_a_line_of_hundreds_of_megabytes_is_bad_and_never_in_memory(config, seq2seq, tmp_path):
+def test_huge_line_is_bad_and_never_held_in_memory(config, seq2seq, tmp_path):
     assert checked(seq2seq, tmp_path, config).exit_code == 0  # what checking needs anyway
     with (tmp_path / "train.src").open("r+b") as file:
         os.truncate(file.fileno(), file.seek(0, os.SEEK_END) + (300 << 20))
@@ -299,7 +298,7 @@ def test_a_line_of_hundreds_of_megabytes_is_bad_and_never_in_memory(config, seq2
     assert peak_memory() - before < 200 << 20
 
 
-def test_the_longest_line_that_is_allowed_is_read_whole(tmp_path):
+def test_longest_allowed_line_is_read(tmp_path):
     longest = b"x" * text_io.MOST_BYTES
     for end in (b"\n", b"\r\n", b""):
         path = tmp_path / "text"
@@ -309,25 +308,24 @@ def test_the_longest_line_that_is_allowed_is_read_whole(tmp_path):
         assert found[2:] == [b"1", longest]
 
 
-def test_a_gzip_bomb_is_not_unpacked_to_its_end(config, seq2seq, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_io, "_FREE_TO_UNPACK", 1 << 20)
-    with gzip.open(tmp_path / "x.tsv.gz", "wb") as file:
-        for _ in range(20):
-            file.write(b"\t\n" * 500_000)
+def test_gzip_bomb_is_not_fully_decompressed(config, seq2seq, tmp_path):
+    """The lines before its limit have an empty side: reading them takes no time."""
+    megabyte = gzip.compress(b"\t" + b"x" * (1 << 20) + b"\n")
+    (tmp_path / "x.tsv.gz").write_bytes(megabyte * 400)  # a file may have several members
     config["data"]["train"] = {"pairs": str(tmp_path / "x.tsv.gz")}
     result = checked(seq2seq, tmp_path, config)
     assert result.exit_code == 2
     assert "x.tsv.gz unpacks to 100 times its size" in result.stderr
 
 
-def test_an_endless_line_to_translate_is_refused_with_its_number(trained, seq2seq, tmp_path):
+def test_translate_rejects_an_endless_line_by_number(trained, seq2seq, tmp_path):
     (tmp_path / "in").write_bytes(b"1\n" + b"2" * (9 << 20))
     result = seq2seq("translate", trained, "--input", tmp_path / "in")
     assert result.exit_code == 2
     assert "in, line 2: longer than 4,194,304 bytes" in result.stderr
 
 
-def test_deep_json_to_translate_or_train_on_is_a_bad_line(trained, config, seq2seq, tmp_path):
+def test_deeply_nested_json_is_a_bad_line(trained, config, seq2seq, tmp_path):
     deep = "[" * 99_999
     given = seq2seq("translate", trained, "--input-format", "jsonl", "--input", "-", stdin=deep)
     assert given.exit_code == 2
@@ -337,17 +335,7 @@ def test_deep_json_to_translate_or_train_on_is_a_bad_line(trained, config, seq2s
     assert "x.jsonl, line 1: not valid JSON" in checked(seq2seq, tmp_path, config).stderr
 
 
-def test_a_vocabulary_is_not_learnt_from_more_than_memory_holds(
-    config, seq2seq, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(sampling, "_MOST_CHARACTERS", 10_000)
-    result = checked(seq2seq, tmp_path, config)
-    assert result.exit_code == 2
-    assert "tokenizer.max_sentences 1,000,000: the sample has more than" in result.stderr
-    assert checked(seq2seq, tmp_path, config, "--set", "tokenizer.max_sentences=101").exit_code == 0
-
-
-def test_stored_ids_that_no_vocabulary_has_are_made_anew(config, seq2seq, tmp_path, monkeypatch):
+def test_cached_ids_outside_the_vocabulary_are_rebuilt(config, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
     expected = json.loads(checked(seq2seq, tmp_path, config, "--json").stdout)["run"]
     for name, number in (("src.ids", b"\xff\xff\xff\x7f"), ("tgt.offsets", b"\xff" * 8)):
@@ -365,7 +353,7 @@ def git(*arguments: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
-def test_training_in_a_repository_from_elsewhere_runs_nothing_of_it(
+def test_training_in_an_untrusted_git_repository_runs_none_of_its_code(
     seq2seq: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Git does, when it compares files with the index; the commit is recorded all the same."""

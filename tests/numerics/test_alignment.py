@@ -48,7 +48,7 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
     ],
 )
 @pytest.mark.parametrize("bounds", [{}, {"tokens": 1}, {"max_length": 2, "tokens": 2}], ids=str)
-def test_unknown_words_are_replaced_word_by_word_wherever_they_stand(line, bounds):
+def test_unknown_words_are_replaced_one_to_one(line, bounds):
     found = echo("word", line, **bounds)
     assert "<unk>" in found.tokens
     assert found.text == line
@@ -86,7 +86,7 @@ lines = st.lists(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(line=lines, tokens=st.integers(1, 40))
-def test_any_line_comes_back_with_links_between_what_shares_a_token(kind, line, tokens):
+def test_identity_attention_restores_any_line_and_links_shared_tokens(kind, line, tokens):
     found = echo(kind, line, tokens=tokens)
     assert found.alignment is not None and found.attention is not None
     if not found.tokens:
@@ -103,7 +103,7 @@ def test_any_line_comes_back_with_links_between_what_shares_a_token(kind, line, 
         assert all(source == target for source, target in found.alignment)
 
 
-def test_tokens_share_what_they_look_at_among_the_words_they_are_part_of():
+def test_attention_of_tokens_is_averaged_over_their_words():
     """Two tokens of a word count alike; so do the words that a source token is part of."""
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["char"])
     (pieces,), _ = segment_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
@@ -116,7 +116,7 @@ def test_tokens_share_what_they_look_at_among_the_words_they_are_part_of():
     assert one.alignment == ((0, 0), (3, 1))
 
 
-def test_a_sentence_without_a_translation_looks_at_nothing():
+def test_empty_translation_of_a_segment_has_no_alignment():
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["word"])
     (pieces,), _ = segment_lines(["the. b"], tokenizers.src, Bounds(100, 1))
     assert len(pieces) == 2

@@ -59,7 +59,7 @@ def product(
     ("inputs", "outputs"), [(128, 192), (64, 70), (10, 5), (30, 64), (1, 1), (320, 17)]
 )
 @pytest.mark.parametrize("rows", [1, 5, 6, 11, 12, 16, 17, 33, 97, 200])
-def test_products_are_those_of_rounded_numbers(precision, inputs, outputs, rows):
+def test_matrix_products_match_rounded_inputs(precision, inputs, outputs, rows):
     """With few rows and with many, at the borders of what is done at once."""
     torch.manual_seed(rows)
     layer = nn.Linear(inputs, outputs)
@@ -73,7 +73,7 @@ def test_products_are_those_of_rounded_numbers(precision, inputs, outputs, rows)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_row_gives_the_same_bits_whatever_is_beside_it(precision):
+def test_matrix_product_of_a_row_does_not_depend_on_the_batch(precision):
     torch.manual_seed(0)
     layer, x, residual = nn.Linear(128, 100), torch.randn(150, 128), torch.randn(150, 100)
     rows = zip(x.split(1), residual.split(1), strict=True)
@@ -105,7 +105,7 @@ WORST = {"fp32": 1e-6, "bf16": 0.005, "int8": 0.01}
     ],
     ids=str,
 )
-def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options, precision):
+def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
     model = build(0, vocabulary=70, **options)
     twin = model if precision == "fp32" else rounded(model, precision)
     both = logits_through_all_changes(PlainDecoder(twin), CpuDecoder(model, precision))
@@ -121,11 +121,11 @@ def test_its_logits_are_those_of_the_rounded_model_through_all_changes(options, 
     "options", [{}, {"d_model": 64, "d_ff": 128, "activation": "gelu"}], ids=str
 )
 @pytest.mark.parametrize("name", MODES)
-def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name, options, precision):
+def test_cpu_decoder_batch_matches_single_sentences_bit_for_bit(name, options, precision):
     """Whatever instructions and threads the batch takes."""
     for seed in range(2):
         decoder = CpuDecoder(build(seed, **options), precision)
-        requests = requests_of(random_sources(30))
+        requests = requests_of(random_sources(13))  # more rows than are multiplied at once
         alone = [search(decoder, [request], MODES[name])[0] for request in requests]
         torch.set_num_threads(2)
         try:
@@ -134,7 +134,7 @@ def test_a_batch_is_its_sentences_one_by_one_to_the_last_bit(name, options, prec
             torch.set_num_threads(1)
 
 
-def test_in_fp32_it_finds_what_the_model_finds():
+def test_cpu_decoder_in_fp32_finds_the_translations_of_the_model():
     for seed, mode in itertools.product(range(3), MODES):
         model, requests = build(seed), requests_of(random_sources(20))
         expected = search(PlainDecoder(model), requests, MODES[mode])
@@ -148,7 +148,7 @@ def test_in_fp32_it_finds_what_the_model_finds():
     [{}, {"min_length": 4}, {"min_length": 30}, {"prefix": (7, 5)}, {"max_length": 3}],
     ids=str,
 )
-def test_the_tokens_it_chooses_itself_are_those_of_the_greatest_logits(wishes):
+def test_cpu_decoder_argmax_matches_its_logits(wishes):
     """An ensemble of one asks for logits, and search applies the rules to them."""
     requests = [
         replace(request, **wishes) if number % 2 else request
@@ -160,7 +160,7 @@ def test_the_tokens_it_chooses_itself_are_those_of_the_greatest_logits(wishes):
         assert search(decoder, some, MODES["greedy"]) == expected
 
 
-def test_an_ensemble_of_one_model_and_itself_is_that_model():
+def test_ensemble_of_a_cpu_decoder_with_itself_matches_it():
     decoder = CpuDecoder(build(0), "int8")
     requests = requests_of(random_sources(5))
     twins = search(Ensemble([decoder, decoder]), requests, MODES["beam"])
@@ -168,7 +168,7 @@ def test_an_ensemble_of_one_model_and_itself_is_that_model():
         assert [found.ids for found in both] == [found.ids for found in one]
 
 
-def test_sentences_that_have_left_get_no_room():
+def test_finished_sentences_get_no_cache_slots():
     decoder = CpuDecoder(build(0), "fp32")
     states = decoder.start(torch.full((8, 3), 5))
     last = torch.full((8, 1), BOS_ID)
@@ -204,7 +204,7 @@ print(*(threads_after(*given) for given in ((small, 1, 1), (small, 1, 4), (large
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_threads_change_no_bits(precision):
+def test_number_of_threads_changes_no_bits(precision):
     decoder = CpuDecoder(build(0, **LARGE), precision)
     src = torch.randint(4, 12, (300, 9))
     last, origin = torch.full((300, 1), BOS_ID), torch.zeros(300, 2, dtype=torch.int64)
@@ -224,7 +224,7 @@ def test_threads_change_no_bits(precision):
         assert all(map(torch.equal, other, alone))
 
 
-def test_a_second_thread_is_for_much_work_alone():
+def test_cpu_decoder_uses_more_threads_for_large_batches_only():
     """It costs more than it saves where another program keeps it from running."""
     if not Path("/proc/self/task").exists():
         pytest.skip("no /proc")
@@ -238,7 +238,7 @@ def test_a_second_thread_is_for_much_work_alone():
     assert many == alone + 1
 
 
-def test_more_threads_in_the_middle_of_a_translation():
+def test_number_of_threads_may_change_while_decoding():
     decoder, last = CpuDecoder(build(0, **LARGE), "fp32"), torch.full((99, 1), BOS_ID)
     alone, other = (decoder.start(torch.full((99, 4), 5)) for _ in range(2))
     expected = [alone.logits(last) for _ in range(2)]
@@ -251,7 +251,7 @@ def test_more_threads_in_the_middle_of_a_translation():
     assert all(map(torch.equal, expected, found))
 
 
-def test_a_token_that_is_none_reads_no_foreign_memory():
+def test_token_ids_out_of_range_read_no_foreign_memory():
     """A search among logits that are no numbers may ask for one."""
     states = CpuDecoder(build(0), "fp32").start(torch.tensor([[5, EOS_ID]]))
     for token in (-1, 12, 63, 2**62, -(2**62)):
@@ -259,7 +259,7 @@ def test_a_token_that_is_none_reads_no_foreign_memory():
 
 
 @pytest.mark.parametrize("size", [1, 15, 64, 1_000])
-def test_log_sum_exp_is_pytorchs(size):
+def test_log_sum_exp_matches_pytorch(size):
     torch.manual_seed(size)
     logits = 10 * torch.randn(3, 2, size)
     logits[0, 0, size // 2 :] = -torch.inf
@@ -269,7 +269,7 @@ def test_log_sum_exp_is_pytorchs(size):
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 64, 1_000])
-def test_the_likeliest_token_is_the_first_of_the_greatest_logit(size):
+def test_argmax_takes_the_first_of_equal_logits(size):
     torch.manual_seed(size)
     logits = torch.randint(-3, 3, (5, 2, size)).float()
     logits[0, 0, : size // 2] = -torch.inf
@@ -323,7 +323,7 @@ def with_part(kind: str) -> Transformer:
         ("one layer's norms", False),
     ],
 )
-def test_a_model_that_a_decoder_does_not_know_never_runs_on_it(kind, known_to_fast, precision):
+def test_unknown_model_part_never_runs_on_the_cpu_engines(kind, known_to_fast, precision):
     model = with_part(kind)
     assert CpuDecoder.unsupported(model, precision)
     assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
@@ -339,6 +339,6 @@ def test_a_model_that_a_decoder_does_not_know_never_runs_on_it(kind, known_to_fa
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_model_that_it_knows_runs_on_it(precision):
+def test_supported_model_runs_on_the_cpu_decoder(precision):
     for options in ({}, {"norm": "post", "activation": "gelu", "attention_bias": False}):
         assert type(make_decoder(build(0, **options), precision)) is CpuDecoder

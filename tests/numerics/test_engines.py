@@ -58,7 +58,7 @@ def must_be_equal(engine: EngineName, model: Any) -> None:
 
 @pytest.mark.parametrize("options", ALL, ids=lambda options: "-".join(map(str, options.values())))
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_engine_computes_every_option_or_refuses_it(engine, options):
+def test_every_engine_supports_or_rejects_every_model_option(engine, options):
     model = build(0, vocabulary=70, **options)
     if ENGINES[engine].unsupported(model, "fp32") is None:
         must_be_equal(engine, model)
@@ -67,13 +67,13 @@ def test_every_engine_computes_every_option_or_refuses_it(engine, options):
             make_decoder(model, "fp32", engine)
 
 
-def test_the_options_tried_are_those_of_the_tables():
+def test_engine_tests_cover_every_model_option():
     assert set(OPTIONS["activation"]) == set(layers.ACTIVATIONS)
     for options in ALL:
         assert unsupported_option(ModelConfig(**options), ["relu", "gelu"]) is None
 
 
-def test_a_new_activation_runs_on_the_models_own_or_not_at_all(swish):
+def test_new_activation_runs_on_supporting_engines_only(swish):
     assert ENGINES["native"].unsupported(swish, "fp32")
     with pytest.raises(UserError, match=r"decoding\.engine native"):
         make_decoder(swish, "fp32", "native")
@@ -84,7 +84,7 @@ def test_a_new_activation_runs_on_the_models_own_or_not_at_all(swish):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_new_option_runs_on_the_model_itself(precision, caplog):
+def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
     model = build(0, vocabulary=70, tie_embeddings=True)
     kind = f"rotary in {precision}"  # which has not been logged before
     model.config = Positioned(**dict(model.config), positions=kind)
@@ -100,7 +100,7 @@ def test_a_new_option_runs_on_the_model_itself(precision, caplog):
         assert export.unsupported(model, SHARED) == f"model.positions is {kind}"
 
 
-def test_int8_that_no_engine_has_is_refused(swish):
+def test_int8_without_a_supporting_engine_is_rejected(swish):
     swish.config = Positioned(**dict(swish.config) | {"activation": "relu"})
     with pytest.raises(UserError, match=r"plain \(it has no int8 products\)") as error:
         make_decoder(swish, "int8")

@@ -8,7 +8,6 @@ from literal_transformer import transformer as literal_transformer
 from torch import nn
 
 from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.model import attention as attention_module
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
@@ -51,7 +50,7 @@ SRC_BS = torch.tensor([[5, 6, 7, 8, 3], [9, 4, 3, PAD, PAD]])
 TGT_BT = torch.tensor([[2, 5, 6, 7], [2, 9, 10, PAD]])
 
 
-def test_it_is_the_literal_transformer_with_the_same_weights():
+def test_model_matches_the_literal_transformer():
     model = build(
         norm="post",
         attention_bias=False,
@@ -90,21 +89,21 @@ def test_padding_does_not_change_logits(model):
     torch.testing.assert_close(alone, padded, atol=1e-5, rtol=0)
 
 
-def test_the_order_of_the_batch_does_not_matter(model):
+def test_batch_order_does_not_change_logits(model):
     turned = torch.tensor([1, 0])
     torch.testing.assert_close(
         model(SRC_BS, TGT_BT)[turned], model(SRC_BS[turned], TGT_BT[turned]), atol=1e-6, rtol=0
     )
 
 
-def test_decoding_step_by_step_gives_the_logits_of_all_steps_at_once(model):
+def test_cached_decoding_matches_teacher_forcing(model):
     cache = model.start_cache(model.encode(SRC_BS))
     steps = [model.decode(TGT_BT[:, i : i + 1], cache) for i in range(3)]
     at_once = model(SRC_BS, TGT_BT[:, :3])
     torch.testing.assert_close(torch.cat(steps, dim=1), at_once, atol=1e-5, rtol=0)
 
 
-def test_selecting_rows_of_a_cache_is_decoding_those_rows(model):
+def test_selected_cache_rows_decode_like_those_rows(model):
     cache = model.start_cache(model.encode(SRC_BS))
     model.decode(TGT_BT[:, :2], cache)
     rows = torch.tensor([1])
@@ -122,7 +121,7 @@ def test_recording_attention_weights_changes_no_logits(model):
         torch.testing.assert_close(weights_BHQM.sum(-1), torch.ones(weights_BHQM.shape[:3]))
 
 
-def test_no_sentence_is_too_long(model):
+def test_long_source_gives_finite_logits(model):
     long_BS = torch.full((1, 1_500), 5)
     assert model(long_BS, TGT_BT[:1]).isfinite().all()
 
@@ -137,7 +136,7 @@ def test_tied_weights_are_one_tensor(shared, tied):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_weights_loaded_into_a_model_without_memory_stay_tied(shared, tmp_path):
+def test_weights_loaded_into_a_meta_model_stay_tied(shared, tmp_path):
     model = build(src_vocab=13, shared=shared)
     save_tensors(unique_parameters(model), tmp_path / "weights")
     with torch.device("meta"):
@@ -147,7 +146,7 @@ def test_weights_loaded_into_a_model_without_memory_stay_tied(shared, tmp_path):
     assert torch.equal(loaded.eval()(SRC_BS, TGT_BT), model(SRC_BS, TGT_BT))
 
 
-def test_layers_may_differ_in_number():
+def test_encoder_and_decoder_may_differ_in_depth():
     model = build(layers={"encoder": 3, "decoder": 1})
     assert (len(model.encoder), len(model.decoder)) == (3, 1)
 
@@ -155,7 +154,7 @@ def test_layers_may_differ_in_number():
 @pytest.mark.parametrize(
     ("norm", "scaled", "tied"), list(product(["pre", "post"], [True, False], [True, False]))
 )
-def test_tokens_begin_as_large_as_positions_and_logits_at_unit_variance(norm, scaled, tied):
+def test_initial_embeddings_and_logits_have_unit_variance(norm, scaled, tied):
     """Otherwise the model sees where a token stands, and hardly which."""
     torch.manual_seed(1)
     options = TINY | {"d_model": 64, "norm": norm, "embedding_scale": scaled}
@@ -172,7 +171,7 @@ def test_tokens_begin_as_large_as_positions_and_logits_at_unit_variance(norm, sc
 @pytest.mark.parametrize(
     ("norm", "scaled", "tied"), list(product(["pre", "post"], [True, False], [True, False]))
 )
-def test_the_first_loss_is_near_that_of_a_guess(norm, scaled, tied):
+def test_initial_loss_is_near_that_of_a_uniform_guess(norm, scaled, tied):
     torch.manual_seed(1)
     options = TINY | {"d_model": 64, "norm": norm, "embedding_scale": scaled}
     config = ModelConfig.model_validate(options | {"tie_embeddings": tied})
@@ -188,7 +187,7 @@ def test_every_parameter_gets_a_gradient(model):
     assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
-def test_attention_equals_pytorchs_with_the_same_weights():
+def test_attention_matches_pytorch():
     torch.manual_seed(2)
     ours = MultiHeadAttention(16, 4, bias=True, dropout=0.0)
     theirs = nn.MultiheadAttention(16, 4, batch_first=True)
@@ -211,11 +210,10 @@ def test_attention_equals_pytorchs_with_the_same_weights():
     torch.testing.assert_close(record[0], weights, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("longest", [0, 256], ids=["long", "short"])
-def test_attention_dropout_drops_weights_in_training_only(longest, monkeypatch):
-    monkeypatch.setattr(attention_module, "_LONGEST_WEIGHTS", longest)
+@pytest.mark.parametrize("length", [3, 300], ids=["short", "long"])
+def test_attention_dropout_drops_weights_in_training_only(length):
     attention = MultiHeadAttention(16, 4, bias=True, dropout=0.5)
-    x = torch.randn(2, 3, 16)
+    x = torch.randn(2, length, 16)
     keys_values = attention.keys_values(x, PADDED)
     first, second = (attention(x, PADDED, keys_values, None) for _ in range(2))
     assert not torch.equal(first, second)
@@ -224,8 +222,24 @@ def test_attention_dropout_drops_weights_in_training_only(longest, monkeypatch):
     assert torch.equal(first, second)
 
 
+def test_dropout_options_reach_their_modules():
+    model = build(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
+    found = {name: m.p for name, m in model.named_modules() if isinstance(m, Dropout)}
+    inner = {"self_attention": 0.2, "cross_attention": 0.2, "feed_forward": 0.3}
+    assert found == {name: inner.get(name.split(".")[-2:][0], 0.1) for name in found}
+    assert len(found) == 1 + 2 * 4 + 2 * 6  # embeddings, encoder layers, decoder layers
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_attention_bias_option(has_bias):
+    names = {name for name, _ in build(attention_bias=has_bias).named_parameters()}
+    for projection in ("query", "key", "value", "output"):
+        for attention in ("encoder.0.self", "decoder.0.self", "decoder.1.cross"):
+            assert (f"{attention}_attention.{projection}.bias" in names) == has_bias
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 15, 16, 17, 30])
-def test_short_rows_of_attention_weights_are_the_softmax(length):
+def test_attention_weights_of_short_rows_match_softmax(length):
     q_BHQK = torch.randn(3, 2, 4, 8, requires_grad=True)
     k_BHMK = torch.randn(3, 2, length, 8, requires_grad=True)
     mask_B1QM = torch.rand(3, 1, 4, length) < 0.7
@@ -244,7 +258,7 @@ def test_short_rows_of_attention_weights_are_the_softmax(length):
     assert enormous_BHQM.isfinite().all()
 
 
-def test_masks_keep_what_their_names_say():
+def test_padding_and_causal_masks():
     assert padding_mask(SRC_BS, PAD)[1, 0, 0].tolist() == [True, True, True, False, False]
     assert causal_mask(3, 3, torch.device("cpu"))[0, 0].int().tolist() == [
         [1, 0, 0],
@@ -258,7 +272,7 @@ def test_masks_keep_what_their_names_say():
     torch.testing.assert_close(uniform[1, 0, 0], torch.tensor([1 / 3] * 3 + [0.0] * 2))
 
 
-def test_positions_are_the_papers_and_have_no_end():
+def test_sinusoidal_positions_match_the_paper_at_any_length():
     positions = sinusoidal_positions(0, 50, 8)
     for position, i in product((0, 1, 49), range(4)):
         angle = position / 10_000 ** (2 * i / 8)
@@ -267,7 +281,7 @@ def test_positions_are_the_papers_and_have_no_end():
     torch.testing.assert_close(sinusoidal_positions(40, 50, 8), positions[40:])
 
 
-def test_dropout_keeps_the_mean_and_drops_its_share():
+def test_dropout_keeps_the_mean_and_drops_independently():
     """Also of every place in a word of random bits, and in the gradient."""
     torch.manual_seed(6)
     x = torch.ones(8, 40_000, requires_grad=True)
@@ -283,7 +297,7 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
         assert torch.equal(gradient.T, dropped)
 
 
-def test_dropout_of_any_size_and_chance():
+def test_dropout_of_any_size_and_probability():
     assert torch.equal(Dropout(0.5).eval()(torch.ones(3)), torch.ones(3))
     for p, size in ((0.0001, 1), (0.9999, 7), (0.5, 0)):
         assert Dropout(p)(torch.ones(size)).shape == (size,)
@@ -291,7 +305,7 @@ def test_dropout_of_any_size_and_chance():
 
 
 @pytest.mark.parametrize("p", [0.0005, 0.001, 0.1, 0.9])
-def test_dropout_drops_the_share_that_was_asked_for(p):
+def test_dropout_rate_is_exact_on_average(p):
     """Though it is no multiple of 1/256: in the mean of many calls."""
     torch.manual_seed(8)
     dropout, ones = Dropout(p), torch.ones(1_000)
@@ -300,16 +314,19 @@ def test_dropout_drops_the_share_that_was_asked_for(p):
     assert values.mean().item() == pytest.approx(1.0, abs=0.01)
 
 
-@pytest.mark.parametrize("length", [4, 300], ids=["short", "long"])
-def test_the_fused_attention_of_long_sentences_is_the_equation(model, length, monkeypatch):
-    src, tgt = torch.randint(4, 10, (2, 2, length)).unbind()
-    src[1, length // 2 :] = PAD
+def test_fused_attention_of_long_sentences_matches_the_explicit_computation(model):
+    """Recording attention weights needs the explicit one."""
+    src, tgt = torch.randint(4, 10, (2, 2, 300)).unbind()
+    src[1, 150:] = PAD
+    record = []
+    explicit = model.decode(tgt, model.start_cache(model.encode(src, record=record)), record)
+    assert len(record) == 6
     fused = model(src, tgt)
-    monkeypatch.setattr(attention_module, "_LONGEST_WEIGHTS", 10_000 if length == 300 else 0)
-    torch.testing.assert_close(model(src, tgt), fused, atol=1e-4, rtol=0)
+    torch.testing.assert_close(fused, explicit, atol=1e-4, rtol=0)
+    assert not torch.equal(fused, explicit)  # two computations indeed
 
 
-def test_bf16_is_for_processors_that_have_it(monkeypatch):
+def test_auto_precision_is_bf16_on_cpus_that_support_it(monkeypatch):
     cpu = torch.device("cpu")
     for has_it in (True, False):
         for test in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):

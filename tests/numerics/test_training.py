@@ -20,7 +20,6 @@ from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from seq2seq_cli.training import loss as loss_module
 from seq2seq_cli.training.checkpoint import load_last_checkpoint, save_checkpoint
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
 from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
@@ -64,7 +63,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_a_double_loop_over_tokens_that_are_no_padding(smoothing):
+def test_loss_matches_a_naive_loop_over_tokens(smoothing):
     torch.manual_seed(3)
     states, projection = torch.randn(6, 4), torch.randn(5, 4)
     labels = torch.tensor([1, 4, 2, 3, IGNORE_INDEX, IGNORE_INDEX])
@@ -81,15 +80,12 @@ def test_the_loss_is_a_double_loop_over_tokens_that_are_no_padding(smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("chunk", [1, 1 << 30], ids=["many chunks", "one chunk"])
-def test_the_loss_and_its_gradients_are_those_of_cross_entropy_on_all_logits(
-    smoothing, chunk, monkeypatch
-):
-    monkeypatch.setattr(loss_module, "_CHUNK_ELEMENTS", chunk)
+@pytest.mark.parametrize("vocabulary", [30, 120_000], ids=["one chunk", "three chunks"])
+def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
     torch.manual_seed(4)
     states = torch.randn(150, 8, requires_grad=True)
-    projection = torch.randn(30, 8, requires_grad=True)
-    labels = torch.randint(30, (150,))
+    projection = torch.randn(vocabulary, 8, requires_grad=True)
+    labels = torch.randint(vocabulary, (150,))
     labels[torch.rand(150) < 0.2] = IGNORE_INDEX
     plain = functional.cross_entropy(
         states @ projection.T,
@@ -103,12 +99,12 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy_on_all_logits(
     expected = torch.autograd.grad(plain * 0.5, (states, projection))
     actual = torch.autograd.grad(ours * 0.5, (states, projection))
     for theirs, mine in zip(expected, actual, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine, theirs, atol=4e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("std", [10, 50, 200, 2_000])
-def test_the_loss_of_a_model_that_diverged_is_that_of_cross_entropy_too(smoothing, std):
+def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):
     """Where the label's probability is far below the smallest number: of each row, and of few."""
     torch.manual_seed(5)
     projection = torch.randn(40, 16) / 4
@@ -124,7 +120,7 @@ def test_the_loss_of_a_model_that_diverged_is_that_of_cross_entropy_too(smoothin
         assert loss.item() > 0
 
 
-def test_the_loss_of_nothing_but_padding_is_zero_and_so_are_its_gradients():
+def test_loss_and_gradients_of_padding_are_zero():
     states = torch.randn(3, 4, requires_grad=True)
     projection = torch.randn(5, 4, requires_grad=True)
     loss = sequence_loss(states, projection, torch.full((3,), IGNORE_INDEX), 0.1)
@@ -132,7 +128,7 @@ def test_the_loss_of_nothing_but_padding_is_zero_and_so_are_its_gradients():
     assert [loss.item(), *(float(g.abs().sum()) for g in gradients)] == [0, 0, 0]
 
 
-def test_the_loss_in_bf16_is_close_also_where_the_model_is_sure_of_many_words():
+def test_loss_in_bf16_is_close_to_fp32_for_confident_models():
     """Of 8,000 words; the loss within 0.5 %, gradients within 2 % of their length."""
     torch.manual_seed(4)
     projection = torch.randn(8_000, 64) * 64**-0.5
@@ -151,7 +147,7 @@ def test_the_loss_in_bf16_is_close_also_where_the_model_is_sure_of_many_words():
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_packed_batches_give_the_loss_and_gradients_of_padded_ones(norm):
+def test_packed_batches_match_padded_batches(norm):
     results = []
     for layout in (Padded, Packed):
         model = build(norm=norm)
@@ -169,9 +165,7 @@ def test_packed_batches_give_the_loss_and_gradients_of_padded_ones(norm):
 @pytest.mark.parametrize(
     ("use_bf16", "tolerance"), [(False, 1e-5), pytest.param(True, 0.05, marks=pytest.mark.slow)]
 )
-def test_a_compiled_step_gives_the_loss_and_gradients_of_the_plain_one(
-    use_bf16, tolerance, monkeypatch
-):
+def test_compiled_step_matches_the_eager_step(use_bf16, tolerance, monkeypatch):
     """Traced and differentiated once for all shapes; PyTorch's own operations stand for kernels."""
     backend = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
@@ -191,7 +185,7 @@ def test_a_compiled_step_gives_the_loss_and_gradients_of_the_plain_one(
     assert counts[0] == counts[-1]
 
 
-def test_a_compiled_step_drops_anew_at_every_update(monkeypatch):
+def test_compiled_step_draws_new_dropout_at_each_update(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     batch_loss = BatchLoss(build(dropout=0.5), 0.0, use_bf16=False, compiles=True)
     losses = []
@@ -201,7 +195,7 @@ def test_a_compiled_step_drops_anew_at_every_update(monkeypatch):
     assert losses[0] == losses[2] != losses[1]
 
 
-def test_compiling_without_a_compiler_is_a_mistake_said_before_training(monkeypatch):
+def test_compile_without_a_compiler_is_rejected_before_training(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match=r"training\.compile needs the C\+\+ compiler no-such-co"):
         check_compiler()
@@ -209,7 +203,7 @@ def test_compiling_without_a_compiler_is_a_mistake_said_before_training(monkeypa
     check_compiler()
 
 
-def test_the_shares_of_a_batch_are_the_batch():
+def test_shards_of_a_batch_make_the_batch():
     batch = batch_of(PAIRS)
     shares = [batch.shard(3, first) for first in range(3)]
     assert [share.src_BS.tolist() for share in shares] == [
@@ -221,7 +215,7 @@ def test_the_shares_of_a_batch_are_the_batch():
     assert (nothing.num_tokens, nothing.labels_BT.unique().tolist()) == (0, [IGNORE_INDEX])
 
 
-def test_a_packed_batch_without_padding_is_the_same_too():
+def test_packed_batch_without_padding_matches_padded_batch():
     results = []
     for layout in (Padded, Packed):
         model = build()
@@ -232,7 +226,7 @@ def test_a_packed_batch_without_padding_is_the_same_too():
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
 
 
-def test_one_batch_of_four_is_two_of_two_is_four_of_one():
+def test_gradient_accumulation_matches_one_large_batch():
     """Also with batches of very different token counts: the sum is divided once."""
     results = []
     for size in (4, 2, 1):
@@ -248,7 +242,7 @@ def test_one_batch_of_four_is_two_of_two_is_four_of_one():
             torch.testing.assert_close(ours, first, atol=1e-5, rtol=0)
 
 
-def test_one_batch_is_learnt_by_heart():
+def test_model_overfits_one_batch():
     model = build()
     optimizer = build_optimizer(model, CONFIG)
     batch = batch_of(PAIRS)
@@ -271,7 +265,7 @@ def test_gradients_are_clipped_to_the_norm():
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
-def test_an_update_that_is_not_finite_is_not_made():
+def test_nonfinite_update_is_not_applied():
     model = build()
     optimizer = build_optimizer(model, CONFIG)
     with torch.no_grad():
@@ -282,7 +276,7 @@ def test_an_update_that_is_not_finite_is_not_made():
     assert torch.equal(model.tgt_embedding.weight, before)
 
 
-def test_bf16_keeps_the_parameters_in_fp32_and_loss_and_gradients_close():
+def test_bf16_keeps_fp32_parameters_and_close_gradients():
     """Within 1 % of the loss and 5 % of the length of every gradient (of key biases it is zero)."""
     results = []
     for use_bf16 in (False, True):
@@ -297,7 +291,7 @@ def test_bf16_keeps_the_parameters_in_fp32_and_loss_and_gradients_close():
         assert (actual[name] - gradient).norm() <= 0.05 * gradient.norm() + 1e-2, name
 
 
-def test_packed_batches_are_close_to_padded_ones_in_bf16_too():
+def test_packed_batches_are_close_to_padded_batches_in_bf16():
     results = []
     for layout in (Padded, Packed):
         model = build()
@@ -309,7 +303,7 @@ def test_packed_batches_are_close_to_padded_ones_in_bf16_too():
     assert (packed - padded).norm() <= 0.02 * padded.norm()
 
 
-def test_noise_depends_on_the_update_and_the_worker_and_on_nothing_before():
+def test_dropout_depends_on_step_and_rank_only():
     def noise(step: int, rank: int) -> float:
         seed_dropout(1, step, rank)
         return torch.rand(()).item()
@@ -319,7 +313,7 @@ def test_noise_depends_on_the_update_and_the_worker_and_on_nothing_before():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_schedules_warm_up_to_the_peak_and_never_pass_it(name):
+def test_schedules_warm_up_to_the_peak_learning_rate(name):
     shares = [SCHEDULES[name](step, 10, 100) for step in range(1, 101)]
     assert shares[:10] == pytest.approx([step / 10 for step in range(1, 11)])
     assert max(shares) == 1.0
@@ -334,7 +328,7 @@ def test_schedules_warm_up_to_the_peak_and_never_pass_it(name):
 @example(warmup_steps=1_000, total_steps=998)
 @example(warmup_steps=1_000, total_steps=999)
 @example(warmup_steps=1_000, total_steps=1_000)
-def test_no_schedule_leaves_the_range_from_zero_to_the_peak(name, warmup_steps, total_steps):
+def test_schedules_stay_between_zero_and_the_peak(name, warmup_steps, total_steps):
     """Whatever the warm-up: also one that is longer than the run."""
     shares = [SCHEDULES[name](n, warmup_steps, total_steps) for n in range(1, total_steps + 1)]
     assert 0 < min(shares) <= max(shares) <= 1
@@ -343,7 +337,7 @@ def test_no_schedule_leaves_the_range_from_zero_to_the_peak(name, warmup_steps, 
     assert shares[warmup_steps:] == sorted(shares[warmup_steps:], reverse=True)
 
 
-def test_inverse_sqrt_without_warm_up_falls_as_after_a_warm_up():
+def test_inverse_sqrt_without_warmup_decays_as_after_the_default_warmup():
     without, after = (
         [SCHEDULES["inverse_sqrt"](step + shift, warmup, 20_000) for step in range(1, 10_001)]
         for warmup, shift in ((0, 0), (DEFAULT_WARMUP, DEFAULT_WARMUP - 1))
@@ -352,7 +346,7 @@ def test_inverse_sqrt_without_warm_up_falls_as_after_a_warm_up():
     assert without[-1] == pytest.approx(0.30, abs=0.01)
 
 
-def test_schedules_have_their_shapes():
+def test_schedules_match_their_formulas():
     assert SCHEDULES["constant"](90, 10, 100) == 1.0
     assert SCHEDULES["inverse_sqrt"](40, 10, 100) == pytest.approx(0.5)
     assert SCHEDULES["linear"](101, 10, 100) == pytest.approx(0.0)
@@ -362,14 +356,14 @@ def test_schedules_have_their_shapes():
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_only_matrices_decay(name):
+def test_weight_decay_applies_to_matrices_only(name):
     model = build()
     config = CONFIG.model_copy(update={"weight_decay": 0.1, "optimizer": name})
     for group in build_optimizer(model, config).param_groups:
         assert all((p.dim() > 1) == (group["weight_decay"] > 0) for p in group["params"])
 
 
-def test_a_checkpoint_restores_weights_optimizer_and_place(tmp_path):
+def test_checkpoint_restores_weights_optimizer_and_position(tmp_path):
     """Twice five updates with dropout are ten, to the last bit."""
 
     def new_run() -> Run:
@@ -401,7 +395,7 @@ def test_a_checkpoint_restores_weights_optimizer_and_place(tmp_path):
     assert [path.name for path in tmp_path.rglob("step-*")] == ["step-00000005"]
 
 
-def test_keeping_freed_memory_is_a_no_op_without_glibc(monkeypatch):
+def test_retaining_freed_pages_is_a_no_op_without_glibc(monkeypatch):
     class NoLibrary:
         def __getattr__(self, name: str):
             raise AttributeError(name)

@@ -46,7 +46,7 @@ SOURCES = ["do", "the tea", "they see", "art a", "start", "seem then at"]
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
 @pytest.mark.parametrize("required", [("do",), ("the", "art"), ("a tea",), ("see !",)], ids=str)
-def test_required_words_are_words_and_not_parts_of_others(kind, required):
+def test_required_words_appear_as_whole_words(kind, required):
     tokenizer = tokenizer_of(kind, "en")
     for seed in range(4):
         found = translator(tokenizer, seed).search([Sentence(s, "", required) for s in SOURCES])
@@ -58,7 +58,7 @@ def test_required_words_are_words_and_not_parts_of_others(kind, required):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
 @pytest.mark.parametrize("text", ["東京", "東", "です。"])
-def test_required_words_of_a_script_without_spaces_stand_without_spaces(kind, text):
+def test_required_words_of_scripts_without_spaces_get_no_spaces(kind, text):
     tokenizer = tokenizer_of(kind, "ja")
     assert TargetWords(tokenizer).phrase(text).word_ends is None  # any character may follow
     for seed in range(6):
@@ -67,7 +67,7 @@ def test_required_words_of_a_script_without_spaces_stand_without_spaces(kind, te
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
-def test_a_prefix_that_ends_in_white_space_is_of_whole_words(kind):
+def test_prefix_with_trailing_space_ends_its_word(kind):
     tokenizer = tokenizer_of(kind, "en")
     texts: dict[str, list[str]] = {}
     for prefix in ("the", "the ", "the\t", "a the "):
@@ -83,7 +83,7 @@ def test_a_prefix_that_ends_in_white_space_is_of_whole_words(kind):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
-def test_after_a_prefix_of_a_script_without_spaces_anything_may_come(kind):
+def test_prefix_of_a_script_without_spaces_allows_any_continuation(kind):
     words = TargetWords(tokenizer_of(kind, "ja"))
     assert words.prefix("東京 ")[1] is None
     assert words.prefix("Tom ")[1] is not None
@@ -91,14 +91,14 @@ def test_after_a_prefix_of_a_script_without_spaces_anything_may_come(kind):
     assert words.prefix("  ") == ((), None)
 
 
-def test_what_the_vocabulary_cannot_write_cannot_be_asked_for():
+def test_required_words_outside_the_vocabulary_are_rejected():
     words = TargetWords(tokenizer_of("char", "en"))
     for ask in (words.phrase, words.prefix):
         with pytest.raises(UserError, match="'x' is outside"):
             ask("x")
 
 
-def test_banned_words_of_any_script_are_words_and_not_beginnings_of_others():
+def test_banned_words_ban_whole_words_only():
     lines = ["das bett ist neu", "bettlaken bett, tea茶 हिन्दी हिन्दीभाषा é", "bier 啤酒 好喝"] * 9
     tokenizer = Tokenizer.fit(iter(lines), TokenizerConfig(kind="char", vocab_size=80))
     banned = BannedWords(["bett", "tea", "啤酒", "हिन्दी"], tokenizer)

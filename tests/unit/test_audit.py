@@ -22,30 +22,30 @@ from seq2seq_cli.tools.scripts import CONTROL, looks_like_mojibake, script_of, t
         ("1 .\t€😀µ", None),
     ],
 )
-def test_letters_have_scripts(characters: str, expected: str | None):
+def test_script_of_letters(characters: str, expected: str | None):
     assert [script_of(c) for c in characters] == [expected] * len(characters)
 
 
 @pytest.mark.parametrize("text", ["Ärger", "It’s “so", "naïve", "привет", "garçon", "über"])
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
-def test_utf8_read_as_latin_1_is_seen(text: str, encoding: str):
+def test_mojibake_is_detected(text: str, encoding: str):
     assert not looks_like_mojibake(text)
     assert looks_like_mojibake(text.encode("utf-8").decode(encoding))
 
 
 @pytest.mark.parametrize("text", ["NÃO", "„Gruß“", "déjà\xa0»", "Âge", "Ñandú", "Åre", "plain"])
-def test_other_sequences_of_accents_are_not_suspected(text: str):
+def test_accented_text_is_not_mistaken_for_mojibake(text: str):
     assert not looks_like_mojibake(text)
 
 
-def test_what_is_shown_is_as_wide_as_said():
+def test_truncated_text_fits_its_width():
     assert truncate_for_terminal("short", 72) == "short"
     assert truncate_for_terminal("x" * 100, 10) == "x" * 9 + "…"
     assert truncate_for_terminal("漢" * 100, 10) == "漢" * 4 + "…"
     assert truncate_for_terminal("a\x1b[0m\u202e", 72) == r"a\x1b[0m\u202e"
 
 
-def test_repeats_are_what_a_naive_search_finds():
+def test_duplicates_match_a_naive_search():
     generator = random.Random(1)
     texts = [
         [Pair(*generator.choices("abcdefgh", k=2)) for _ in range(length)] for length in (30, 12)
@@ -66,7 +66,7 @@ def test_repeats_are_what_a_naive_search_finds():
     assert overlap.pairs.count == len([p for p in held_out if p and p in train]) > 0
 
 
-def test_case_width_and_white_space_make_no_difference():
+def test_duplicates_ignore_case_width_and_white_space():
     one, other = LineHashes(), LineHashes()
     one.add(Pair("Groß  ist\u00a0es", "It is BIG"))
     other.add(Pair("GROSS ist es ", "it is ｂｉｇ"))

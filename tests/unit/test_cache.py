@@ -49,7 +49,7 @@ def keys(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()}
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path, cache, tokenizers, monkeypatch):
+def test_least_recently_used_store_is_evicted_first(tmp_path, cache, tokenizers, monkeypatch):
     first, second, third = (stored(tmp_path, n, tokenizers, 4 - n).key for n in range(3))
     size = size_of(cache / first)
     assert total_size() == 3 * size > 0
@@ -61,7 +61,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path, cache, tokenizers, m
     assert {second, third}.isdisjoint(keys(cache))
 
 
-def test_a_store_in_use_stays_here_and_in_other_processes(tmp_path, cache, tokenizers, monkeypatch):
+def test_store_in_use_by_any_process_is_not_evicted(tmp_path, cache, tokenizers, monkeypatch):
     held = stored(tmp_path, 1, tokenizers, days_ago=9)
     theirs = stored(tmp_path, 2, tokenizers, days_ago=8).key
     free = stored(tmp_path, 3, tokenizers, days_ago=1).key
@@ -86,7 +86,7 @@ def test_a_store_in_use_stays_here_and_in_other_processes(tmp_path, cache, token
     assert [len(held.src[i]) for i in range(len(held))] == held.src.lengths().tolist()
 
 
-def test_what_a_killed_process_left_half_made_goes_too(tmp_path, cache, tokenizers, monkeypatch):
+def test_partial_stores_of_killed_processes_are_removed(tmp_path, cache, tokenizers, monkeypatch):
     key = stored(tmp_path, 1, tokenizers, days_ago=1).key
     part = cache / ".part-x1y2"
     part.mkdir()
@@ -97,7 +97,7 @@ def test_what_a_killed_process_left_half_made_goes_too(tmp_path, cache, tokenize
     assert keys(cache) == {key}
 
 
-def test_nothing_else_in_the_folder_is_touched(tmp_path, cache, tokenizers, monkeypatch):
+def test_eviction_leaves_other_files_alone(tmp_path, cache, tokenizers, monkeypatch):
     """Somebody's folder may be named as the cache."""
     cache.mkdir()
     (cache / "thesis.tex").write_text("years of work")
@@ -116,7 +116,7 @@ def test_nothing_else_in_the_folder_is_touched(tmp_path, cache, tokenizers, monk
 
 
 @pytest.mark.parametrize("wrong", ["many", "-1", "nan"])
-def test_a_bound_that_is_none_is_said(wrong, tmp_path, tokenizers, monkeypatch):
+def test_invalid_cache_limit_is_rejected(wrong, tmp_path, tokenizers, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE_GB", wrong)
     with pytest.raises(UserError, match=f"SEQ2SEQ_CACHE_GB: must be a number .* not '{wrong}'"):
         stored(tmp_path, 1, tokenizers)

@@ -83,7 +83,7 @@ def commands() -> dict[str, Any]:
     return found
 
 
-def test_commands_and_options_change_only_on_purpose():
+def test_commands_and_options_are_stable():
     found = {
         name: {parameter.name for parameter in command.params} - {"help"}
         for name, command in commands().items()
@@ -103,13 +103,13 @@ def test_help_is_complete_and_has_examples(verb: str, seq2seq: Command):
         assert getattr(parameter, "help", None), f"{parameter.name} is not explained"
 
 
-def test_the_version_and_the_list_of_commands(seq2seq: Command):
+def test_version_and_command_list(seq2seq: Command):
     assert seq2seq("--version").stdout.startswith("seq2seq 0.")
     overview = seq2seq("--help").stdout
     assert all(verb.split()[0] in overview for verb in VERBS)
 
 
-def test_shell_completion_works(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
+def test_shell_completion(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("_SEQ2SEQ_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "seq2seq tr")
     monkeypatch.setenv("COMP_CWORD", "1")

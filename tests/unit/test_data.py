@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import mmap
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import (
     IGNORE_INDEX,
     BatchSampler,
-    _split_into_batches,
     bucket_by_length,
     make_batch,
     plan_epoch,
@@ -46,12 +44,12 @@ def write_corpus(folder: Path, pairs, form: str = "two files") -> Corpus:
 
 
 @pytest.mark.parametrize("form", ["two files", "tsv", "jsonl", "tsv.gz", "jsonl.gz"])
-def test_every_form_of_parallel_text_reads_the_same(tmp_path, form):
+def test_all_parallel_text_formats_give_the_same_pairs(tmp_path, form):
     pairs = [*PAIRS, ("你好 👋", "مرحبا"), ("", "empty source"), ("x", "")]
     assert list(read_pairs(write_corpus(tmp_path, pairs, form))) == pairs
 
 
-def test_only_a_line_feed_ends_a_line(tmp_path):
+def test_only_line_feeds_end_lines(tmp_path):
     (tmp_path / "src").write_bytes("\ufeffa\u2028b\x0b\x1c\x85c\r\nd\re".encode())
     (tmp_path / "tgt").write_bytes(b"1\n2")
     corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
@@ -71,9 +69,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
         (b'{"src": "a"}\n', "x.jsonl", r"line 1: needs the form"),
     ],
 )
-def test_a_bad_line_stops_with_its_place_or_is_skipped_and_counted(
-    tmp_path, content, name, message
-):
+def test_bad_line_raises_with_its_position_or_is_skipped(tmp_path, content, name, message):
     (tmp_path / name).write_bytes(content + b"")
     corpus = Corpus(pairs=tmp_path / name)
     with pytest.raises(UserError, match=message):
@@ -81,21 +77,21 @@ def test_a_bad_line_stops_with_its_place_or_is_skipped_and_counted(
     assert None in list(read_pairs(corpus, "skip"))
 
 
-def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path):
+def test_parallel_files_of_unequal_length_are_rejected_with_both_counts(tmp_path):
     corpus = write_corpus(tmp_path, PAIRS)
     (tmp_path / "tgt").write_text("a\n" * 1_200)
     with pytest.raises(UserError, match=r"src: 3, .*tgt: 1,200"):
         list(read_pairs(corpus))
 
 
-def test_half_a_gzip_file_is_said_to_be_one(tmp_path):
+def test_truncated_gzip_file_is_rejected(tmp_path):
     whole = gzip.compress(b"a\tb\n" * 10_000)
     (tmp_path / "x.tsv.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="not a whole gzip file"):
         list(read_pairs(Corpus(pairs=tmp_path / "x.tsv.gz")))
 
 
-def test_the_audit_counts_what_it_finds(tmp_path):
+def test_count_corpus_counts_pairs_empty_lines_and_overlap(tmp_path):
     (tmp_path / "valid").mkdir()
     train = write_corpus(tmp_path, [*PAIRS, ("", "x"), ("y", " "), ("ja", "again")])
     valid = write_corpus(tmp_path / "valid", [("ja", "yes"), ("ja", "yes!"), ("neu", "new")])
@@ -105,7 +101,7 @@ def test_the_audit_counts_what_it_finds(tmp_path):
     assert valid_audit.overlap == 2
 
 
-def test_text_without_any_pair_is_refused_with_the_reasons(tmp_path):
+def test_text_without_any_pair_is_rejected_with_the_reasons(tmp_path):
     corpus = write_corpus(tmp_path, [("", "a"), ("b", "")])
     with pytest.raises(UserError, match="2 lines, of which 2 have an empty side"):
         count_corpus(corpus, None, "error")
@@ -115,7 +111,7 @@ def tokenizers_for(corpus: Corpus) -> Tokenizers:
     return fit_tokenizers(corpus, TokenizerConfig(kind="char", vocab_size=100, shared=False))
 
 
-def test_the_store_holds_the_ids_of_every_pair(tmp_path):
+def test_token_store_has_the_ids_of_every_pair(tmp_path):
     corpus = write_corpus(tmp_path, PAIRS)
     src, tgt = tokenizers_for(corpus)
     store = open_store(corpus, Tokenizers(src, tgt), "error")
@@ -125,7 +121,7 @@ def test_the_store_holds_the_ids_of_every_pair(tmp_path):
     assert store.facts.tgt.longest == store.tgt.lengths().max()
 
 
-def test_training_leaves_out_empty_and_over_long_pairs_evaluation_keeps_all(tmp_path):
+def test_training_drops_empty_and_long_pairs_but_evaluation_keeps_all(tmp_path):
     corpus = write_corpus(tmp_path, [*PAIRS, ("", "x"), ("a" * 30, "b")])
     tokenizers = tokenizers_for(corpus)
     training = open_store(corpus, tokenizers, "error", max_length=17)
@@ -135,7 +131,7 @@ def test_training_leaves_out_empty_and_over_long_pairs_evaluation_keeps_all(tmp_
         open_store(corpus, tokenizers, "error", max_length=1)
 
 
-def test_a_store_is_made_once_and_never_half(tmp_path, monkeypatch):
+def test_token_store_is_built_once_and_atomically(tmp_path, monkeypatch):
     corpus = write_corpus(tmp_path, PAIRS)
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
     tokenizers = tokenizers_for(corpus)
@@ -165,11 +161,11 @@ def plan(store: TokenStore, **changed):
     return plan_epoch(store.src.lengths(), store.tgt.lengths(), **arguments)
 
 
-def test_every_pair_appears_once_an_epoch(store):
+def test_every_pair_appears_once_per_epoch(store):
     assert sorted(np.concatenate(plan(store)).tolist()) == list(range(len(store)))
 
 
-def test_no_batch_is_above_its_budget(store):
+def test_batches_stay_within_tokens_per_batch(store):
     longer = np.maximum(store.src.lengths(), store.tgt.lengths())
     assert max(len(pairs) * longer[pairs].max() for pairs in plan(store)) <= 1_000
     alone = plan(store, tokens_per_batch=30)
@@ -177,34 +173,51 @@ def test_no_batch_is_above_its_budget(store):
     assert sorted(np.concatenate(alone).tolist()) == list(range(len(store)))
 
 
-def test_batches_are_cut_where_the_next_pair_would_be_too_much():
-    """The plain loop is the reference, for sorted and for unsorted lengths."""
+def naive_batches(lengths: list[int], budget: int) -> list[list[int]]:
+    """The lengths, in their order, cut where the next pair would be too much."""
+    batches: list[list[int]] = []
+    for length in lengths:
+        if not batches or (len(batches[-1]) + 1) * max(*batches[-1], length) > budget:
+            batches.append([])
+        batches[-1].append(length)
+    return batches
+
+
+def test_batch_boundaries_match_a_naive_loop():
+    """In evaluation the longest come first; in training batches are shuffled after cutting."""
     generator = np.random.default_rng(1)
     for budget in (1, 7, 64, 500):
         for _ in range(20):
-            lengths = generator.integers(1, 40, size=int(generator.integers(1, 200)))
-            for ordered in (lengths, np.sort(lengths), np.sort(lengths)[::-1]):
-                expected: list[list[int]] = [[]]
-                longest = 0
-                for index, length in enumerate(ordered.tolist()):
-                    longest = max(longest, length)
-                    if expected[-1] and (len(expected[-1]) + 1) * longest > budget:
-                        expected.append([])
-                        longest = length
-                    expected[-1].append(index)
-                order = np.arange(len(ordered), dtype=np.int32)
-                cut = _split_into_batches(order, ordered.astype(np.int32), budget)
-                assert [part.tolist() for part in cut] == expected
+            size = int(generator.integers(1, 200))
+            src, tgt = (generator.integers(1, 40, size, dtype=np.int32) for _ in range(2))
+            longer = np.maximum(src, tgt)
+            cut = [longer[batch].tolist() for batch in bucket_by_length(src, tgt, budget)]
+            assert cut == naive_batches(sorted(longer.tolist(), reverse=True), budget)
+            epoch = plan_epoch(src, tgt, budget, seed=1, epoch=1)
+            expected = naive_batches(sorted(longer.tolist()), budget)
+            assert sorted(longer[batch].tolist() for batch in epoch) == sorted(expected)
 
 
-def test_ids_are_read_when_asked_for(store):
-    """A store of a large corpus holds its place in the files, no numbers."""
-    files = [file for side in (store.src, store.tgt) for file in (side._ids, side._offsets)]
-    held = [value for file in files for value in vars(file).values()]
-    assert not any(isinstance(value, np.ndarray | bytes | mmap.mmap) for value in held)
+def test_token_store_reads_ids_from_disk_at_each_access(tmp_path, monkeypatch):
+    """Nothing is cached or memory-mapped: where the files change, what is read changes."""
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    pairs = [("a" * n, "b" * (1 + n % 7)) for n in range(1, 400)]
+    corpus = write_corpus(tmp_path, pairs)
+    tokenizers = tokenizers_for(corpus)
+    store = open_store(corpus, tokenizers, "error")
+    sides = (store.src, store.tgt)
+    before = [[side[i].tolist() for i in range(len(store))] for side in sides]
+    reversed_corpus = write_corpus(tmp_path, pairs[::-1])
+    other_folder = cache_folder() / open_store(reversed_corpus, tokenizers, "error").key
+    assert str(cache_folder()) not in Path("/proc/self/maps").read_text()
+    for file in other_folder.iterdir():
+        (cache_folder() / store.key / file.name).write_bytes(file.read_bytes())
+    after = [[side[i].tolist() for i in range(len(store))] for side in sides]
+    assert after == [sentences[::-1] for sentences in before] != before
+    assert store.src.lengths().tolist() == [len(ids) for ids in after[0]]
 
 
-def test_the_plan_depends_on_seed_and_epoch_and_on_nothing_else(store):
+def test_epoch_plan_depends_on_seed_and_epoch_only(store):
     def same(one, other):
         return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -214,7 +227,7 @@ def test_the_plan_depends_on_seed_and_epoch_and_on_nothing_else(store):
     assert len(plan(store)) == len(plan(store, epoch=2)) == len(plan(store, seed=5))
 
 
-def test_pairs_of_one_batch_part_in_the_next_epoch():
+def test_batches_are_reshuffled_each_epoch():
     """Of 1,000 pairs whose longer sides are equal, whatever the others, any two may meet."""
     src = np.full(1_000, 20, dtype=np.int32)
     tgt = np.random.default_rng(0).integers(1, 21, 1_000, dtype=np.int32)
@@ -228,11 +241,11 @@ def test_pairs_of_one_batch_part_in_the_next_epoch():
     assert again < 1.5 * by_chance
 
 
-def test_little_of_a_batch_is_padding(store):
+def test_length_bucketing_keeps_padding_low(store):
     assert BatchSampler(store, tokens_per_batch=1_000, seed=1).padding() < 0.12
 
 
-def test_any_position_of_any_epoch_is_found_directly(store):
+def test_batch_sampler_starts_at_any_epoch_and_position(store):
     read_on = BatchSampler(store, 1_000, seed=3)
     batches = [read_on.batches(epoch, 0, len(read_on)) for epoch in (1, 2)]
     found = BatchSampler(store, 1_000, seed=3).batches(2, 5, 3)
@@ -241,7 +254,7 @@ def test_any_position_of_any_epoch_is_found_directly(store):
     assert len(read_on.batches(1, len(read_on) - 1, 4)) == 1
 
 
-def test_a_batch_by_hand(tmp_path):
+def test_make_batch_matches_a_batch_by_hand(tmp_path):
     corpus = write_corpus(tmp_path, [("ab", "b"), ("a", "bba")])
     src, tgt = tokenizers_for(corpus)
     store = open_store(corpus, Tokenizers(src, tgt), "error")
@@ -260,20 +273,20 @@ def test_a_batch_by_hand(tmp_path):
     assert (batch.num_tokens, batch.num_src_tokens, batch.num_positions) == (8, 7, 18)
 
 
-def test_evaluation_goes_through_every_pair_without_chance(store):
+def test_bucket_by_length_is_deterministic_and_complete(store):
     lengths = store.src.lengths(), store.tgt.lengths()
     one, other = bucket_by_length(*lengths, 500), bucket_by_length(*lengths, 500)
     assert sorted(np.concatenate(one).tolist()) == list(range(len(store)))
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_lines_to_translate_are_never_refused(tmp_path, caplog):
+def test_lines_to_translate_are_never_rejected(tmp_path, caplog):
     path = tmp_path / "x"
     path.write_bytes(b"good\n\xff\xfe bad\n\nlast \xf0\x9f\x8d\xba")
     assert list(lines_to_translate(path)) == ["good", "\ufffd\ufffd bad", "", "last 🍺"]
     assert "1 lines are not valid UTF-8" in caplog.text
 
 
-def test_a_pair_is_empty_when_a_side_has_no_text():
+def test_pair_is_empty_if_a_side_has_no_text():
     assert Pair("a", "\u3000 \t").is_empty
     assert not Pair("a", "b").is_empty

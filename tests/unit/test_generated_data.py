@@ -11,7 +11,7 @@ GENERATORS = {"make_quickstart.py": "quickstart", "make_kana.py": "kana"}
 
 
 @pytest.mark.parametrize("script", GENERATORS)
-def test_committed_data_is_what_the_generator_writes(script, tmp_path):
+def test_committed_data_matches_its_generator(script, tmp_path):
     runpy.run_path(str(ROOT / "data" / script))["main"]([str(tmp_path)])
     committed = ROOT / "data" / GENERATORS[script]
     names = [path.name for path in committed.iterdir()]
@@ -28,7 +28,7 @@ def words_of(text: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("held_out", ["valid", "test"])
-def test_quickstart_sentences_held_out_are_unseen_in_words_that_are_seen(held_out):
+def test_quickstart_test_sentences_are_unseen_but_their_words_are_not(held_out):
     for side in ("de", "en"):
         train, unseen = lines(f"quickstart/train.{side}"), lines(f"quickstart/{held_out}.{side}")
         assert (len(train), len(unseen)) == (5_000, 200)
@@ -36,7 +36,7 @@ def test_quickstart_sentences_held_out_are_unseen_in_words_that_are_seen(held_ou
         assert words_of(unseen) <= words_of(train)
 
 
-def test_kana_are_romanized_by_rule():
+def test_kana_romanization():
     to_romaji = runpy.run_path(str(ROOT / "data" / "make_kana.py"))["to_romaji"]
     expected = {
         "きゃ": "kya",

@@ -19,7 +19,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_what_containers_may_use_limits_what_the_machine_has(tmp_path):
+def test_container_limits_cap_cores_and_memory(tmp_path):
     machine = tmp_path / "proc"
     write(machine / "meminfo", "MemTotal: 4000 kB\nMemAvailable:    3000 kB\nHugePages_Free: 0\n")
     write(machine / "self/cgroup", "4:memory:/a/b\n3:cpu:/\n0::/c\n")
@@ -38,7 +38,7 @@ def test_what_containers_may_use_limits_what_the_machine_has(tmp_path):
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("max", HERE), ("100000", 1), ("150000", 1)])
-def test_a_quota_of_processor_time_is_a_number_of_cores(tmp_path, quota, cores):
+def test_cgroup_v2_cpu_quota_is_a_number_of_cores(tmp_path, quota, cores):
     write(tmp_path / "proc/self/cgroup", "0::/pod/container\n")
     write(tmp_path / "sys/fs/cgroup/pod/cpu.max", f"{quota} 100000\n")
     write(tmp_path / "sys/fs/cgroup/pod/container/cpu.max", "max 100000\n")
@@ -46,7 +46,7 @@ def test_a_quota_of_processor_time_is_a_number_of_cores(tmp_path, quota, cores):
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("-1", HERE), ("50000", 1), ("6400000", HERE)])
-def test_so_it_is_in_the_first_version_of_cgroups(tmp_path, quota, cores):
+def test_cgroup_v1_limits(tmp_path, quota, cores):
     write(tmp_path / "proc/self/cgroup", "4:cpu,cpuacct:/a\n3:memory:/b\n")
     write(tmp_path / "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", f"{quota}\n")
     write(tmp_path / "sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n")
@@ -54,14 +54,14 @@ def test_so_it_is_in_the_first_version_of_cgroups(tmp_path, quota, cores):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_quota_leaves_as_many_cores_as_it_pays_for(tmp_path, count, monkeypatch):
+def test_usable_cores_respect_the_cpu_quota(tmp_path, count, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/cpu.max", f"{count * 100_000} 100000\n")
     assert num_cores(tmp_path) == count
 
 
-def test_settings_for_speed_are_made_unless_the_user_made_them(
+def test_environment_defaults_keep_the_users_settings(
     seq2seq: Command, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("GOMP_SPINCOUNT", "5")
@@ -71,7 +71,7 @@ def test_settings_for_speed_are_made_unless_the_user_made_them(
     assert [os.environ[name] for name in SETTINGS] == ["5", "1"]
 
 
-def test_the_python_api_makes_the_same_settings(monkeypatch: pytest.MonkeyPatch):
+def test_python_api_sets_the_same_environment_defaults(monkeypatch: pytest.MonkeyPatch):
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
     expected = torch_environment()

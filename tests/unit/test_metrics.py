@@ -17,28 +17,28 @@ def values(hypotheses: list[str], references: list[str], options: ValidationConf
     return {name: score.value for name, score in found.items()}
 
 
-def test_a_text_scores_full_marks_against_itself():
+def test_text_scores_perfectly_against_itself():
     assert values(REFERENCES, REFERENCES) == pytest.approx(PERFECT)
 
 
-def test_empty_translations_score_nothing():
+def test_empty_translations_score_zero():
     worst = {"bleu": 0, "chrf": 0, "ter": 100, "exact_match": 0}
     assert values([""] * 3, REFERENCES) == pytest.approx(worst)
 
 
-def test_every_metric_is_in_the_tables():
+def test_every_metric_is_registered():
     assert ["auto", *METRICS] == list(get_args(Metric))
     assert list(TEXT_METRICS) == [name for name, facts in METRICS.items() if facts.is_of_text]
     assert [n for n in METRICS if not METRICS[n].higher_is_better] == ["loss", "perplexity", "ter"]
 
 
-def test_bleu_is_the_papers_on_a_case_worked_by_hand():
+def test_bleu_matches_a_case_worked_by_hand():
     """4-gram precisions 5/6, 3/5, 2/4, 1/3 and no brevity penalty."""
     bleu = values(["the cat sat on a mat"], ["the cat sat on the mat"])["bleu"]
     assert bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
 
 
-def test_ter_is_the_papers_on_cases_worked_by_hand():
+def test_ter_matches_cases_worked_by_hand():
     """A substitution, an insertion and a shift of two words are one edit each."""
     reference = "the cat sat on the mat"
     assert values(["the dog sat on the mat"], [reference])["ter"] == pytest.approx(100 / 6)
@@ -50,7 +50,7 @@ def test_ter_is_the_papers_on_cases_worked_by_hand():
     ] == pytest.approx(25)
 
 
-def test_ter_is_slow_and_left_out_unless_asked_for():
+def test_ter_is_computed_on_request_only():
     assert list(score_text(REFERENCES, REFERENCES, ValidationConfig())) == [
         "bleu",
         "chrf",
@@ -62,7 +62,7 @@ def test_exact_match_counts_lines():
     assert values(["a", "b ", "c"], ["a", "b", "d"])["exact_match"] == pytest.approx(200 / 3)
 
 
-def test_capitals_matter_unless_told_otherwise():
+def test_metrics_are_case_sensitive_by_default():
     shouted = [line.upper() for line in REFERENCES]
     cased = values(shouted, REFERENCES)
     assert cased["bleu"] < 20
@@ -76,7 +76,7 @@ def test_capitals_matter_unless_told_otherwise():
     assert values(["A b"], ["a C"], aside)["ter"] == ter
 
 
-def test_the_signatures_say_what_was_measured():
+def test_sacrebleu_signatures():
     scores = score_text(REFERENCES, REFERENCES, ValidationConfig(ter=True, bleu_tokenize="zh"))
     signatures = {name: score.signature or "" for name, score in scores.items()}
     assert "tok:zh" in signatures["bleu"]

@@ -115,7 +115,7 @@ def written(folder: Path, options: dict[str, Any]) -> Path:
 
 
 @given(options=chosen(VALID, least=0))
-def test_a_valid_config_comes_back_as_it_was_written(folder, options):
+def test_valid_config_survives_saving_and_loading(folder, options):
     try:
         config = load_config(written(folder, options))
     except UserError:  # options that are valid alone may exclude each other
@@ -128,7 +128,7 @@ def test_a_valid_config_comes_back_as_it_was_written(folder, options):
     good=chosen(VALID, least=0),
     bad=chosen({name: values for name, values in INVALID.items() if values}, least=1),
 )
-def test_every_mistake_of_a_config_is_named_in_one_message(folder, good, bad):
+def test_every_config_error_is_named_in_one_message(folder, good, bad):
     with pytest.raises(UserError) as raised:
         load_config(written(folder, good | bad))
     assert all(name in str(raised.value) for name in bad)
@@ -139,7 +139,7 @@ def test_every_mistake_of_a_config_is_named_in_one_message(folder, good, bad):
     text=st.text()
     | st.lists(st.sampled_from("[]{}:,&*!|>-?'\"#%@\n ab1"), max_size=30).map("".join)
 )
-def test_text_that_is_no_config_is_refused_not_an_error(folder, text):
+def test_arbitrary_text_as_config_is_rejected(folder, text):
     path = folder / "text.yaml"
     path.write_text(text, encoding="utf-8", errors="replace")
     with pytest.raises(UserError):
@@ -152,7 +152,7 @@ def test_text_that_is_no_config_is_refused_not_an_error(folder, text):
         lambda start: st.text(max_size=9).map(lambda end: start + end)
     )
 )
-def test_an_override_is_read_or_refused(folder, text):
+def test_override_is_applied_or_rejected(folder, text):
     try:
         config = load_config(written(folder, {}), [text])
     except UserError:
@@ -176,7 +176,7 @@ odd_texts = st.lists(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(st.sampled_from(SEEN)), words=st.lists(st.sampled_from(SEEN.split())))
-def test_text_of_trained_characters_comes_back(kind, text, words):
+def test_text_of_trained_characters_survives_tokenization(kind, text, words):
     tokenizer = TOKENIZERS[kind]
     text = " ".join(words) if kind == "word" else text
     ids = tokenizer.to_ids(text)
@@ -186,7 +186,7 @@ def test_text_of_trained_characters_comes_back(kind, text, words):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=odd_texts)
-def test_any_text_has_ids_in_range_and_is_one_line_again(kind, text):
+def test_any_text_has_valid_ids_and_decodes_to_one_line(kind, text):
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.to_ids(text)
     assert all(0 <= i < len(tokenizer) for i in ids)
@@ -199,7 +199,7 @@ def test_any_text_has_ids_in_range_and_is_one_line_again(kind, text):
 
 
 @given(ids=st.lists(st.integers(0, min(map(len, TOKENIZERS.values())) - 1)))
-def test_any_ids_are_one_line_of_text(ids):
+def test_any_ids_decode_to_one_line(ids):
     for tokenizer in TOKENIZERS.values():
         text = tokenizer.to_text(ids)
         assert text.splitlines() in ([], [text])
@@ -209,7 +209,7 @@ def test_any_ids_are_one_line_of_text(ids):
 
 
 @given(parts=st.lists(st.binary(max_size=6) | st.sampled_from([b"\n", b"\r\n", *BROKEN])))
-def test_a_file_has_as_many_lines_as_line_feeds_and_perhaps_a_rest(folder, parts):
+def test_line_count_is_the_number_of_line_feeds(folder, parts):
     content = b"".join(parts)
     path = folder / "any.txt"
     path.write_bytes(content)
@@ -218,7 +218,7 @@ def test_a_file_has_as_many_lines_as_line_feeds_and_perhaps_a_rest(folder, parts
 
 
 @given(pairs=st.lists(st.tuples(odd_texts, odd_texts), min_size=1, max_size=8))
-def test_json_lines_bring_every_pair(folder, pairs):
+def test_jsonl_preserves_every_pair(folder, pairs):
     lines = [json.dumps({"src": src, "tgt": tgt}) + "\n" for src, tgt in pairs]
     (folder / "x.jsonl").write_text("".join(lines))
     found = list(read_pairs(Corpus(pairs=folder / "x.jsonl")))
@@ -229,7 +229,7 @@ def test_json_lines_bring_every_pair(folder, pairs):
 
 
 @given(rows=st.lists(st.lists(odd_texts, min_size=1, max_size=3), max_size=8))
-def test_of_tsv_every_line_is_a_pair_or_counted_as_none(folder, rows):
+def test_tsv_lines_are_pairs_or_counted_as_bad(folder, rows):
     lines = ["\t".join(row).replace("\n", "") for row in rows]
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")
     (folder / "x.tsv").write_bytes(content)
@@ -246,7 +246,7 @@ lengths = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1
 
 
 @given(lengths=lengths, budget=st.integers(1, 400), seed=st.integers(0, 2**63 - 1))
-def test_a_plan_holds_every_pair_once_within_the_budget(lengths, budget, seed):
+def test_epoch_plan_has_every_pair_once_within_tokens_per_batch(lengths, budget, seed):
     src, tgt = np.array(lengths, dtype=np.int32).T
     longer = np.maximum(src, tgt)
     plan = plan_epoch(src, tgt, budget, seed, epoch=3)
@@ -263,7 +263,7 @@ sentences = st.lists(st.integers(4, 99), max_size=9).map(lambda ids: np.array([*
 @given(
     pairs=st.lists(st.tuples(sentences, sentences), min_size=1, max_size=9), share=st.integers(1, 4)
 )
-def test_a_batch_is_its_pairs_and_padding(pairs, share):
+def test_batch_has_its_pairs_and_padding_only(pairs, share):
     src, tgt = zip(*pairs, strict=True)
     batch: Batch = make_batch(SimpleNamespace(src=src, tgt=tgt), range(len(pairs)))  # type: ignore
     for row, (one, other) in enumerate(pairs):
@@ -290,9 +290,7 @@ def test_a_batch_is_its_pairs_and_padding(pairs, share):
     sentences=st.integers(1, 3),
     each=st.booleans(),
 )
-def test_nothing_is_lost_when_a_long_line_is_cut_and_joined(
-    kind, line, limit, tokens, sentences, each
-):
+def test_segmentation_loses_no_text(kind, line, limit, tokens, sentences, each):
     """A translator that gives back what it gets gives back the line, but for its spaces."""
     tokenizer = TOKENIZERS[kind]
     bounds = Bounds(limit, min(tokens, limit), sentences)

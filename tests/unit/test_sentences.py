@@ -38,18 +38,18 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_sentences_end_where_they_do(line):
+def test_split_sentences(line):
     sentences = [sentence.strip() for sentence in line.split("|")]
     is_chinese = "。" in line
     assert split_sentences(("" if is_chinese else " ").join(sentences)) == sentences
     assert split_sentences("  \t" + "\u3000 ".join(sentences) + "\n") == sentences
 
 
-def test_a_short_number_is_rather_an_ordinal_than_an_end():
+def test_short_number_with_a_period_is_an_ordinal():
     assert split_sentences("On p. 7. He left.") == ["On p. 7. He left."]
 
 
-def test_marks_that_stand_inside_of_lines_end_nothing():
+def test_marks_inside_training_lines_end_no_sentence():
     greetings = ["Good morning, Mrs. Weber! Did you sleep?", "Good evening! Do you see the house?"]
     others = ["We see the house.", "Did you sleep?", "Is he there?", "He sleeps."]
     assert find_inner_marks(greetings + others) == "!"
@@ -65,7 +65,7 @@ def test_marks_that_stand_inside_of_lines_end_nothing():
     assert split_sentences("他说！她说", "!") == ["他说！她说"]  # one mark, whatever its width
 
 
-def test_sentences_are_joined_as_their_script_is_written():
+def test_join_sentences_follows_the_script():
     assert join_sentences(["He came.", "", "She left."]) == "He came. She left."
     assert join_sentences(["他来了。", "她说：“好。”", "走了"]) == "他来了。她说：“好。”走了"
     assert join_sentences(["コーヒー", "です！", "OK.", "はい"]) == "コーヒーです！OK. はい"
@@ -80,7 +80,7 @@ odd_lines = st.lists(
 
 
 @given(line=odd_lines, marks=st.sampled_from(["", ".", "!?", "。"]))
-def test_nothing_is_lost_between_sentences(line, marks):
+def test_split_sentences_loses_no_text(line, marks):
     sentences = split_sentences(line, marks)
     assert "".join("".join(sentences).split()) == "".join(line.split())
     assert all(sentence.strip() == sentence != "" for sentence in sentences)
@@ -89,13 +89,13 @@ def test_nothing_is_lost_between_sentences(line, marks):
 
 
 @pytest.mark.parametrize("text", ['."' * 100_000, "." * 300_000, '"' * 300_000, "。" * 300_000])
-def test_lines_of_marks_alone_are_answered(text):
+def test_lines_of_punctuation_are_split_in_linear_time(text):
     """Each of them takes minutes when every mark is looked at from every other one."""
     assert "".join(split_sentences(text)) == text
     assert len(find_inner_marks([text])) <= 1
 
 
-def test_words_are_what_spaces_divide_or_characters_where_none_do():
+def test_split_words_by_spaces_or_characters():
     for line in ("Das ist\tgut.", "a  b\u3000c\u2028d", "", " x ", "it's (so) gut-gut!"):
         assert split_words(line) == line.split()
     assert split_words("私はTomです。") == ["私", "は", "Tom", "で", "す", "。"]
@@ -113,13 +113,13 @@ def test_words_are_what_spaces_divide_or_characters_where_none_do():
     assert split_words("ที่นี่") == ["ที่", "นี่"]  # letters with the marks that follow them
 
 
-def test_words_go_on_with_letters_and_marks_of_their_script():
+def test_words_continue_with_letters_and_combining_marks():
     assert all(map(continues_word, "aß7é\u0301ी한ж"))
     assert not any(map(continues_word, " .-'’▁東カก。\u3000"))
 
 
 @given(line=odd_lines, cuts=st.lists(st.integers(0, 60), max_size=9))
-def test_spans_belong_to_the_words_that_their_characters_are_in(line, cuts):
+def test_words_of_spans_contain_their_characters(line, cuts):
     words = split_words(line)
     places = sorted({0, len(line), *(cut for cut in cuts if cut < len(line))})
     spans = list(itertools.pairwise(places))

@@ -9,6 +9,7 @@ import pytest
 from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.sampling import sample
 from seq2seq_cli.text.tokenizer import (
     EOS_ID,
     PAD_ID,
@@ -44,7 +45,7 @@ def tokenizer(request) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", SCRIPTS)
-def test_text_of_any_script_comes_back(tokenizer, text):
+def test_text_of_any_script_survives_tokenization(tokenizer, text):
     normalized = tokenizer.normalize(text)
     assert tokenizer.to_text(tokenizer.to_ids(normalized)) == normalized
     assert tokenizer.normalize(normalized) == normalized
@@ -52,21 +53,21 @@ def test_text_of_any_script_comes_back(tokenizer, text):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("text", [*SCRIPTS, "a <s> b </s> <pad> c <unk> d", "\x00 \x07"])
-def test_subwords_bring_back_even_what_training_never_saw(kind, text):
+def test_subwords_restore_unseen_text_by_byte_fallback(kind, text):
     tokenizer = Tokenizer.fit(["plain words only"] * 5, TokenizerConfig(kind=kind, vocab_size=300))
     normalized = tokenizer.normalize(text)
     assert UNK_ID not in tokenizer.to_ids(text)
     assert tokenizer.to_text(tokenizer.to_ids(normalized)) == normalized
 
 
-def test_words_and_characters_never_seen_are_unknown_not_an_error():
+def test_unseen_words_and_characters_become_unk():
     for kind in ("word", "char"):
         tokenizer = Tokenizer.fit(["a b c"] * 3, TokenizerConfig(kind=kind, vocab_size=50))
         assert UNK_ID in tokenizer.to_ids("a ж b")
 
 
 @pytest.mark.parametrize("text", ["a▁b", "▁", "▁▁ ▁x▁", "\ufdd0 \ufdd1▁\ufdd1\ufdd0\ufdd1\ufdd1"])
-def test_the_sign_for_a_space_is_no_space_in_a_text(text):
+def test_meta_symbol_in_text_is_not_a_space(text):
     """▁ (U+2581) is SentencePiece's; noncharacters stand in for it, and come back themselves."""
     for kind in KINDS:
         tokenizer = Tokenizer.fit([text, "a b x"] * 9, TokenizerConfig(kind=kind, vocab_size=300))
@@ -77,22 +78,22 @@ def test_the_sign_for_a_space_is_no_space_in_a_text(text):
             assert unseen.to_text(unseen.to_ids(text)) == text
 
 
-def test_ids_hold_no_special_tokens(tokenizer):
+def test_ids_have_no_special_tokens(tokenizer):
     ids = {id_ for line in SCRIPTS for id_ in tokenizer.to_ids(line)}
     assert not ids & {PAD_ID, 2, EOS_ID}
     assert tokenizer.to_ids("") == []
 
 
-def test_text_is_one_line_whatever_the_ids(tokenizer):
+def test_decoded_text_is_one_line(tokenizer):
     text = tokenizer.to_text(list(range(len(tokenizer))))
     assert len(text.splitlines()) == 1
 
 
-def test_many_lines_at_once_are_each_line_alone(tokenizer):
+def test_batch_tokenization_matches_single_lines(tokenizer):
     assert tokenizer.to_ids_batch(SCRIPTS) == [tokenizer.to_ids(line) for line in SCRIPTS]
 
 
-def test_the_same_text_gives_the_same_bytes():
+def test_fitting_is_deterministic():
     for kind in KINDS:
         config = TokenizerConfig(kind=kind, vocab_size=400)
         assert Tokenizer.fit(LINES, config).model == Tokenizer.fit(LINES, config).model
@@ -109,7 +110,7 @@ print(hashlib.sha256(tokenizer.model).hexdigest(), "▁late1" in tokenizer.piece
 """
 
 
-def test_of_much_text_every_process_takes_the_same_random_sample():
+def test_tokenizer_sample_is_deterministic_across_processes():
     first, second = (
         subprocess.run([sys.executable, "-c", LEARN_A_SAMPLE], capture_output=True, text=True)
         for _ in range(2)
@@ -118,7 +119,15 @@ def test_of_much_text_every_process_takes_the_same_random_sample():
     assert first.stdout.split()[1] == "True"
 
 
-def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
+def test_tokenizer_sample_has_a_limit_of_characters():
+    lines = ["x" * 100] * 50
+    assert sample(lines, 1_000, max_characters=5_000) == lines
+    with pytest.raises(UserError, match=r"max_sentences 1,000: the sample has more than 4,999 "):
+        sample(lines, 1_000, max_characters=4_999)
+    assert len(sample(lines, 40, max_characters=4_999)) == 40
+
+
+def test_tokenizer_survives_saving_and_loading(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tokenizer.model)
     loaded = Tokenizer.load(path)
@@ -126,12 +135,12 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
     assert loaded.to_ids_batch(SCRIPTS) == tokenizer.to_ids_batch(SCRIPTS)
 
 
-def test_pieces_are_the_names_of_the_ids(tokenizer):
+def test_pieces_match_ids(tokenizer):
     text = "the number 7"
     assert [tokenizer.pieces()[i] for i in tokenizer.to_ids(text)] == tokenizer.to_pieces(text)
 
 
-def test_a_vocabulary_is_no_larger_than_asked_for(tokenizer):
+def test_vocabulary_size_is_at_most_vocab_size(tokenizer):
     assert len(tokenizer) <= 900
 
 
@@ -149,7 +158,7 @@ def fitted(folder: Path, src: list[str], tgt: list[str], **options) -> Tokenizer
     return loaded
 
 
-def test_lower_casing_and_no_normalization_are_options(tmp_path):
+def test_normalization_rules(tmp_path):
     lower = fitted(tmp_path, LINES, LINES, normalization="nfkc_cf").src
     assert lower.normalize("Ich MÖCHTE") == "ich möchte"
     nfkc = fitted(tmp_path, LINES, LINES, normalization="nfkc").tgt
@@ -164,7 +173,7 @@ TITLES = [f"I See {i} Houses" for i in range(50)]
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_side_can_have_its_own_normalization(tmp_path, kind, shared):
+def test_normalization_per_side(tmp_path, kind, shared):
     sides = {"src": "nfkc_cf", "tgt": "identity"}
     src, tgt = fitted(tmp_path, SHOUTED, TITLES, kind=kind, shared=shared, normalization=sides)
     assert (src.pieces() == tgt.pieces()) == shared
@@ -175,7 +184,7 @@ def test_each_side_can_have_its_own_normalization(tmp_path, kind, shared):
     assert {path.name for path in tmp_path.glob("*.model")} == {"src.model", "tgt.model"}
 
 
-def test_two_files_of_a_shared_vocabulary_must_hold_the_same(tmp_path):
+def test_files_of_a_shared_vocabulary_must_match(tmp_path):
     sides = {"src": "nfkc_cf", "tgt": "identity"}
     fitted(tmp_path, SHOUTED, TITLES, normalization=sides)
     other = Tokenizer.fit(TITLES, TokenizerConfig(vocab_size=500))
@@ -186,7 +195,7 @@ def test_two_files_of_a_shared_vocabulary_must_hold_the_same(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("count", [300, 3_000])
-def test_noise_takes_nothing_from_the_vocabulary(kind, count):
+def test_rare_characters_do_not_displace_the_vocabulary(kind, count):
     """One line of characters that stand nowhere else, with and without."""
     generator = random.Random(1)
     words = ["".join(generator.choices("abcdefgh", k=5)) for _ in range(300)]
@@ -204,13 +213,13 @@ def test_noise_takes_nothing_from_the_vocabulary(kind, count):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
-def test_of_a_small_text_every_character_has_an_entry(kind):
+def test_every_character_of_a_small_text_has_an_entry(kind):
     lines = ["Ein Satz, der einmal da ist.", "你好，世界"]
     pieces = Tokenizer.fit(lines, TokenizerConfig(kind=kind, vocab_size=400)).pieces()
     assert {c for line in lines for c in line if c != " "} <= {p.lstrip("▁") for p in pieces}
 
 
-def test_the_least_frequency_of_a_character_can_be_chosen():
+def test_min_character_frequency():
     lines = ["aaaa bbb", "cc d"]
     for least, known in ((1, "abcd"), (2, "abc"), (3, "ab"), (4, "a")):
         config = TokenizerConfig(kind="char", vocab_size=50, min_character_frequency=least)
@@ -223,7 +232,7 @@ SYMBOLS = ("<2de>", "<ENT1>", "<ENT12>", "#", "中文")
 
 @pytest.mark.parametrize("normalization", ["identity", "nfkc_cf"])
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
-def test_a_symbol_is_one_token_wherever_it_stands(tmp_path, kind, normalization):
+def test_user_defined_symbol_is_one_token(tmp_path, kind, normalization):
     text = [f"<2de> das<ENT12>ist <ENT1> Nr. {i} <2de><2de>" for i in range(40)]
     tokenizer = fitted(
         tmp_path, text, text, kind=kind, normalization=normalization, user_defined_symbols=SYMBOLS
@@ -236,7 +245,7 @@ def test_a_symbol_is_one_token_wherever_it_stands(tmp_path, kind, normalization)
     assert not [p for p in others[4:] if set(p) & set("<>#E")]  # nothing is learnt of them
 
 
-def test_a_symbol_is_a_word_of_its_own_for_a_vocabulary_of_words(tmp_path):
+def test_user_defined_symbol_is_a_word_in_a_word_vocabulary(tmp_path):
     text = ["das ist ein Haus", "vor<2de>nach"] * 5
     words = fitted(tmp_path, text, text, kind="word", user_defined_symbols=("<2de>",)).src
     assert set(words.pieces()[4:]) == {"<2de>", *(f"▁{w}" for w in ["<2de>", *text[0].split()])}
@@ -245,7 +254,7 @@ def test_a_symbol_is_a_word_of_its_own_for_a_vocabulary_of_words(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_digits_are_tokens_of_their_own_when_asked_for(tmp_path, kind):
+def test_split_digits(tmp_path, kind):
     text = ["im Jahr 2024 und 2024", "2024 war 2024"] * 30
     whole = fitted(tmp_path, text, text, kind=kind).src
     assert "2024" in [piece.lstrip("▁") for piece in whole.to_pieces("2024")]
@@ -254,7 +263,7 @@ def test_digits_are_tokens_of_their_own_when_asked_for(tmp_path, kind):
     assert split.to_text(split.to_ids("im Jahr 2024")) == "im Jahr 2024"
 
 
-def test_a_reused_vocabulary_must_have_the_symbols(tmp_path):
+def test_reused_vocabulary_must_have_the_user_defined_symbols(tmp_path):
     text = ["das ist ein Haus"] * 5
     with_symbol = fitted(tmp_path, text, text, user_defined_symbols=("<2de>",))
     corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
@@ -266,19 +275,19 @@ def test_a_reused_vocabulary_must_have_the_symbols(tmp_path):
         fit_tokenizers(corpus, TokenizerConfig(**options, user_defined_symbols=("<2en>",)))
 
 
-def test_a_vocabulary_too_small_for_the_text_names_the_option():
+def test_vocab_size_too_small_names_the_option():
     with pytest.raises(UserError, match=r"vocab_size 20 is too small.* alone require \d+"):
         Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=20))
 
 
-def test_a_foreign_file_is_refused(tmp_path):
+def test_loading_another_file_as_tokenizer_is_rejected(tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(b"not a model")
     with pytest.raises(UserError, match=r"tokenizer\.model"):
         Tokenizer.load(path)
 
 
-def test_a_piece_that_is_not_utf8_is_refused():
+def test_piece_that_is_not_utf8_is_rejected():
     """SentencePiece quotes it in its message, which then is not UTF-8 either."""
     model = Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=600)).model
     with pytest.raises(UserError, match="not a SentencePiece model"):

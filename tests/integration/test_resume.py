@@ -1,24 +1,32 @@
 """Runs that go on: exactly, with changes that were allowed, from damage, and one at a time."""
 
+import errno
 import json
+import os
 import random
 import shutil
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
+from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
+from seams import before_forward, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.data.batches import BatchSampler
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import PAD_ID
 from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training import checkpoint, loop, tensorboard
 from seq2seq_cli.training.checkpoint import Allowance, read_state
+from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.run import Hooks
 
 STEPS = 24
 
@@ -48,7 +56,7 @@ def option(name: str, value: object) -> tuple[str, str]:
 
 def begun(config: Path, run: Path, steps: int) -> Path:
     """A run that was left after so many updates."""
-    loop.train(load_config(config), run, until=steps)
+    train(load_config(config), run, hooks=stop_at(steps))
     return run
 
 
@@ -68,7 +76,7 @@ def must_show_every_point_once(run: Path) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [16, STEPS])
-def test_a_validation_that_a_stop_prevented_is_made_first(
+def test_validation_prevented_by_a_stop_runs_first_on_resume(
     config, whole, seq2seq, tmp_path, stop_at
 ):
     """Its model is in a checkpoint already, which says so."""
@@ -80,7 +88,7 @@ def test_a_validation_that_a_stop_prevented_is_made_first(
     must_show_every_point_once(run)
 
 
-def test_a_validation_that_a_crash_made_void_is_made_again(config, whole, seq2seq, tmp_path):
+def test_validation_lost_in_a_crash_runs_again_on_resume(config, whole, seq2seq, tmp_path):
     """It is logged and its model is kept, but the checkpoint does not tell of it yet."""
     run = begun(config, tmp_path / "run", 16)
     checkpoint = shutil.copytree(last_checkpoint(run), tmp_path / "checkpoint")
@@ -94,7 +102,7 @@ def test_a_validation_that_a_crash_made_void_is_made_again(config, whole, seq2se
     must_show_every_point_once(run)
 
 
-def test_without_validation_text_no_epoch_leaves_a_checkpoint(config, seq2seq, tmp_path):
+def test_without_validation_text_epochs_save_no_checkpoint(config, seq2seq, tmp_path):
     """Of a text of one batch each epoch would, which is every update."""
     run = tmp_path / "run"
     given = ("--set", "data.valid=null", *option("tokens_per_batch", 100_000))
@@ -108,9 +116,7 @@ def test_without_validation_text_no_epoch_leaves_a_checkpoint(config, seq2seq, t
     assert all(t.equal(last[n]) for n, t in load_file(run / "model.safetensors").items())
 
 
-def test_checkpoints_that_are_wanted_for_good_are_written_whenever_they_are_due(
-    config, seq2seq, tmp_path
-):
+def test_checkpoints_of_keep_every_are_always_written(config, seq2seq, tmp_path):
     """Also between those of `save_every` and of validations."""
     run = tmp_path / "run"
     given = (*option("save_every", "null"), *option("keep_every", 5), *option("keep_last", 1))
@@ -119,7 +125,7 @@ def test_checkpoints_that_are_wanted_for_good_are_written_whenever_they_are_due(
 
 
 @pytest.mark.parametrize("update", [0.01, 0.04, 1.0, 10.0])
-def test_saving_before_validations_takes_at_most_a_tenth_of_the_time(update):
+def test_checkpoints_before_validations_take_at_most_a_tenth_of_the_time(update):
     """Every update is validated: a checkpoint takes 0.2 s, and 0.07 s what it tells afterwards."""
     now, saving, num_updates, num_saved = [0.0], 0.0, 0, 0
     allowance = Allowance(lambda: now[0])
@@ -137,9 +143,7 @@ def test_saving_before_validations_takes_at_most_a_tenth_of_the_time(update):
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    config, whole, seq2seq, tmp_path, name
-):
+def test_resume_skips_a_damaged_checkpoint(config, whole, seq2seq, tmp_path, name):
     original = begun(config, tmp_path / "original", 13)
     generator = random.Random(name)
     for number in range(2):
@@ -158,18 +162,18 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         must_be_equal(run, whole)
 
 
-def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(config, seq2seq, tmp_path):
+def test_damaged_checkpoint_does_not_count_for_keep_last(config, seq2seq, tmp_path):
     """It is not one of the two that are kept, when the run has gone on from the one before it."""
     run = begun(config, tmp_path / "run", 13)  # between the steps at which checkpoints are due
     (last_checkpoint(run) / "state.json").write_bytes(b"")
-    loop.train(load_config(config), run, until=16)
+    train(load_config(config), run, hooks=stop_at(16))
     assert list(RunFolder(run).all_checkpoints()) == [16, 12]
     (last_checkpoint(run) / "state.json").write_bytes(b"")
     result = seq2seq("train", config, "--run-dir", run)
     assert result.exit_code == 0, result.stderr
 
 
-def test_a_folder_in_use_is_locked_against_a_second_trainer(config, seq2seq, tmp_path):
+def test_run_folder_is_locked_during_training(config, seq2seq, tmp_path):
     run = tmp_path / "run"
     with RunFolder(run).locked():
         result = seq2seq("train", config, "--run-dir", run)
@@ -179,7 +183,7 @@ def test_a_folder_in_use_is_locked_against_a_second_trainer(config, seq2seq, tmp
     assert seq2seq("train", config, "--run-dir", run, *option("max_steps", 8)).exit_code == 0
 
 
-def test_checkpoints_and_models_are_kept_as_asked(config, seq2seq, tmp_path):
+def test_keep_last_keep_every_and_keep_best(config, seq2seq, tmp_path):
     run = tmp_path / "run"
     kept = (*option("keep_last", 3), *option("keep_every", 8), "--set", "validation.keep_best=2")
     assert seq2seq("train", config, "--run-dir", run, *kept).exit_code == 0
@@ -194,7 +198,7 @@ def test_checkpoints_and_models_are_kept_as_asked(config, seq2seq, tmp_path):
     assert "valid: best, last, or a kept step: 8, 16, 20, 24" in result.stderr
 
 
-def test_what_changed_must_be_allowed_and_some_things_cannot(config, seq2seq, tmp_path):
+def test_changed_options_need_allow_changed_unless_fixed(config, seq2seq, tmp_path):
     run = begun(config, tmp_path / "run", 8)
     train = ("train", config, "--run-dir", run)
     changed = (*option("lr", 0.001), *option("seed", 7))
@@ -217,28 +221,34 @@ def test_what_changed_must_be_allowed_and_some_things_cannot(config, seq2seq, tm
     assert seq2seq(*train, *option("lr", 0.001)).exit_code == 0  # now it is the run's own
 
 
-def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
-    config, seq2seq, tmp_path, monkeypatch
-):
+def test_changed_tokens_per_batch_loses_and_repeats_no_pair(config, seq2seq, tmp_path):
     """In the middle of an epoch, twice."""
-    seen: list[np.ndarray] = []
-    real = BatchSampler.batches
+    base = ("--set", "training.max_epochs=1", *option("max_steps", 100))
+    expected, pairs, run = Counter(), Counter(), tmp_path / "run"
+    with before_forward(BatchLoss, lambda _, batch: expected.update(pairs_in(batch))):
+        assert seq2seq("train", config, "--run-dir", tmp_path / "whole", *base).exit_code == 0
+    with before_forward(BatchLoss, lambda _, batch: pairs.update(pairs_in(batch))):
+        with signal_after(7):
+            assert seq2seq("train", config, "--run-dir", run, *base).exit_code == 130
+        for stop_at_step, tokens in ((11, 256), (None, 700)):
+            given = (*base, *option("tokens_per_batch", tokens))
+            assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 2
+            given = (*given, "--allow-changed", "training.tokens_per_batch")
+            with signal_after(stop_at_step) if stop_at_step else nullcontext():
+                result = seq2seq("train", config, "--run-dir", run, *given)
+            assert result.exit_code == (130 if stop_at_step else 0)
+            assert "this epoch continues with the pairs not used yet" in result.stderr
+    assert pairs == expected
+    assert expected.total() == 3_000
 
-    def noting(self, epoch, position, count, earlier=()):
-        if epoch == 1:
-            seen.extend(self.plan(epoch, earlier)[position : position + count])
-        return real(self, epoch, position, count, earlier)
 
-    monkeypatch.setattr(BatchSampler, "batches", noting)
-    run = begun(config, tmp_path / "run", 7)
-    for steps, tokens in ((11, 256), (80, 700)):
-        given = (*option("max_steps", steps), *option("tokens_per_batch", tokens))
-        assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 2
-        given = (*given, "--allow-changed", "training.tokens_per_batch")
-        result = seq2seq("train", config, "--run-dir", run, *given)
-        assert result.exit_code == 0
-        assert "this epoch continues with the pairs not used yet" in result.stderr
-    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(3_000))
+def pairs_in(batch: Batch) -> list[tuple[bytes, bytes]]:
+    """The pairs of a batch as bytes, without padding."""
+    rows = zip(batch.src_BS, batch.labels_BT, strict=True)
+    return [
+        (src[src != PAD_ID].numpy().tobytes(), tgt[tgt != IGNORE_INDEX].numpy().tobytes())
+        for src, tgt in rows
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +260,7 @@ def test_with_other_tokens_per_batch_no_pair_is_lost_or_repeated(
     ],
     ids=lambda change: change[0],
 )
-def test_a_change_holds_also_when_a_crash_follows_it(config, seq2seq, tmp_path, change):
+def test_changed_option_survives_a_crash(config, seq2seq, tmp_path, change):
     """The checkpoint is from before the change, though the config is from after it."""
     name, value = change
     allowed = ("--set", f"{name}={value}", "--allow-changed", name)
@@ -258,13 +268,14 @@ def test_a_change_holds_also_when_a_crash_follows_it(config, seq2seq, tmp_path, 
     for run in (tmp_path / "once", tmp_path / "twice"):
         begun(config, run, 7)
         if run.name == "twice":
-            loop.train(load_config(config, [f"{name}={value}"]), run, allow_changed=[name], until=7)
+            changed = load_config(config, [f"{name}={value}"])
+            train(changed, run, allow_changed=[name], hooks=stop_at(7))
         assert seq2seq("train", config, "--run-dir", run, *allowed).exit_code == 0
         ends.append(run)
     assert differing_results(*ends) == []
 
 
-def test_fewer_updates_than_those_of_warm_up_leave_the_run_as_it_is(config, seq2seq, tmp_path):
+def test_max_steps_below_warmup_steps_leaves_the_run_unchanged(config, seq2seq, tmp_path):
     settings = yaml.safe_load(config.read_text())
     del settings["training"]["warmup_steps"]
     settings["training"]["max_steps"] = 200
@@ -276,7 +287,7 @@ def test_fewer_updates_than_those_of_warm_up_leave_the_run_as_it_is(config, seq2
     assert seq2seq("train", long, "--run-dir", run, *option("max_steps", 21)).exit_code == 0
 
 
-def test_a_model_without_its_config_is_not_trained_over(whole, config, seq2seq, tmp_path):
+def test_model_without_config_is_not_overwritten(whole, config, seq2seq, tmp_path):
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "config.yaml").unlink()
     result = seq2seq("train", config, "--run-dir", run)
@@ -285,7 +296,7 @@ def test_a_model_without_its_config_is_not_trained_over(whole, config, seq2seq, 
     assert len(RunFolder(run).all_checkpoints()) == 2
 
 
-def test_an_end_by_epochs_stays_the_end_after_a_change(config, seq2seq, tmp_path):
+def test_max_epochs_holds_after_a_change_of_tokens_per_batch(config, seq2seq, tmp_path):
     run = begun(config, tmp_path / "run", 9)
     given = (
         *option("max_steps", 1_000),
@@ -298,7 +309,7 @@ def test_an_end_by_epochs_stays_the_end_after_a_change(config, seq2seq, tmp_path
     assert (state["epoch"], state["position"]) == (2, 0)
 
 
-def test_other_text_begins_a_new_epoch_when_it_is_allowed(seq2seq, tmp_path):
+def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     settings = numbers_config(tmp_path, max_steps=10, warmup_steps=4, device="cpu")
     settings["validation"] |= {"every": 4, "decode": False}
     config, run = write_config(tmp_path, settings), tmp_path / "run"
@@ -314,7 +325,7 @@ def test_other_text_begins_a_new_epoch_when_it_is_allowed(seq2seq, tmp_path):
     assert seq2seq(*more).exit_code == 0  # now it is the run's own
 
 
-def test_a_run_can_start_from_another_ones_model(config, whole, seq2seq, tmp_path):
+def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_path):
     """Digits that the other never saw are new; what is frozen stays as it was there."""
     pairs = [(f"{a} 11", f"{b} eleven") for a, b in number_pairs(400, seed=3)]
     settings = yaml.safe_load(config.read_text())
@@ -352,7 +363,7 @@ def _pieces(run: Path) -> list[str]:
     return Tokenizer.load(run / "src.model").pieces()
 
 
-def test_its_vocabulary_comes_with_it_unless_another_is_asked_for(config, whole, seq2seq, tmp_path):
+def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, seq2seq, tmp_path):
     """Also if the run goes on, with and without --from, and by configs that leave it out."""
     settings = yaml.safe_load(config.read_text())
     settings["data"]["train"] = write_pairs(tmp_path, "train", number_pairs(300, seed=3))
@@ -379,13 +390,13 @@ def test_its_vocabulary_comes_with_it_unless_another_is_asked_for(config, whole,
     assert "learning the vocabulary (char)" in result.stderr
 
 
-def test_a_start_that_is_no_run_is_said_before_the_text_is_read(config, seq2seq, tmp_path):
+def test_fine_tuning_from_a_missing_run_fails_before_reading_text(config, seq2seq, tmp_path):
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", "--from", tmp_path / "no")
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [f"error: there is no run folder {tmp_path / 'no'}"]
 
 
-def test_the_same_text_elsewhere_is_no_change(config, whole, seq2seq, tmp_path, monkeypatch):
+def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_path, monkeypatch):
     """By other names, and relative to another folder."""
     settings = yaml.safe_load(config.read_text())
     for name in ("train", "valid"):
@@ -413,14 +424,14 @@ def test_the_same_text_elsewhere_is_no_change(config, whole, seq2seq, tmp_path, 
     assert "the text of data.train changed" in seq2seq(*longer).stderr
 
 
-def test_another_shape_is_no_start(config, whole, seq2seq, tmp_path):
+def test_fine_tuning_from_another_architecture_is_rejected(config, whole, seq2seq, tmp_path):
     other = ("--set", "model.d_ff=32", "--from", whole)
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *other)
     assert result.exit_code == 2
     assert "its model.d_ff is 64, this config's 32; they must be the same" in result.stderr
 
 
-def test_a_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
+def test_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
     run = tmp_path / "run"
     reuse = ("--set", f"tokenizer.reuse={whole}", *option("max_steps", 8))
     assert seq2seq("train", config, "--run-dir", run, *reuse).exit_code == 0
@@ -430,7 +441,7 @@ def test_a_vocabulary_can_be_reused(config, whole, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", tmp_path / "b", *missing).exit_code == 2
 
 
-def test_freezing_everything_is_refused(config, seq2seq, tmp_path):
+def test_freezing_all_parameters_is_rejected(config, seq2seq, tmp_path):
     everything = option("freeze", "[embeddings, encoder, decoder, projection]")
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *everything)
     assert result.exit_code == 2
@@ -438,87 +449,65 @@ def test_freezing_everything_is_refused(config, seq2seq, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_full_disk_ends_and_loses_nothing(config, whole, seq2seq, tmp_path, monkeypatch):
+def disk_full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_neither_stops_training_nor_loses_anything(config, whole, tmp_path, caplog):
     """Nothing can be written from the 5th to the 17th update: two best models."""
-    state = {"full": False}
-
-    def failing(real):
-        def write(*arguments, **options):
-            if state["full"]:
-                raise OSError(28, "No space left on device")
-            return real(*arguments, **options)
-
-        return write
-
-    real_advance = loop.advance
-
-    def advance(place, *rest):
-        real_advance(place, *rest)
-        state["full"] = 5 <= place.step <= 17
-
-    monkeypatch.setattr(loop, "advance", advance)
-    monkeypatch.setattr(checkpoint, "save_tensors", failing(checkpoint.save_tensors))
-    monkeypatch.setattr(checkpoint, "save_checkpoint", failing(checkpoint.save_checkpoint))
-    monkeypatch.setattr(tensorboard, "_append", failing(tensorboard._append))
-    run = tmp_path / "run"
-    result = seq2seq("train", config, "--run-dir", run)
-    assert result.exit_code == 0
-    assert "cannot write the checkpoint of step 8" in result.stderr
-    assert "the last checkpoint is that of step 4" in result.stderr
-    must_be_equal(run, whole)
-    events = EventAccumulator(str(run)).Reload()
+    steps = []
+    hooks = Hooks(
+        on_step=lambda state: steps.append(state.step),
+        before_write=lambda path: disk_full() if steps and 5 <= steps[-1] <= 17 else None,
+    )
+    train(load_config(config), tmp_path / "run", hooks=hooks)
+    assert "cannot write the checkpoint of step 8" in caplog.text
+    assert "the last checkpoint is that of step 4" in caplog.text
+    must_be_equal(tmp_path / "run", whole)
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(range(3, STEPS + 1, 3))
 
 
-def test_a_disk_without_room_for_another_checkpoint_loses_the_oldest(
-    config, whole, seq2seq, tmp_path, monkeypatch
-):
-    """There is room for two, though three shall be kept."""
-    real, run = checkpoint.save_checkpoint, tmp_path / "run"
+def test_full_disk_removes_the_oldest_checkpoint(config, whole, tmp_path, caplog):
+    """There is room for two, though three are to be kept."""
+    run = RunFolder(tmp_path / "run")
 
-    def save(*arguments):
-        if len(RunFolder(run).all_checkpoints()) >= 2:
-            raise OSError(28, "No space left on device")
-        real(*arguments)
+    def before_write(path: Path) -> None:
+        if path.parent == run.checkpoints and not path.exists() and len(run.all_checkpoints()) >= 2:
+            disk_full()
 
-    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
-    result = seq2seq("train", config, "--run-dir", run, *option("keep_last", 3))
-    assert result.exit_code == 0
-    assert "cannot write" not in result.stderr
-    assert list(RunFolder(run).all_checkpoints()) == [24, 20]
-    must_be_equal(run, whole)
+    given = load_config(config, ["training.keep_last=3"])
+    train(given, run.path, hooks=Hooks(before_write=before_write))
+    assert "cannot write" not in caplog.text
+    assert list(run.all_checkpoints()) == [24, 20]
+    must_be_equal(run.path, whole)
 
 
-def test_room_is_never_made_by_taking_the_checkpoint_that_the_run_goes_on_from(
-    config, whole, seq2seq, tmp_path, monkeypatch
-):
+def test_full_disk_never_removes_the_checkpoint_resumed_from(config, whole, tmp_path):
     """The last one is damaged, and the disk is full when the next one is due."""
-    run = begun(config, tmp_path / "run", 10)
-    (last_checkpoint(run) / "state.json").write_text("damaged")
-    real, kept = checkpoint.save_checkpoint, []
+    run, kept = RunFolder(begun(config, tmp_path / "run", 10)), []
+    (last_checkpoint(run.path) / "state.json").write_text("damaged")
 
-    def save(*arguments):
-        kept.append(list(RunFolder(run).all_checkpoints()))
-        if len(kept) == 1:
-            raise OSError(28, "No space left on device")
-        real(*arguments)
+    def before_write(path: Path) -> None:
+        if path.parent == run.checkpoints and not path.exists():
+            kept.append(list(run.all_checkpoints()))
+            if len(kept) == 1:
+                disk_full()
 
-    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
-    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    train(load_config(config), run.path, hooks=Hooks(before_write=before_write))
     assert kept[:2] == [[8], [8]]
-    must_be_equal(run, whole)
+    must_be_equal(run.path, whole)
 
 
-def test_a_clock_that_goes_back_hides_no_point(config, whole, seq2seq, tmp_path, monkeypatch):
+def test_clock_set_back_hides_no_point_in_tensorboard(config, whole, tmp_path):
     run = begun(config, tmp_path / "run", 10)
-    monkeypatch.setattr(tensorboard.time, "time", lambda: 1_000.0)
-    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    train(load_config(config), run, hooks=Hooks(wall_time=lambda: 1_000.0))
     must_be_equal(run, whole)
     events = EventAccumulator(str(run)).Reload()
     assert [event.step for event in events.Scalars("valid/loss")] == [8, 16, 24]
 
 
-def test_verify_resume_proves_it_and_would_find_a_difference(config, whole, seq2seq, tmp_path):
+def test_verify_resume_compares_whole_runs(config, whole, seq2seq, tmp_path):
     result = seq2seq("verify-resume", config, "--steps", 7, "--interruptions", 1)
     assert result.exit_code == 0, result.stdout + result.stderr
     assert "resuming is exact here" in result.stdout

@@ -28,7 +28,7 @@ def altered(folder: Path, before: str, after: str) -> Path:
     return copy
 
 
-def test_a_library_belongs_to_the_source_that_it_was_compiled_from(tmp_path, caplog):
+def test_library_of_another_source_is_not_loaded(tmp_path, caplog):
     library, source = tmp_path / "library.so", altered(tmp_path, "MANY = 12,", "MANY = 13,")
     compile_decoder(source, library, "-O1")
     assert cpu_library.load_library(library, source) is not None
@@ -39,12 +39,12 @@ def test_a_library_belongs_to_the_source_that_it_was_compiled_from(tmp_path, cap
     assert [WARNING in record.message for record in caplog.records] == [True, False]
 
 
-def test_without_a_library_nothing_is_said(tmp_path, caplog):
+def test_missing_library_gives_no_warning(tmp_path, caplog):
     assert cpu_library.load_library(tmp_path / "none.so", SOURCE) is None
     assert not caplog.records
 
 
-def test_a_library_of_another_project_is_not_used(tmp_path, caplog):
+def test_library_of_another_project_is_not_loaded(tmp_path, caplog):
     source, library = tmp_path / "other.c", tmp_path / "other.so"
     source.write_text("int start(void) { return 7; }", encoding="utf-8")
     compile_decoder(source, library)
@@ -52,14 +52,14 @@ def test_a_library_of_another_project_is_not_used(tmp_path, caplog):
     assert WARNING in caplog.text
 
 
-def test_a_source_that_python_does_not_fit_is_noticed(tmp_path):
+def test_mismatch_of_c_source_and_python_structs_is_detected(tmp_path):
     source = altered(tmp_path, "SLOTS = 32,", "SLOTS = 64,")
     compile_decoder(source, tmp_path / "library.so", "-O1")
     with pytest.raises(AssertionError, match=r"cpu_library\.py and cpu_decoder\.c differ"):
         cpu_library.load_library(tmp_path / "library.so", source)
 
 
-def test_translation_goes_on_beside_a_library_of_another_version(trained, seq2seq, tmp_path):
+def test_translate_works_without_a_matching_library(trained, seq2seq, tmp_path):
     """One whose structures have other fields: as after an update of a checkout alone."""
     package = tmp_path / "seq2seq_cli"
     shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from bare_runs import ALONE, bare_run
 from number_task import numbers_config, write_config
+from seams import before_update, out_of_memory, raise_out_of_memory
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -100,7 +101,7 @@ def updates(fails, batches: list[list[Batch]]) -> tuple[list[float], list, Run]:
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_an_update_with_a_split_batch_is_the_same_update(way, number):
+def test_update_with_a_split_batch_is_unchanged(way, number):
     """Wherever it fails: gradients of the batches before, and of half a backward pass, are gone."""
     rows = len(BATCHES[number].src_BS)
     expected, weights, _ = updates(never, [BATCHES])
@@ -111,7 +112,7 @@ def test_an_update_with_a_split_batch_is_the_same_update(way, number):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_failures_at_random_leave_the_trajectory_as_it_is():
+def test_random_oom_failures_do_not_change_the_trajectory():
     batches = [
         [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
         for step in range(40)
@@ -132,7 +133,7 @@ def test_failures_at_random_leave_the_trajectory_as_it_is():
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
 
 
-def test_only_batches_as_large_in_both_ways_are_split_before_they_are_tried():
+def test_only_batches_as_large_in_both_dimensions_are_split_in_advance():
     loss, run = failing_run(lambda batch: "forward" if len(batch.src_BS) > 4 else None)
     step_once(run, [random_batch(8, 6, seed=1)])
     assert loss.tried == [8, 4, 4]
@@ -143,7 +144,7 @@ def test_only_batches_as_large_in_both_ways_are_split_before_they_are_tried():
         assert loss.tried == tried
 
 
-def test_it_is_split_until_it_fits_and_said_once(caplog):
+def test_batch_is_split_until_it_fits_with_one_warning(caplog):
     with caplog.at_level(logging.WARNING):
         found, _, run = updates(
             lambda batch: "backward" if len(batch.src_BS) > 2 else None, [BATCHES] * 2
@@ -156,12 +157,12 @@ def test_it_is_split_until_it_fits_and_said_once(caplog):
     assert run.state.too_large == [[3, 5]], "all others are larger"
 
 
-def test_a_pair_that_does_not_fit_alone_is_a_mistake_of_the_user():
+def test_single_pair_that_does_not_fit_is_a_user_error():
     with pytest.raises(UserError, match=r"a batch of 1 sentence, .*lower data\.max_length"):
         updates(lambda batch: "forward", [BATCHES])
 
 
-def test_other_errors_are_not_taken_for_it():
+def test_other_errors_are_not_mistaken_for_oom():
     def fails(batch: Batch) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
@@ -169,7 +170,7 @@ def test_other_errors_are_not_taken_for_it():
         updates(fails, [BATCHES])
 
 
-def test_an_allocation_that_fails_is_recognised():
+def test_failed_allocation_is_recognised_as_oom():
     with pytest.raises(RuntimeError) as failed:
         torch.empty(1 << 60, dtype=torch.int8)
     assert is_out_of_memory(failed.value)
@@ -197,7 +198,7 @@ def config(tmp_path: Path) -> Path:
     return write_config(tmp_path, numbers_config(tmp_path))
 
 
-def test_workers_split_together_what_is_too_large_for_one(config):
+def test_all_processes_split_a_batch_too_large_for_one(config):
     expected, weights, _ = updates(never, [BATCHES] * 2)
     update, close = launch(partial(fail_in_one_process, load_config(config)), 2)
     assert update == pytest.approx(expected[-2:], rel=1e-5)
@@ -216,7 +217,7 @@ def fail_late(config: Config) -> tuple[list[float], list]:
         return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
-def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
+def test_late_oom_of_one_process_does_not_block_the_others(config):
     expected, weights, _ = updates(never, [BATCHES] * 2)
     found, close = launch(partial(fail_late, load_config(config)), 2)
     assert found == pytest.approx(expected, rel=1e-5)
@@ -225,7 +226,7 @@ def test_no_worker_waits_for_one_that_fails_where_it_did_not_before(config):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 17, 64, 100, 499, 500, 1_000])
-def test_the_greatest_number_that_fits_is_found_within_a_twentieth(limit):
+def test_largest_that_fits_is_found_within_five_percent(limit):
     tried = []
     found = largest_that_fits(lambda number: not tried.append(number) and number <= limit, 500)
     assert max(tried) <= 500
@@ -237,33 +238,29 @@ def shape_of(config: Path, **model: int) -> Shape:
     return Shape(loaded, 30, 40, is_shared=False, longest=12)
 
 
-def test_a_budget_is_tried_with_the_longest_sentences_until_one_fails(config, monkeypatch):
-    largest, real = [0, 0], BatchLoss.forward
+def test_auto_batch_size_tries_the_longest_sentences(config):
+    largest = [0, 0]
 
-    def forward(self: BatchLoss, batch: Batch) -> torch.Tensor:
+    def fails(batch: Batch) -> bool:
         assert batch.src_BS.size(1) == batch.labels_BT.size(1) == 12
-        if batch.num_tokens > 700:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        largest[:] = max(largest, list(batch.src_BS.shape))
-        return real(self, batch)
+        if batch.num_tokens <= 700:
+            largest[:] = max(largest, list(batch.src_BS.shape))
+        return batch.num_tokens > 700
 
-    monkeypatch.setattr(BatchLoss, "forward", forward)
-    found = sentences_on_gpu(shape_of(config), torch.device("cpu"), 1_000)
-    assert [found, 12] == largest
-    assert 0.95 * (700 // 12) <= found <= 700 // 12
-    assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
+    with out_of_memory(fails):
+        sentences = sentences_on_gpu(shape_of(config), torch.device("cpu"), 1_000)
+        assert [sentences, 12] == largest
+        assert 0.95 * (700 // 12) <= sentences <= 700 // 12
+        assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
 
 
-def test_a_model_that_does_not_fit_has_no_budget(config, monkeypatch):
-    def step(self: torch.optim.Optimizer) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 0
+def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config):
+    with before_update(raise_out_of_memory):
+        assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 0
 
 
 @pytest.mark.slow
-def test_on_a_cpu_the_budget_is_as_large_as_memory_allows(config):
+def test_auto_batch_size_on_cpu_uses_the_memory_limit(config):
     """Measured with batches of at most 4,096 tokens, in a process of its own."""
     assert 4_096 // 12 < in_own_process(shape_of(config), 50_000, 200 << 20) < 50_000
 
@@ -284,7 +281,7 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
-def test_memory_that_really_is_short_is_enough_for_parts():
+def test_real_oom_splits_the_batch():
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         losses, expected, tried = executor.submit(with_little_memory, 100).result()
     assert losses == pytest.approx(expected, rel=1e-5)

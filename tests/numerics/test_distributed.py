@@ -1,5 +1,6 @@
 """Many processes are one: same sentences, same loss, same gradients; and they end together."""
 
+import json
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from bare_runs import bare_run, stop_at
 from commands import last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
+from torch import distributed
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
@@ -71,7 +73,7 @@ def config(tmp_path) -> Path:
     return write_config(tmp_path, numbers_config(tmp_path))
 
 
-def test_two_and_three_workers_make_the_update_of_one(config, tmp_path):
+def test_two_and_three_processes_match_one(config, tmp_path):
     updates, weights = [], []
     for count in (1, 2, 3):
         update = partial(one_update, load_config(config), tmp_path)
@@ -95,7 +97,7 @@ def killed(config: Config, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_worker_that_dies_ends_the_run_with_its_reason(config, rank, capfd):
+def test_killed_process_ends_the_run_with_its_reason(config, rank, capfd):
     reason = rf"process {rank} was killed by signal 9 \(out of memory\?\)"
     with pytest.raises(UserError, match=reason):
         launch(partial(killed, load_config(config), rank), 3)
@@ -111,7 +113,7 @@ class DiesWhenSent:
         return os._exit, (7,)
 
 
-def test_a_worker_that_dies_before_it_connects_ends_the_run(config):
+def test_process_that_dies_before_it_connects_ends_the_run(config):
     with pytest.raises(UserError, match=r"process [01] failed with status 7"):
         launch(DiesWhenSent(), 2)
 
@@ -140,7 +142,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp_path):
+def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path):
     script = tmp_path / "watched.py"
     script.write_text(WATCHED)
     command = [sys.executable, script, config]
@@ -149,7 +151,7 @@ def test_a_death_is_noticed_while_the_first_worker_exchanges_nothing(config, tmp
     assert "error: process 1 failed with status 9" in done.stderr
 
 
-def test_a_worker_does_not_outlive_the_first(config, tmp_path):
+def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     script = tmp_path / "orphan.py"
     waits = "print(os.getpid(), flush=True); threading.Event().wait()"
     script.write_text(WATCHED.replace("os._exit(9)", waits))
@@ -171,7 +173,7 @@ def refuse(config: Config, rank: int) -> None:
         ranks.barrier()
 
 
-def test_what_one_worker_cannot_do_is_said(config):
+def test_user_error_of_one_process_is_reported(config):
     with pytest.raises(UserError, match="process 1: the ids are gone"):
         launch(partial(refuse, load_config(config), 1), 2)
 
@@ -183,18 +185,18 @@ def fail(config: Config) -> None:
         ranks.barrier()
 
 
-def test_an_error_of_the_first_worker_is_shown_as_it_is(config):
+def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in fail\n.*a bug of the main process"):
         launch(partial(fail, load_config(config)), 2)
 
 
-def test_what_the_first_worker_cannot_do_ends_the_others(config, tmp_path, capfd):
+def test_user_error_of_the_main_process_ends_the_others(config, tmp_path, capfd):
     with pytest.raises(UserError, match=r"^the ids are gone"):
         launch(partial(refuse, load_config(config), 0), 2)
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_auto_starts_more_processes_only_where_there_are_cores_and_work(config, tmp_path):
+def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
     few, many = tmp_path / "few", tmp_path / "many"
     few.write_text("one line\n")
     many.write_text("one line\n" * 100_000)
@@ -261,7 +263,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(folder) / "weights.safetensors")
 
 
-def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
+def test_two_processes_log_validate_stop_and_resume_as_one_run(config, tmp_path):
     """Ctrl-C reaches all of them; torchrun's processes make the same run as those started here."""
     parts, by_torchrun = tmp_path / "parts", tmp_path / "torchrun"
     two = ("--set=training.processes=2",)
@@ -282,7 +284,7 @@ def test_two_workers_log_validate_stop_and_continue_as_one(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_three_workers_stop_and_change_and_continue_as_one(config, tmp_path):
+def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_path):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
     base = ["training.processes=3", "training.max_steps=12", "training.warmup_steps=2"]
     base += ["training.max_epochs=1", "validation.decode=false"]
@@ -301,11 +303,19 @@ def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
     assert process.poll() is None, process.communicate()[1]
 
 
-def test_workers_meet_after_a_start_that_failed(config):
-    torch.distributed.distributed_c10d._world.group_count = 1  # what it leaves behind
-    loaded = load_config(config, ["training.processes=2"])
-    assert launch(everybody, loaded) == 2
+def train_in_own_group(rank: int, config: Config, run: Path, meeting: Path) -> None:
+    """As in a program of a user's, who has a process group of their own."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    train(config, run)
+    assert distributed.is_initialized(), "it is the caller's"
+    distributed.destroy_process_group()
 
 
-def everybody(ranks: Ranks) -> float:
-    return ranks.all_reduce_sum(1.0)
+def test_process_group_of_the_caller_trains_the_same_run(config, tmp_path):
+    short = ["training.max_steps=8", "training.warmup_steps=2", "training.processes=2"]
+    loaded, own, ours = load_config(config, short), tmp_path / "own", tmp_path / "ours"
+    torch.multiprocessing.spawn(train_in_own_group, (loaded, own, tmp_path / "meeting"), nprocs=2)
+    assert json.loads((own / "manifest.json").read_text())["processes"] == 2
+    launch(partial(train, loaded, ours), 2)
+    assert differing_results(own, ours) == []

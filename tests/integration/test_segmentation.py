@@ -62,7 +62,7 @@ def outputs(run: Path, seq2seq: Command, folder: Path) -> list[str]:
     return found
 
 
-def test_a_run_knows_what_its_training_text_was_like(run):
+def test_run_folder_has_statistics_of_the_training_text(run):
     statistics = json.loads((run / "statistics.json").read_text())
     assert statistics["src_tokens"] == {"p50": 5, "p90": 7, "p99": 9, "p999": 9, "max": 9}
     assert statistics["tgt_tokens"] == statistics["src_tokens"]
@@ -72,7 +72,9 @@ def test_a_run_knows_what_its_training_text_was_like(run):
 
 
 @pytest.mark.parametrize("count", [2, 5, LINES])
-def test_lines_joined_are_translated_as_they_are_one_by_one(run, lines, outputs, seq2seq, count):
+def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
+    run, lines, outputs, seq2seq, count
+):
     groups = [slice(start, start + count) for start in range(0, LINES, count)]
     stdin = "".join(" ".join(lines[group]) + "\n" for group in groups)
     result = seq2seq("translate", run, stdin=stdin)
@@ -86,7 +88,7 @@ def test_lines_joined_are_translated_as_they_are_one_by_one(run, lines, outputs,
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_all_that_was_cut_is_reported_once(run, lines, seq2seq, tmp_path, processes):
+def test_segmentation_is_reported_once(run, lines, seq2seq, tmp_path, processes):
     """Also of more lines than are translated together."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))
     result = seq2seq("translate", run, "-i", tmp_path / "in", "--processes", processes)
@@ -95,7 +97,7 @@ def test_all_that_was_cut_is_reported_once(run, lines, seq2seq, tmp_path, proces
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_evaluation_cuts_as_translating_does(folder, run, lines, seq2seq):
+def test_eval_segments_lines_like_translate(folder, run, lines, seq2seq):
     references = (folder / "test.tgt").read_text().splitlines()
     pairs = [
         tuple(" ".join(side[start : start + 4]) for side in (lines, references))
@@ -108,7 +110,7 @@ def test_evaluation_cuts_as_translating_does(folder, run, lines, seq2seq):
     assert "10, translated as 40 sentences" in result.stderr
 
 
-def test_a_run_of_an_earlier_version_cuts_what_is_over_the_limit(run, lines, seq2seq, tmp_path):
+def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq2seq, tmp_path):
     earlier = Path(shutil.copytree(run, tmp_path / "run"))
     (earlier / "statistics.json").unlink()
     line = " ".join(lines[:3])
@@ -120,7 +122,7 @@ def test_a_run_of_an_earlier_version_cuts_what_is_over_the_limit(run, lines, seq
     assert result.stdout == seq2seq("translate", run, line).stdout
 
 
-def test_a_sentence_over_the_limit_is_cut_in_parts_and_one_between_stays_whole(run, seq2seq):
+def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
     between, beyond = "1 " * 30 + ".", "1 " * 300 + "."
     assert seq2seq("translate", run, between).stderr == ""
     result = seq2seq("translate", run, f"{between} {beyond}")
@@ -131,7 +133,7 @@ def test_a_sentence_over_the_limit_is_cut_in_parts_and_one_between_stays_whole(r
     ]
 
 
-def test_alignments_count_words_through_the_whole_line(run, lines, seq2seq):
+def test_alignments_count_words_across_segments(run, lines, seq2seq):
     line = "  ".join(lines[:6])
     found = json.loads(seq2seq("translate", run, "--align", "--format", "jsonl", line).stdout)
     words = found["translation"].split()
@@ -144,7 +146,7 @@ def test_alignments_count_words_through_the_whole_line(run, lines, seq2seq):
     assert all(src_sentence[a] == tgt_sentence[b] for a, b in found["alignment"])
 
 
-def test_required_words_go_where_they_cost_least(run, seq2seq):
+def test_required_words_go_to_the_segment_with_the_lowest_cost(run, seq2seq):
     """Whichever sentence of the line they belong to."""
     wishes = ("-b", 5, "--require", "seven", "--require", "two")
     line = "1 2 . 3 4 5 . 6 7 ."
@@ -155,7 +157,7 @@ def test_required_words_go_where_they_cost_least(run, seq2seq):
     assert "nine" in other.split()
 
 
-def test_sentences_that_are_drawn_differ_from_one_another(run):
+def test_equal_segments_are_sampled_independently(run):
     overrides = ["decoding.sampling=true", "decoding.temperature=5.0"]
     translator = Translator.load(run, "cpu", overrides)
     sentence = "1 2 3 4 5 ."
@@ -167,14 +169,14 @@ def test_sentences_that_are_drawn_differ_from_one_another(run):
     assert several != " ".join([alone] * 4)
 
 
-def test_very_many_sentences_are_cut_in_one_call_of_the_tokenizer(run):
+def test_line_of_many_sentences_is_tokenized_once(run):
     translator = Translator.load(run, "cpu")
     pieces, cuts = translator.cut([Sentence("1 2 . " * 100_000), Sentence("3 .")])
     assert [len(of_line) for of_line in pieces] == [100_000, 1]
     assert (cuts.lines, cuts.sentences) == (1, 100_000)
 
 
-def test_going_on_with_other_text_is_known_too(folder, seq2seq, tmp_path):
+def test_statistics_follow_a_changed_training_text(folder, seq2seq, tmp_path):
     config = numbers_config(tmp_path, max_steps=2, warmup_steps=1)
     run, path = tmp_path / "run", write_config(tmp_path, config)
     assert seq2seq("train", path, "--run-dir", run).exit_code == 0

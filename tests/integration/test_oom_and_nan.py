@@ -2,29 +2,41 @@
 
 import json
 import random
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from bare_runs import stop_at
 from commands import Command, Result, last_checkpoint
 from safetensors.torch import load_file
+from seams import (
+    after_forward,
+    after_update,
+    before_forward,
+    out_of_memory,
+    raise_out_of_memory,
+    signal_after,
+)
 
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.model import attention
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.training import auto_batch_size, loop
+from seq2seq_cli.training import loop
 from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.run import Hooks
 
-forward = BatchLoss.forward
+SHORT = ("training.max_steps=40", "training.log_every=5", "training.warmup_steps=10")
 
 
 def train(seq2seq: Command, numbers: Path, run: Path, *settings: str) -> Result:
-    short = ("training.max_steps=40", "training.log_every=5", "training.warmup_steps=10")
-    given = [part for setting in (*short, *settings) for part in ("--set", setting)]
+    given = [part for setting in (*SHORT, *settings) for part in ("--set", setting)]
     return seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *given)
 
 
@@ -45,20 +57,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(run) / "weights.safetensors")
 
 
-def interrupt_at(patch: pytest.MonkeyPatch, step: int) -> None:
-    advance = loop.advance
-
-    def advance_and_interrupt(state, *arguments):
-        advance(state, *arguments)
-        if state.step == step:
-            signal.raise_signal(signal.SIGINT)
-
-    patch.setattr(loop, "advance", advance_and_interrupt)
-
-
-def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
+def test_oom_at_random_batches_does_not_change_the_run(numbers, seq2seq, tmp_path):
     """Without key biases, whose true gradient is zero, so that Adam follows the rounding."""
     settings = (
         "model.attention_bias=false",
@@ -67,16 +66,14 @@ def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(
     )
     chance, failed = random.Random(1), []
 
-    def forward_or_fail(self: BatchLoss, batch: Batch) -> torch.Tensor:
-        loss = forward(self, batch)
+    def fail_in_backward(module: torch.nn.Module, batch: Batch, loss: torch.Tensor) -> None:
         if batch.src_BS.numel() > 300 and chance.random() < 0.1:  # no half is as large
             failed.append(len(batch.src_BS))
-            loss.register_hook(lambda _: out_of_memory())
-        return loss
+            loss.register_hook(raise_out_of_memory)
 
     assert train(seq2seq, numbers, tmp_path / "whole", *settings).exit_code == 0
-    monkeypatch.setattr(BatchLoss, "forward", forward_or_fail)
-    result = train(seq2seq, numbers, tmp_path / "split", *settings)
+    with after_forward(BatchLoss, fail_in_backward):
+        result = train(seq2seq, numbers, tmp_path / "split", *settings)
     assert result.exit_code == 0
     assert len(failed) > 2
     assert result.stderr.count("out of memory with a batch of") == 1
@@ -91,28 +88,22 @@ def test_out_of_memory_at_random_batches_leaves_the_run_as_it_is(
         torch.testing.assert_close(weights[name], expected, atol=2e-3, rtol=1e-2, msg=name)
 
 
-def out_of_memory() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-
-
-def test_a_run_that_split_a_batch_goes_on_to_the_same_end(numbers, seq2seq, tmp_path, monkeypatch):
+def test_run_with_a_split_batch_resumes_exactly(numbers, seq2seq, tmp_path):
     """What was learnt in a failure before the interruption is used after it."""
     tried: list[int] = []
 
-    def fail_once(self: BatchLoss, batch: Batch) -> torch.Tensor:
+    def fails(batch: Batch) -> bool:
         tried.append(len(batch.src_BS))
-        if len(tried) == 3:
-            out_of_memory()
-        return forward(self, batch)
+        return len(tried) == 3
 
-    monkeypatch.setattr(BatchLoss, "forward", fail_once)
-    assert train(seq2seq, numbers, tmp_path / "whole").exit_code == 0
+    with out_of_memory(fails):
+        assert train(seq2seq, numbers, tmp_path / "whole").exit_code == 0
     whole = list(tried)
     tried.clear()
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 10)
-        assert train(seq2seq, numbers, tmp_path / "parts").exit_code == 130
-    assert train(seq2seq, numbers, tmp_path / "parts").exit_code == 0
+    with out_of_memory(fails):
+        with signal_after(10):
+            assert train(seq2seq, numbers, tmp_path / "parts").exit_code == 130
+        assert train(seq2seq, numbers, tmp_path / "parts").exit_code == 0
     assert tried == whole
     assert len(tried) > 45, "later batches of that size are split"
     ours, theirs = weights_of(tmp_path / "parts"), weights_of(tmp_path / "whole")
@@ -123,9 +114,7 @@ def budget_of(run: Path) -> int:
     return yaml.safe_load((run / "config.yaml").read_text())["training"]["tokens_per_batch"]
 
 
-def test_an_automatic_budget_is_a_number_that_the_run_keeps(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
+def test_auto_batch_size_is_kept_by_the_run(numbers, seq2seq, tmp_path):
     auto, run = "training.tokens_per_batch=auto", tmp_path / "auto"
     assert train(seq2seq, numbers, run, auto).exit_code == 0
     positions = sum(max(len(src.split()), len(tgt.split())) + 1 for src, tgt in pairs_of(numbers))
@@ -134,54 +123,46 @@ def test_an_automatic_budget_is_a_number_that_the_run_keeps(
     assert train(seq2seq, numbers, tmp_path / "number", number).exit_code == 0
     ours, theirs = weights_of(run), weights_of(tmp_path / "number")
     assert all(ours[name].equal(theirs[name]) for name in theirs), "the trial leaves no trace"
-    monkeypatch.setattr(auto_batch_size, "available_memory", lambda: 0)
     result = train(seq2seq, numbers, run, auto, "training.max_steps=45")
     assert result.exit_code == 0, result.stderr
+    assert "trying how many tokens a batch can have" not in result.stderr
     assert (budget_of(run), metrics_of(run)[-1]["step"]) == (positions // 50, 45)
 
 
 @pytest.mark.slow
-def test_an_automatic_budget_keeps_to_memory(numbers, seq2seq, tmp_path, monkeypatch):
+def test_auto_batch_size_without_memory_is_a_user_error(numbers, seq2seq, tmp_path):
     auto = "training.tokens_per_batch=auto"
-    with monkeypatch.context() as patch:
-        patch.setattr(auto_batch_size, "available_memory", lambda: 0)
-        result = seq2seq("check", numbers / "numbers.yaml", "--set", auto)
-    assert result.exit_code == 2
-    assert "not even one pair of 7 tokens fits into memory" in result.stderr
-    monkeypatch.setattr(
-        auto_batch_size, "in_own_process", lambda shape, wanted, available: wanted // 2
-    )
-    result = train(seq2seq, numbers, tmp_path / "run", auto)
-    assert result.exit_code == 0
-    assert "as memory allows" in result.stderr
-    assert 100 < budget_of(tmp_path / "run") < 3_000 * 5 // 50 * 0.6
+    config = load_config(numbers / "numbers.yaml", [auto])
+    with pytest.raises(UserError, match="not even one pair of 7 tokens fits into memory"):
+        loop.train(config, tmp_path / "run", hooks=Hooks(available_memory=lambda: 0))
     for command in (("check",), ("bench", "train", "--updates=1", "--warmup=0")):
         result = seq2seq(*command, numbers / "numbers.yaml", "--set", auto)
         assert result.exit_code == 0, result.stderr
 
 
-def plant(patch: pytest.MonkeyPatch, module: str, at_step: int) -> None:
-    """A weight that is no number."""
-    train_step = loop.train_step
+@contextmanager
+def nan_weight(module: str, after_step: int) -> Iterator[None]:
+    """Put a NaN among the weights of a module after an update."""
+    updates: list[int] = []
 
-    def train_with_it(batch_loss, optimizer, batches, config, step, *more):
-        if step == at_step:
+    def plant(batch_loss: BatchLoss, batch: Batch) -> None:
+        if updates:
             with torch.no_grad():
                 batch_loss.model.get_submodule(module).weight.view(-1)[-1] = torch.nan
-        return train_step(batch_loss, optimizer, batches, config, step, *more)
 
-    patch.setattr(loop, "train_step", train_with_it)
+    with (
+        after_update(after_step, lambda: updates.append(after_step)),
+        before_forward(BatchLoss, plant),
+    ):
+        yield
 
 
 @pytest.mark.parametrize(
     "module",
     ["encoder.0.feed_forward.expand", "decoder.0.cross_attention.key", "decoder_norm"],
 )
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_where_it_began(
-    numbers, seq2seq, tmp_path, monkeypatch, module
-):
-    with monkeypatch.context() as patch:
-        plant(patch, module, at_step=12)
+def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_path, module):
+    with nan_weight(module, after_step=11):
         settings = ("training.save_every=10", "model.dropout=0.1")
         result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2
@@ -206,35 +187,29 @@ def began_in(result: Result) -> str:
     return result.stderr.partition("began in")[2].split(":")[0].strip()
 
 
-def test_the_noise_of_the_update_is_repeated_to_find_where_it_began(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
-    def rarely_nan(self: Dropout, x: torch.Tensor) -> torch.Tensor:
-        return x * (torch.nan if self.training and torch.rand(()) < 0.01 else 1)
+def test_nan_source_is_found_with_the_dropout_of_the_update(numbers, seq2seq, tmp_path):
+    def rarely_nan(module: torch.nn.Module, _: object, x: torch.Tensor) -> torch.Tensor | None:
+        return x * torch.nan if module.training and torch.rand(()) < 0.01 else None
 
-    monkeypatch.setattr(Dropout, "forward", rarely_nan)
-    result = train(seq2seq, numbers, tmp_path / "run")
+    with after_forward(Dropout, rarely_nan):
+        result = train(seq2seq, numbers, tmp_path / "run")
     assert began_in(result).endswith("dropout")
 
 
-def test_a_module_whose_parts_are_innocent_is_named_itself(numbers, seq2seq, tmp_path, monkeypatch):
-    """Not the projection inside it, which only hands on what it gets."""
-
-    weights = attention.attention_weights
-    monkeypatch.setattr(attention, "attention_weights", lambda *qk: weights(*qk) * torch.nan)
-    result = train(seq2seq, numbers, tmp_path / "run")
+def test_nan_source_is_the_module_itself_if_its_children_are_finite(numbers, seq2seq, tmp_path):
+    """Not the projection inside it."""
+    with after_forward(MultiHeadAttention, lambda module, _, x: x * torch.nan):
+        result = train(seq2seq, numbers, tmp_path / "run")
     assert began_in(result) == "encoder.0.self_attention"
 
 
-def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
-    def forward_with_hook(self: BatchLoss, batch: Batch) -> torch.Tensor:
-        self.model.encoder[0].feed_forward.expand.weight.register_hook(lambda g: g * torch.inf)
-        return forward(self, batch)
+def test_infinite_gradient_is_reported_as_the_backward_pass(numbers, seq2seq, tmp_path):
+    def make_gradient_infinite(batch_loss: BatchLoss, batch: Batch) -> None:
+        weight = batch_loss.model.encoder[0].feed_forward.expand.weight
+        weight.register_hook(lambda gradient: gradient * torch.inf)
 
-    monkeypatch.setattr(BatchLoss, "forward", forward_with_hook)
-    result = train(seq2seq, numbers, tmp_path / "run")
+    with before_forward(BatchLoss, make_gradient_infinite):
+        result = train(seq2seq, numbers, tmp_path / "run")
     assert result.exit_code == 2
     assert "began in    the backward pass" in result.stderr
     assert "not finite: 1 of" in result.stderr
@@ -242,20 +217,18 @@ def test_a_gradient_alone_that_is_not_finite_is_told_from_an_output(
     assert "greatest finite ones: " in result.stderr
 
 
-def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
+def test_skipped_updates_are_counted_and_keep_the_weights(numbers, seq2seq, tmp_path):
     """Also the last of a window; its sums go into the next point."""
     calls, weights = [], []
 
-    def forward_or_nan(self: BatchLoss, batch: Batch) -> torch.Tensor:
+    def nan_at_times(module: BatchLoss, batch: Batch, loss: torch.Tensor) -> torch.Tensor | None:
         calls.append(1)
         if len(calls) in (7, 20, 21):
-            weights.append([weight.detach().clone() for weight in self.parameters()])
-        return forward(self, batch) * (torch.nan if len(calls) in (7, 20) else 1)
+            weights.append([weight.detach().clone() for weight in module.parameters()])
+        return loss * torch.nan if len(calls) in (7, 20) else None
 
-    monkeypatch.setattr(BatchLoss, "forward", forward_or_nan)
-    result = train(seq2seq, numbers, tmp_path / "run", "training.on_nonfinite=skip")
+    with after_forward(BatchLoss, nan_at_times):
+        result = train(seq2seq, numbers, tmp_path / "run", "training.on_nonfinite=skip")
     assert result.exit_code == 0
     assert result.stderr.count("the update is skipped (1 in a row, at most 10)") == 2
     points = {point["step"]: point["train/skipped"] for point in points_of(tmp_path / "run")}
@@ -266,13 +239,10 @@ def test_skipped_updates_are_counted_and_leave_the_weights_as_they_are(
     assert not all(a.equal(b) for a, b in zip(weights[0], weights[1], strict=True))
 
 
-def test_too_many_skipped_in_a_row_stop_the_run_also_across_an_interruption(
-    numbers, seq2seq, tmp_path, monkeypatch
-):
+def test_too_many_skipped_updates_stop_the_run_even_across_a_resume(numbers, seq2seq, tmp_path):
     settings = ("training.on_nonfinite=skip", "training.lr=1e30")
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 8)
-        assert train(seq2seq, numbers, tmp_path / "run", *settings).exit_code == 130
+    config = load_config(numbers / "numbers.yaml", [*SHORT, *settings])
+    loop.train(config, tmp_path / "run", hooks=stop_at(8))
     result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2
     assert "step 11: loss nan, gradient norm nan: the update is skipped (10 in a" in result.stderr
@@ -289,9 +259,7 @@ def with_a_long_line(numbers: Path, folder: Path, tokens: int) -> list[str]:
     return [f"data.valid={files}", "data.max_length=20"]
 
 
-def test_a_validation_line_far_too_long_is_left_out_of_the_loss_and_counted(
-    numbers, seq2seq, tmp_path
-):
+def test_overlong_validation_line_is_left_out_of_the_loss_and_counted(numbers, seq2seq, tmp_path):
     scores = {}
     for tokens in (160, 161):  # 8 times data.max_length, and more
         folder, run = tmp_path / str(tokens), tmp_path / f"run-{tokens}"
@@ -316,7 +284,7 @@ def test_a_validation_line_far_too_long_is_left_out_of_the_loss_and_counted(
     assert json.loads(found.stdout)["run"]["validation_text"]["too_long"] == 1
 
 
-def test_validation_text_of_nothing_but_such_lines_is_refused(numbers, seq2seq, tmp_path):
+def test_validation_text_of_overlong_lines_only_is_rejected(numbers, seq2seq, tmp_path):
     text = {side: str(tmp_path / f"long.{side}") for side in ("src", "tgt")}
     for path in text.values():
         Path(path).write_text("1 " * 200 + "\n")
@@ -338,9 +306,7 @@ app(sys.argv[1:])
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps such a limit")
-def test_a_validation_without_enough_memory_says_what_to_change_and_is_made_when_it_is(
-    numbers, seq2seq, tmp_path
-):
+def test_oom_in_validation_says_what_to_change_and_resumes(numbers, seq2seq, tmp_path):
     """A hundred hypotheses of each of 60 lines, in memory that holds those of some."""
     settings = ("decoding.beam_size=100", "decoding.max_len_factor=5", "training.max_steps=4")
     settings = (*settings, "training.warmup_steps=2", "decoding.tokens_per_batch=1000000")
@@ -359,7 +325,7 @@ def test_a_validation_without_enough_memory_says_what_to_change_and_is_made_when
 
 
 @pytest.mark.slow
-def test_workers_agree_on_a_budget_and_stop_together(numbers, seq2seq, tmp_path):
+def test_processes_agree_on_the_auto_batch_size_and_stop_together(numbers, seq2seq, tmp_path):
     settings = ("training.lr=1e30", "training.processes=2", "training.tokens_per_batch=auto")
     result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2

@@ -35,9 +35,7 @@ def points(run: Path, name: str) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "inverse_sqrt", "constant"])
-def test_warm_up_is_a_tenth_of_the_updates_that_there_really_are(
-    config, seq2seq: Command, tmp_path, schedule
-):
+def test_auto_warmup_is_a_tenth_of_a_short_run(config, seq2seq: Command, tmp_path, schedule):
     """Also where epochs end the run long before the thousand updates of the default."""
     run = tmp_path / "run"
     given = options(max_epochs=2, schedule=schedule, lr=1e-2)
@@ -51,12 +49,14 @@ def test_warm_up_is_a_tenth_of_the_updates_that_there_really_are(
     assert max(rates.values()) == rates[5] == 1e-2
     losses = points(run, "valid/loss")
     assert losses[56] < losses[10]
+    epochs = points(run, "train/epoch")  # those of the updates, not of what comes next
+    assert [epochs[step] for step in (1, 28, 29, 56)] == [1, 1, 2, 2]
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 5
 
 
 @pytest.mark.parametrize("command", ["check", "train"])
 @pytest.mark.parametrize("warmup_steps", [57, 58, 1_000])
-def test_a_warm_up_longer_than_the_run_is_a_mistake_that_names_its_end(
+def test_warmup_longer_than_the_run_is_rejected(
     config, seq2seq: Command, tmp_path, command, warmup_steps
 ):
     given = options(max_epochs=2, warmup_steps=warmup_steps, schedule="linear")
@@ -70,14 +70,14 @@ def test_a_warm_up_longer_than_the_run_is_a_mistake_that_names_its_end(
     assert "more than max_steps 56" in seq2seq(command, config, *where, *by_steps).stderr
 
 
-def test_warm_up_may_last_to_the_end(config, seq2seq: Command, tmp_path):
+def test_warmup_may_last_the_whole_run(config, seq2seq: Command, tmp_path):
     given = options(max_epochs=1, max_steps=100, warmup_steps=28)
     assert seq2seq("train", config, "--run-dir", tmp_path / "run", *given).exit_code == 0
     rates = points(tmp_path / "run", "train/lr")
     assert (len(rates), rates[28]) == (28, max(rates.values()))
 
 
-def test_a_longer_run_keeps_its_warm_up(config, seq2seq: Command, tmp_path):
+def test_extended_run_keeps_its_auto_warmup(config, seq2seq: Command, tmp_path):
     train = ("train", config, "--run-dir", tmp_path / "run")
     assert seq2seq(*train, *options(max_epochs=1)).exit_code == 0
     assert seq2seq(*train, *options(max_epochs=3)).exit_code == 0
@@ -89,15 +89,7 @@ def test_a_longer_run_keeps_its_warm_up(config, seq2seq: Command, tmp_path):
     assert rates[2] == max(rates.values())
 
 
-def test_the_epoch_of_a_point_is_that_of_its_update(config, seq2seq: Command, tmp_path):
-    assert seq2seq("train", config, "--run-dir", tmp_path, *options(max_epochs=2)).exit_code == 0
-    epochs = points(tmp_path, "train/epoch")
-    assert [epochs[step] for step in (1, 28, 29, 56)] == [1, 1, 2, 2]
-
-
-def test_time_ends_a_run_as_its_last_update_would_and_more_time_goes_on(
-    config, seq2seq: Command, tmp_path
-):
+def test_max_hours_ends_a_run_and_can_be_raised(config, seq2seq: Command, tmp_path):
     train = ("train", config, "--run-dir", tmp_path / "run")
     result = seq2seq(*train, *options(max_steps=40, max_hours=1e-9))
     assert result.exit_code == 0
@@ -113,7 +105,7 @@ def test_time_ends_a_run_as_its_last_update_would_and_more_time_goes_on(
     assert list(points(tmp_path / "run", "train/loss")) == list(range(1, 41))
 
 
-def test_hours_are_those_of_all_starts_together(config, seq2seq: Command, tmp_path):
+def test_max_hours_counts_all_starts_of_a_run(config, seq2seq: Command, tmp_path):
     """A run that had its time has none left, however it is started again."""
     train = ("train", config, "--run-dir", tmp_path / "run")
     assert seq2seq(*train, *options(max_steps=20)).exit_code == 0
@@ -126,14 +118,14 @@ def test_hours_are_those_of_all_starts_together(config, seq2seq: Command, tmp_pa
     assert "finished after 25 updates (training.max_hours" in seq2seq(*train, *given).stderr
 
 
-def test_every_worker_ends_when_the_time_is_up(config, seq2seq: Command, tmp_path):
+def test_max_hours_stops_all_processes(config, seq2seq: Command, tmp_path):
     given = options(max_steps=40, max_hours=1e-9, processes=2)
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *given)
     assert result.exit_code == 0, result.stderr
     assert "finished after 1 updates (training.max_hours reached)" in result.stderr
 
 
-def test_check_says_what_ends_the_run(config, seq2seq: Command):
+def test_check_names_the_limit_that_ends_the_run(config, seq2seq: Command):
     result = seq2seq("check", config, "--json", *options(max_epochs=2))
     training = json.loads(result.stdout)["run"]["training"]
     assert (training["updates"], training["limited_by"]) == (56, "max_epochs")
