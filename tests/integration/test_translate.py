@@ -341,11 +341,11 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
     found = json.loads(seq2seq("bench", "translate", trained, *options, "--json").stdout)
     assert [one["precision"] for one in found] == ["fp32", "int8"]
     assert all(
-        one[name] > 0 for one in found for name in one if name not in ("precision", "made_by")
+        one[name] > 0 for one in found for name in one if name not in ("precision", "engine")
     )
     for one in found:
         is_compiled = one["precision"] in cpu_library.precisions()
-        assert one["made_by"] == ("C" if is_compiled else "PyTorch")
+        assert one["engine"] == ("C" if is_compiled else "PyTorch")
     assert found[0]["p50_ms"] <= found[0]["p95_ms"]
     page = table([DecodingSpeed(**speed) for speed in found])
     assert "sentences/s" in page.splitlines()[0]
