@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.export import ctranslate2, huggingface
@@ -93,7 +93,7 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     lines = _in_one_piece(translator, lines)
     if not lines:
         return f"{output} is written; there is no validation text to compare translations of"
-    found = _greedy(translator).search([Sentence(line) for line in lines])
+    found = _greedy(translator).search([TranslationInput(line) for line in lines])
     limits = [translator.longest(len(ids)) for ids in tokenizers.src.to_ids_batch(lines)]
     theirs = form.translate(output, lines, limits)
     equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, found, strict=True))
@@ -123,7 +123,7 @@ def _greedy(translator: Translator) -> Translator:
 
 def _in_one_piece(translator: Translator, lines: Sequence[str]) -> list[str]:
     """Those that are translated as they are: other programs do not cut lines."""
-    segments, _ = translator.cut([Sentence(line) for line in lines])
+    segments, _ = translator.cut([TranslationInput(line) for line in lines])
     return [line for line, of_line in zip(lines, segments, strict=True) if len(of_line) == 1]
 
 

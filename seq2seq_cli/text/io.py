@@ -1,14 +1,13 @@
 """Lines of text from files and pipes, and back; only a line feed ends a line."""
 
 import gzip
-import itertools
 import logging
 import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
@@ -68,21 +67,28 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
         logger.warning("%s lines are not valid UTF-8; read with U+FFFD", f"{num_damaged:,}")
 
 
-def write_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write each line as soon as it is there, to a file or (None or `-`) to standard output.
+@contextmanager
+def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Give a function that writes a line at once, to a file or (None or `-`) to standard output.
 
-    The file is made only when the first line is there: an error before leaves no empty file.
+    The file is created with the first line, or at the end: an error before leaves no empty file.
     """
-    iterator = iter(lines)
-    first = next(iterator, None)
-    if path in (None, STANDARD_STREAM):
-        target: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
-    else:
-        target = path.open("wb")
-    with target as file:
-        for line in () if first is None else itertools.chain([first], iterator):
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
+
+        def open_file() -> BinaryIO:
+            if path in (None, STANDARD_STREAM):
+                return sys.stdout.buffer
+            return stack.enter_context(path.open("wb"))
+
+        def write(line: str) -> None:
+            nonlocal file
+            file = file or open_file()
             file.write(line.encode("utf-8", errors="replace") + b"\n")
             file.flush()
+
+        yield write
+        file = file or open_file()
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:

@@ -8,6 +8,7 @@ some go through the command itself too.
 
 import argparse
 import gzip
+import itertools
 import json
 import logging
 import sys
@@ -19,8 +20,9 @@ from random import Random
 import torch
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding.stream import Job, TranslateLines, translate_stream
-from seq2seq_cli.text.io import lines_to_translate, write_lines
+from seq2seq_cli.decoding.stream import Job, translate_stream
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.text.io import line_writer, lines_to_translate
 
 ATOMS = [
     *"aZ09.!?|<>&\"'\\{}[],:;#%@~_-– ",
@@ -132,10 +134,10 @@ def complaint(content: bytes, outputs: dict[str, bytes]) -> str | None:
 class LoadedJob(Job):
     """A job whose model has been loaded."""
 
-    translate_lines: TranslateLines
+    translator: Translator
 
-    def start(self) -> TranslateLines:
-        return self.translate_lines
+    def load(self) -> Translator:
+        return self.translator
 
 
 def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
@@ -148,7 +150,7 @@ def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
     for form in FORMATS:
         options = {"overrides": overrides, "output_format": form, "device": "cpu"}
         job = LoadedJob((run,), **options)
-        object.__setattr__(job, "translate_lines", Job((run,), **options).start())
+        object.__setattr__(job, "translator", Job((run,), **options).load())
         jobs[form] = job
     return jobs
 
@@ -160,7 +162,9 @@ def translated(jobs: dict[str, LoadedJob], path: Path, folder: Path) -> dict[str
         written = folder / f"out.{form}"
         written.unlink(missing_ok=True)
         lines = translate_stream(job, lines_to_translate(path), path, processes=1)
-        write_lines(written, (row for line in lines for row in line))
+        with line_writer(written) as write:
+            for row in itertools.chain.from_iterable(lines):
+                write(row)
         outputs[form] = written.read_bytes()
     return outputs
 

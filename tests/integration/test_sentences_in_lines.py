@@ -10,7 +10,7 @@ from commands import Command
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 
 LINES = 40
 
@@ -169,7 +169,7 @@ def test_sentences_that_are_drawn_differ_from_one_another(run):
 
 def test_very_many_sentences_are_cut_in_one_call_of_the_tokenizer(run):
     translator = Translator.load(run, "cpu")
-    pieces, cuts = translator.cut([Sentence("1 2 . " * 100_000), Sentence("3 .")])
+    pieces, cuts = translator.cut([TranslationInput("1 2 . " * 100_000), TranslationInput("3 .")])
     assert [len(of_line) for of_line in pieces] == [100_000, 1]
     assert (cuts.lines, cuts.sentences) == (1, 100_000)
 
