@@ -163,7 +163,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
                     yield from translated
         except BrokenProcessPool:
             raise UserError(
-                "a process ended before its work (out of memory?); try --processes 1"
+                "a translating process died (out of memory?); try --processes 1"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Words in the tokens of a translation: those that are banned, and where those asked for end."""
+"""Words in token sequences: banned words, and the ends of required words and prefixes."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from seq2seq_cli.text.words import goes_on, is_spaceless
 
 
 class TargetWords:
-    """A vocabulary by what its tokens do to a word before them."""
+    """The target vocabulary, by whether a token continues the word before it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -22,12 +22,13 @@ class TargetWords:
         ends = (
             token
             for token in range(EOS_ID, len(tokenizer))
-            if not self.goes_on[token] and not tokenizer.is_byte(token)  # half of a letter perhaps
+            if not self.goes_on[token]
+            and not tokenizer.is_byte(token)  # which may be part of a letter
         )
         self._word_ends = WordEnds(ends) if any(self.goes_on) else None
 
     def phrase(self, text: str) -> Phrase:
-        """What must stand in a translation: words as a whole, where spaces divide words."""
+        """Return the tokens of a required phrase: whole words, where spaces separate words."""
         first = self._ids(text)
         text = self._tokenizer.normalize(text)
         inner = tuple(self._tokenizer.to_inner_ids(text)) if is_spaceless(text[:1]) else first
@@ -35,7 +36,7 @@ class TargetWords:
         return Phrase(first, first if UNK_ID in inner else inner, word_ends)
 
     def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
-        """How a translation must begin; where white space ends it, no word goes on there."""
+        """Return the tokens of a prefix, and those that may follow if white space ends it."""
         stripped = text.rstrip()
         is_whole = stripped not in ("", text) and not is_spaceless(stripped[-1])
         return self._ids(text), self._word_ends if is_whole else None
@@ -48,12 +49,11 @@ class TargetWords:
 
 
 class BannedWords:
-    """Words that no translation may hold, however they are cut into tokens.
+    """Words that no translation may contain, however they are split into tokens.
 
-    Where tokens have spelt a word, it may not end there: a letter must follow, and it becomes
-    another word. Of a script that puts no spaces between words, the token that would complete one
-    is forbidden; anything else, like a phrase, or where a token is a word, is forbidden as its
-    usual tokens.
+    When tokens have spelt a banned word, a letter must follow, which makes it another word. In a
+    script without spaces, the token that would complete the word is forbidden. Anything else (a
+    phrase, or any word if tokens are words) is forbidden in its usual tokens only.
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
@@ -101,5 +101,5 @@ def _last_word(text: str) -> str:
 
 
 def _goes_on(character: str) -> bool:
-    """Whether a word that stands before this character goes on with it; not at the end of text."""
+    """Whether this character continues the word before it; the end of the text does not."""
     return bool(character) and goes_on(character)

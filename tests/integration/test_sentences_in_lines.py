@@ -78,8 +78,8 @@ def test_lines_joined_are_translated_as_they_are_one_by_one(run, lines, outputs,
     result = seq2seq("translate", run, stdin=stdin)
     assert result.stdout == "".join(" ".join(outputs[group]) + "\n" for group in groups)
     assert result.stderr == (
-        f"lines with more sentences or tokens than those of the training text: {len(groups)}, "
-        f"translated as {LINES} sentences, one by one\n"
+        f"lines with more sentences or tokens than lines of the training text: {len(groups)}; "
+        f"translated sentence by sentence, as {LINES} sentences\n"
     )
     asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
@@ -125,9 +125,9 @@ def test_a_sentence_over_the_limit_is_cut_in_parts_and_one_between_stays_whole(r
     assert seq2seq("translate", run, between).stderr == ""
     result = seq2seq("translate", run, f"{between} {beyond}")
     assert result.stderr.splitlines() == [
-        "lines with more sentences or tokens than those of the training text: 1, translated as 2 "
-        "sentences, one by one",
-        "sentences longer than data.max_length: 1, translated in 2 parts",
+        "lines with more sentences or tokens than lines of the training text: 1; translated "
+        "sentence by sentence, as 2 sentences",
+        "sentences longer than data.max_length: 1; translated in 2 parts",
     ]
 
 

@@ -177,7 +177,7 @@ def test_sentences_that_have_left_get_no_room():
     states.keep(torch.tensor([6]))
     for _ in range(40):
         states.logits(last[:1])
-    assert [piece.size(2) for piece in states._past] == [8, 1]
+    assert [block.size(2) for block in states.cache.blocks] == [8, 1]
 
 
 LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}
@@ -328,7 +328,7 @@ def test_a_model_that_a_decoder_does_not_know_never_runs_on_it(kind, known_to_fa
     assert CpuDecoder.unsupported(model, precision)
     assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
     if precision == "int8" and not known_to_fast:
-        with pytest.raises(UserError, match=r"plain \(it has no int8 products\)"):
+        with pytest.raises(UserError, match=r"plain \(it does not support int8\)"):
             make_decoder(model, precision)
     else:
         decoder = make_decoder(model, precision)
