@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`from seq2seq_cli import Translator`, which imports torch only then."""
+    """Support `from seq2seq_cli import Translator`, which imports torch only when needed."""
     if name == "Translator":
         import os
 

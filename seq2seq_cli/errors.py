@@ -1,18 +1,18 @@
-"""The failures that a user can mend."""
+"""The exceptions that are reported to the user without a traceback."""
 
 
 class UserError(Exception):
-    """A mistake outside the program: one clear message, exit status 2, no traceback.
+    """An error that the user can fix: one clear message, exit status 2, no traceback.
 
-    The message says what is wrong and where (file, line, option) and, where that is known, what
-    would be right. Everything else that goes wrong is a bug and keeps its traceback.
+    The message says what is wrong, where (file, line, option), and what to do about it. Any other
+    exception is a bug and keeps its traceback.
     """
 
 
 class Interrupted(Exception):
-    """Training stopped on request after saving; the message says how to go on.
+    """Training was interrupted and has saved a checkpoint; the message says how to resume.
 
-    `exit_status` is the shell's convention, 128 plus the number of the signal.
+    `exit_status` follows the shell's convention: 128 plus the number of the signal.
     """
 
     def __init__(self, message: str, exit_status: int) -> None:
@@ -24,6 +24,6 @@ class Interrupted(Exception):
 
 
 def short(text: str) -> str:
-    """On one line, of which a very long one shows only the beginning."""
+    """Return the text on one line, truncated to 100 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."

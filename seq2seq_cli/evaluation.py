@@ -1,4 +1,4 @@
-"""Scores of a model on parallel text: validation during training and `eval` are this code.
+"""Scores a model on parallel text, for validation during training and for `eval`.
 
 B sentences, T target positions, R rows of them, V target vocabulary.
 """
@@ -26,17 +26,17 @@ from seq2seq_cli.text.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
 
-_LONGEST = 8  # times data.max_length; the memory of a pair grows with the square of its tokens
-_ROWS_AT_ONCE = 1_024  # of logits: a large vocabulary times a large batch would fill the memory
+_LONGEST = 8  # times data.max_length, as the memory of a pair grows with the square of its length
+_ROWS_AT_ONCE = 1_024  # of logits, as those of a whole batch may not fit into memory
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Text to score on, all of it: nothing is filtered but lines that cannot be read."""
+    """Held-out text: all of a corpus but the lines that cannot be read."""
 
     pairs: list[Pair]
     store: TokenStore
-    scored: Indices  # of the pairs that are not too long to be scored under the model
+    scored: Indices  # the pairs that are not too long for computing the loss
 
     @property
     def num_too_long(self) -> int:
@@ -44,9 +44,9 @@ class HeldOut:
 
 
 def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
-    """The pairs of a corpus and their ids; a warning counts those too long for the loss.
+    """Read the pairs of a corpus and their ids; warn of pairs that are too long for the loss.
 
-    Raises UserError when a file cannot be read, holds no line, or none that is short enough.
+    Raises UserError if a file cannot be read, or if no pair is short enough.
     """
     pairs = list(readable_pairs(corpus, data.on_bad_line))
     store = open_store(corpus, tokenizers, data.on_bad_line)
@@ -61,62 +61,65 @@ def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> H
         )
     if not is_scored.all():
         logger.warning(
-            f"{names}: {(~is_scored).sum():,} of {len(pairs):,} pairs have more than {limit:,} "
-            f"tokens, {_LONGEST} times data.max_length, and are left out of loss, perplexity and "
-            f"accuracy (the first is pair {is_scored.argmin() + 1:,})"
+            f"{names}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
+            f"{len(pairs):,} pairs, which have more than {limit:,} tokens ({_LONGEST} times "
+            f"data.max_length); the first is pair {is_scored.argmin() + 1:,}"
         )
     return HeldOut(pairs, store, is_scored.nonzero()[0].astype(np.int32))
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of the references under the model, and of the model's translations if they were made."""
+    """Scores of the references under the model and, if there are any, of its translations."""
 
     loss: float  # nats per target token, EOS included, without label smoothing
-    accuracy: float  # percent of target tokens that are the likeliest after their prefix
+    accuracy: float  # percentage of target tokens predicted correctly under teacher forcing
     num_tokens: int
     num_lines: int
-    num_too_long: int  # lines that loss, accuracy and num_tokens leave out
+    num_too_long: int  # lines that loss, accuracy and num_tokens exclude
     text: Mapping[Metric, TextScore] = field(default_factory=dict)
     hypotheses: tuple[str, ...] = ()
-    num_normalized: int = 0  # references that the target's normalization changed
+    num_normalized: int = 0  # references that tokenizer.normalization has changed
 
     @property
     def perplexity(self) -> float:
         return math.exp(min(self.loss, 700.0))
 
     def metrics(self) -> dict[Metric, float]:
-        """Every number by its name in `validation.metric` and in the logs."""
-        found: dict[Metric, float] = {
+        """Return every score by its name in `validation.metric` and in the logs."""
+        metrics: dict[Metric, float] = {
             "loss": self.loss,
             "perplexity": self.perplexity,
             "accuracy": self.accuracy,
         }
-        return found | {name: score.value for name, score in self.text.items()}
+        return metrics | {name: score.value for name, score in self.text.items()}
 
     def table(self) -> str:
-        """What `eval` prints."""
+        """Return the output of `eval`."""
         signatures = self._signatures()
         rows = [
             f"{name:<12} {value:>9.4f}  {signatures.get(name, METRICS[name].unit)}"
             for name, value in self.metrics().items()
         ]
         if self.num_too_long:
-            what = "lines that loss, perplexity and accuracy leave out"
-            rows.append(f"{'too_long':<12} {self.num_too_long:>9,}  {what}")
+            note = "lines that loss, perplexity and accuracy exclude"
+            rows.append(f"{'too_long':<12} {self.num_too_long:>9,}  {note}")
         if self.num_normalized:
             changed = f"{self.num_normalized:,} of {self.num_lines:,}"
-            rows.append(f"references   {changed} compared as tokenizer.normalization has them")
+            rows.append(f"references   {changed} changed by tokenizer.normalization")
         return "\n".join(rows)
 
     def report(self) -> dict[str, Any]:
-        """What `eval --json` prints."""
-        found: dict[str, Any] = {str(name): value for name, value in self.metrics().items()}
-        found |= {"num_lines": self.num_lines, "num_tokens": self.num_tokens}
-        found |= {"num_too_long": self.num_too_long}
+        """Return the output of `eval --json`."""
+        report: dict[str, Any] = {
+            **{str(name): value for name, value in self.metrics().items()},
+            "num_lines": self.num_lines,
+            "num_tokens": self.num_tokens,
+            "num_too_long": self.num_too_long,
+        }
         if self.text:
-            found["num_normalized_references"] = self.num_normalized
-        return found | {f"{name}_signature": one for name, one in self._signatures().items()}
+            report["num_normalized_references"] = self.num_normalized
+        return report | {f"{name}_signature": text for name, text in self._signatures().items()}
 
     def _signatures(self) -> dict[Metric, str]:
         return {name: score.signature for name, score in self.text.items() if score.signature}
@@ -125,15 +128,17 @@ class Scores:
 def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bool) -> Scores:
     """Score a trained run on a corpus, or on the validation text of its own config.
 
-    Raises UserError when there is no text to score on.
+    Raises UserError if there is no text to score on.
     """
     data = translator.config.data
     if corpus is None:
         if data.valid is None:
             raise UserError("the run has no validation text: give --src and --ref, or --pairs")
         for path in data.valid.files:
-            if not path.is_file():  # nor a device, which a foreign config may name
-                raise UserError(f"the run's validation text {path} is not there: give --src, --ref")
+            if not path.is_file():  # also rejects devices, which a foreign config may name
+                raise UserError(
+                    f"the run's validation text {path} does not exist: give --src and --ref"
+                )
         corpus = data.valid
     held_out = read_held_out(corpus, translator.tokenizers, data)
     return evaluate(translator, held_out, decode=decode)
@@ -142,8 +147,7 @@ def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bo
 def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scores:
     """Score the references under the model and, with `decode`, its translations against them.
 
-    Translations are what the target's tokenizer can write, so references are compared as it would
-    write them.
+    References are normalized like the target text in training, as translations are.
     """
     model = translator.model
     was_training = model.training
@@ -164,28 +168,28 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
         text=score_text(hypotheses, references, translator.config.validation),
         hypotheses=tuple(hypotheses),
         num_normalized=sum(
-            one.split() != other.split() for one, other in zip(raw, references, strict=True)
+            before.split() != after.split() for before, after in zip(raw, references, strict=True)
         ),
     )
 
 
 @torch.inference_mode()
 def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float, int, int]:
-    """Summed loss in nats, tokens predicted right, tokens."""
+    """Return the summed loss in nats, the correctly predicted tokens, and all tokens."""
     loss, correct, num_tokens = 0.0, 0, 0
-    store, scored = held_out.store, held_out.scored
+    model, store, scored = translator.model, held_out.store, held_out.scored
     plan = bucket_by_length(
         store.src.lengths()[scored],
         store.tgt.lengths()[scored],
         translator.config.training.batch_budget,
     )
-    for places in plan:
-        batch = make_batch(store, scored[places]).to(translator.model.device)
-        states_BTD, layout = translator.model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)
+    for indices in plan:
+        batch = make_batch(store, scored[indices]).to(model.device)
+        states_BTD, layout = model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)
         labels_BT = layout.pack_ids(batch.labels_BT, IGNORE_INDEX)
         chunks = (torch.split(x.flatten(0, 1), _ROWS_AT_ONCE) for x in (states_BTD, labels_BT))
         for states_RD, labels_R in zip(*chunks, strict=True):
-            logits_RV = translator.model.projection(states_RD)
+            logits_RV = model.projection(states_RD)
             loss += float(
                 F.cross_entropy(logits_RV, labels_R, ignore_index=IGNORE_INDEX, reduction="sum")
             )

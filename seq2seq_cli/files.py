@@ -1,4 +1,4 @@
-"""Files that a crash cannot halve, and reading of files that may come from anywhere."""
+"""Atomic writing, and bounded reading of files that may come from anywhere."""
 
 import json
 import os
@@ -11,7 +11,7 @@ MEBIBYTE = 1 << 20
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """A crash leaves the old file or the new one, never half of one; an error names the file."""
+    """Write a file so that a crash leaves the old content or the new; errors name the file."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_bytes(data)
@@ -26,7 +26,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Return when a file, or a folder's list of names, is on the disk for certain."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -40,9 +40,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises UserError when the file is missing, damaged or larger than such a file can be."""
+    """Read a JSON file; raises UserError if it is missing, damaged or unreasonably large."""
     try:
-        return json.loads(read_bounded(path, 16 * MEBIBYTE), parse_constant=_no_number)
+        return json.loads(read_bounded(path, 16 * MEBIBYTE), parse_constant=_reject_constant)
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     except (ValueError, RecursionError):
@@ -50,13 +50,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """A file that comes from elsewhere, whole; UserError if it has more bytes."""
+    """Read a whole file; raises UserError if it has more than `max_bytes`."""
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise UserError(f"{path} is larger than {max_bytes:,} bytes, which no such file needs")
+        raise UserError(f"{path} is larger than {max_bytes:,} bytes, the limit for such a file")
     return data
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
+def _reject_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")  # NaN, Infinity

@@ -1,4 +1,4 @@
-"""Paths as people write them."""
+"""Expansion of `~` and variables in paths that the user writes."""
 
 import os
 from contextlib import suppress
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def expanded(path: str | Path) -> Path:
-    """With `~` and `$HOME` (any variable) as a shell would have them, where no shell has looked.
+    """Expand `~` and variables such as `$HOME`, as a shell does.
 
-    A variable that is not set stays as it is written, and so does the home of an unknown user.
+    Unset variables and home folders of unknown users stay unchanged.
     """
     path = Path(os.path.expandvars(path))
     with suppress(RuntimeError):

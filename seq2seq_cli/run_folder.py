@@ -1,4 +1,4 @@
-"""The folder that holds a run: what lies where, and its lock."""
+"""The layout of a run folder, and its lock."""
 
 import errno
 import fcntl
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """Paths of a run; `docs/run_folder.md` describes each file."""
+    """The paths in a run folder; `docs/run_folder.md` describes each file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,15 +30,15 @@ class RunFolder:
         self.log = path / "train.log"
 
     @property
-    def is_started(self) -> bool:
-        """Whether a run began here: its config is the last thing written before training."""
+    def exists(self) -> bool:
+        """True if a run exists here: its config is written last before training."""
         return self.config.is_file()
 
     def checkpoint(self, step: int) -> Path:
-        return self.checkpoints / _name_of_step(step)
+        return self.checkpoints / _step_name(step)
 
     def all_checkpoints(self) -> dict[int, Path]:
-        """By step, the last one first."""
+        """Return all checkpoints by step, latest first."""
         return _by_step(self.checkpoints, "")
 
     @property
@@ -46,30 +46,30 @@ class RunFolder:
         return next(iter(self.all_checkpoints().values()), None)
 
     def best_model(self, step: int) -> Path:
-        """Where one of several best models is kept."""
-        return self.best / f"{_name_of_step(step)}.safetensors"
+        """Return the path of one of several best models."""
+        return self.best / f"{_step_name(step)}.safetensors"
 
     def all_best_models(self) -> dict[int, Path]:
-        """By step, the last one first; none but where `validation.keep_best` is more than one."""
+        """Return the best models by step, latest first; empty if `validation.keep_best` is 1."""
         return _by_step(self.best, ".safetensors")
 
     def new_tokenizer_paths(self, *, is_one: bool) -> tuple[Path, Path]:
-        """Where the source's and the target's tokenizer belong: one file when they are one."""
+        """Return the paths to write the tokenizers of source and target to, which may be equal."""
         if is_one:
             return self.path / "tokenizer.model", self.path / "tokenizer.model"
         return self.path / "src.model", self.path / "tgt.model"
 
     def tokenizer_paths(self, shared: bool) -> tuple[Path, Path]:
-        """Where they are, or else should be.
+        """Return the paths to read the tokenizers of source and target from, which may be equal.
 
-        A shared vocabulary has two files where its sides normalize text differently.
+        A shared vocabulary has two files if its sides normalize text differently.
         """
-        two = self.new_tokenizer_paths(is_one=False)
-        is_one = shared and not any(path.exists() for path in two)
+        separate = self.new_tokenizer_paths(is_one=False)
+        is_one = shared and not any(path.exists() for path in separate)
         return self.new_tokenizer_paths(is_one=is_one)
 
     def ensure_is_run(self) -> None:
-        """Raises UserError if there is none, or one whose files lie elsewhere."""
+        """Raise UserError if this is not a run folder, or if links lead out of it."""
         if not self.path.is_dir():
             raise UserError(f"there is no run folder {self.path}")
         if not self.config.is_file():
@@ -77,9 +77,9 @@ class RunFolder:
         self.reject_escaping_links()
 
     def reject_escaping_links(self) -> None:
-        """Raises UserError at a link that leads out of the folder, or a pipe or device in it.
+        """Raise UserError for links that lead out of the folder, and for pipes and devices in it.
 
-        Somebody else's run must not read or overwrite other files; the folder itself may be a link.
+        A foreign run must not read or overwrite other files; the folder itself may be a link.
         """
         folder = os.path.realpath(self.path)
         for parent, folders, files in os.walk(folder):
@@ -90,60 +90,62 @@ class RunFolder:
                     raise UserError(f"{path} is neither a file nor a folder; remove it")
 
     def metrics_lines(self) -> list[bytes]:
-        """Of the logged points, with their ends; the last one may be half of one."""
+        """Return the lines of metrics.jsonl, with line ends; the last one may be incomplete."""
         if not self.metrics.exists():
             return []
         return read_bounded(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
 
     def weights(self, which: str = "best") -> Path:
-        """Of the best model, of the last checkpoint, or of a step that was kept: best, last, 500.
+        """Return the weights of the best model, the last checkpoint, or a step: best, last, 500.
 
-        Raises UserError if they are not there.
+        Raises UserError if they do not exist.
         """
         self.ensure_is_run()
-        kept = {step: path / "weights.safetensors" for step, path in self.all_checkpoints().items()}
+        by_step = {
+            step: path / "weights.safetensors" for step, path in self.all_checkpoints().items()
+        }
         if which == "best" and self.model.is_file():
             return self.model
         if which == "best":
-            hint = "; --model last takes the last checkpoint" if kept else ""
+            hint = "; --model last uses the last checkpoint" if by_step else ""
             raise UserError(f"{self.path} has no {self.model.name} yet{hint}")
-        if which == "last" and kept:
-            return next(iter(kept.values()))
-        kept |= self.all_best_models()
-        if which.isascii() and which.isdigit() and int(which) in kept:
-            return kept[int(which)]
-        steps = ", ".join(map(str, sorted(kept))) or "none"
+        if which == "last" and by_step:
+            return next(iter(by_step.values()))
+        by_step |= self.all_best_models()
+        if which.isascii() and which.isdigit() and int(which) in by_step:
+            return by_step[int(which)]
+        steps = ", ".join(map(str, sorted(by_step))) or "none"
         raise UserError(
-            f"{self.path} has no model {which}; valid: best, last, or a step that was kept: {steps}"
+            f"{self.path} has no model {which}; valid: best, last, or a kept step: {steps}"
         )
 
     def ensure_new_or_empty(self) -> None:
-        """Raises UserError rather than write a run among somebody's other files."""
+        """Raise UserError if the folder has other files, which a run must not mix with."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a run folder")
-        if self.model.exists() or any(self.all_checkpoints()):  # step 0 is no loss
+        if self.model.exists() or any(self.all_checkpoints()):  # step 0 may be lost
             raise UserError(
-                f"{self.path} holds a model but no {self.config.name}; put that back, or give this "
-                "run a --run-dir of its own"
+                f"{self.path} contains a model but no {self.config.name}; put that back, or choose "
+                "another --run-dir"
             )
-        own = {path.name for path in vars(self).values()}
-        own |= {"tokenizer.model", "src.model", "tgt.model", "vocab"}
+        known = {path.name for path in vars(self).values()}
+        known |= {"tokenizer.model", "src.model", "tgt.model", "vocab"}
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
-        foreign = [name for name in names if name.removesuffix(".part") not in own]
+        foreign = [name for name in names if name.removesuffix(".part") not in known]
         if foreign:
             raise UserError(
-                f"{self.path} is not a run folder and not empty (it holds {foreign[0]}); "
-                "give the run a --run-dir of its own"
+                f"{self.path} is not a run folder and not empty (it contains {foreign[0]}); choose "
+                "another --run-dir"
             )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While the block runs nobody else may train here; the lock dies with the process.
+        """Lock the run against other trainers while the block runs, at most while the process does.
 
-        Makes the folder, and takes it away again if it stays empty; takes away what a killed
-        process left half-written. Raises UserError if another process has the lock.
+        Creates the folder, and removes it again if it stays empty; removes partial files that a
+        killed process has left. Raises UserError if another process has the lock.
         """
-        if not self.is_started:
+        if not self.exists:
             self.ensure_new_or_empty()
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -164,26 +166,29 @@ class RunFolder:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(descriptor), self.path.stat()):
-                raise BlockingIOError  # who had the lock removed the folder, and another made it
+                raise BlockingIOError  # the folder was removed, and created again by another run
         except (BlockingIOError, FileNotFoundError):
             raise UserError(
-                f"another process is training in {self.path}; stop it first, or give this run "
-                "a --run-dir of its own"
+                f"another process is training in {self.path}; stop it first, or choose another "
+                "--run-dir"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
-            logger.warning(f"{self.path} cannot be locked here: take care that nobody else trains")
+            logger.warning(
+                f"{self.path} is on a file system without locks: make sure that no other process "
+                "trains in it"
+            )
 
 
-def _name_of_step(step: int) -> str:
+def _step_name(step: int) -> str:
     return f"step-{step:08}"
 
 
 def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
     pattern = re.compile(r"step-([0-9]{8,})" + re.escape(suffix))
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    found = {
+    paths = {
         int(match[1]): folder / match[0] for name in names if (match := pattern.fullmatch(name))
     }
-    return dict(sorted(found.items(), reverse=True))
+    return dict(sorted(paths.items(), reverse=True))

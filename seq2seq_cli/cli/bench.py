@@ -79,14 +79,12 @@ def bench_translate(
 
     Each precision runs in one process; p50 and p95 are latencies of single sentences.
     """
-    from seq2seq_cli.tools.bench_decoding import measure_decoding, report, table
+    from seq2seq_cli.tools.bench_decoding import measure_decoding, table
 
     speeds = measure_decoding(
-        run_dir,
-        precisions,
-        overrides or (),
-        device or "auto",
-        input_file,
-        num_lines,
+        run_dir, precisions, overrides or (), device or "auto", input_file, num_lines
     )
-    typer.echo(json.dumps(report(speeds), indent=2) if as_json else table(speeds))
+    if as_json:
+        typer.echo(json.dumps([speed._asdict() for speed in speeds], indent=2))
+    else:
+        typer.echo(table(speeds))

@@ -1,1 +1,1 @@
-"""A trained model in the formats of other programs, checked against this one."""
+"""Writes trained models in the formats of other programs, and verifies the result."""

@@ -1,4 +1,4 @@
-"""A run as a CTranslate2 model (https://opennmt.net/CTranslate2): a folder for serving."""
+"""Writes a run as a CTranslate2 model (https://opennmt.net/CTranslate2), for serving."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,7 @@ from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.search_options import left_out, longest, named, shortest
 from seq2seq_cli.files import read_json
-from seq2seq_cli.model.attention import MultiHeadAttention
-from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, Residual, sinusoidal_positions
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
@@ -35,7 +34,7 @@ def translate(line):
     pieces = [src.id_to_piece(i) for i in src.encode(line)]
     if not pieces:
         return ""
-    found = translator.translate_batch(
+    results = translator.translate_batch(
         [pieces],
         max_input_length=0,
         max_decoding_length={longest},
@@ -43,13 +42,13 @@ def translate(line):
         suppress_sequences={never},
         {options},
     )
-    return " ".join(tgt.decode(found[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")
+    return " ".join(tgt.decode(results[0].hypotheses[0]).split()).replace("\\ufdd0", "▁")
 
 
 print(translate("a sentence"))
 ```
 
-Give it one sentence at a time, as the training text did.
+Translate one sentence at a time, as in the training text.
 {left_out}"""
 
 _NAMES = {
@@ -61,15 +60,15 @@ _NAMES = {
     "top_p": "sampling_topp",
     "temperature": "sampling_temperature",
 }
-_POSITIONS = 4_096  # the format holds a table of positions; longer sentences are refused by it
+_POSITIONS = 4_096  # size of the table of positional encodings; longer sentences are rejected
 
 
 def readme(config: Config, tokenizers: Tokenizers) -> str:
-    """The lines that use the folder, searching as the run does."""
+    """Return a README with code that uses the model with the run's search options."""
     paths = RunFolder(Path()).tokenizer_paths(tokenizers.is_shared)
     options = {"beam_size": 1} | named(config.decoding, _NAMES)
     if config.decoding.sampling:
-        options = {"sampling_topk": 0} | options  # of all tokens
+        options = {"sampling_topk": 0} | options  # sample from all tokens
     return _README.format(
         src=f'"{paths[0].name}"',
         tgt=f'"{paths[1].name}"',
@@ -82,52 +81,33 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
 
 
 def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
-    """The reason why CTranslate2 cannot compute this model; None if it can."""
+    """Return the reason why CTranslate2 cannot compute this model; None if it can."""
     return unsupported_model(model, _ACTIVATIONS)
 
 
-def write_ctranslate2(
-    model: Transformer, whole_config: Config, tokenizers: Tokenizers, folder: Path
-) -> None:
-    """Weights in fp32, which CTranslate2 turns into other types on loading, and vocabularies."""
+def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:
+    """Write weights in fp32, which CTranslate2 converts on loading, and vocabularies."""
     try:
         from ctranslate2 import specs
     except ImportError:
         raise UserError(
             "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
         ) from None
-    config = whole_config.model
+    options = config.model
     spec = specs.TransformerSpec.from_config(
-        (config.layers.encoder, config.layers.decoder),
-        config.heads,
-        pre_norm=config.norm == "pre",
-        activation=getattr(specs.common_spec.Activation, _ACTIVATIONS[config.activation]),
+        (options.layers.encoder, options.layers.decoder),
+        options.heads,
+        pre_norm=options.norm == "pre",
+        activation=getattr(specs.common_spec.Activation, _ACTIVATIONS[options.activation]),
     )
-    _fill_side(spec.encoder, model.encoder_norm, config)
+    _fill_side(spec.encoder, model.encoder, model.encoder_norm, options)
+    _fill_side(spec.decoder, model.decoder, model.decoder_norm, options)
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
-    for target, layer in zip(spec.encoder.layer, model.encoder, strict=True):
-        assert isinstance(layer, EncoderLayer)
-        _fill_self_attention(
-            target.self_attention, layer.self_attention, layer.self_attention_residual
-        )
-        _fill_feed_forward(target.ffn, layer)
-    _fill_side(spec.decoder, model.decoder_norm, config)
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
     _fill_linear(spec.decoder.projection, model.projection)
-    for target, layer in zip(spec.decoder.layer, model.decoder, strict=True):
-        assert isinstance(layer, DecoderLayer)
-        _fill_self_attention(
-            target.self_attention, layer.self_attention, layer.self_attention_residual
-        )
-        cross = layer.cross_attention
-        _fill_linear(target.attention.linear[0], cross.query)
-        _fill_linear(target.attention.linear[1], cross.key, cross.value)
-        _fill_linear(target.attention.linear[2], cross.output)
-        _fill_norm(target.attention.layer_norm, layer.cross_attention_residual.norm)
-        _fill_feed_forward(target.ffn, layer)
-    spec.register_source_vocabulary(tokenizers.src.pieces())
-    spec.register_target_vocabulary(tokenizers.tgt.pieces())
     pieces = tokenizers.tgt.pieces()
+    spec.register_source_vocabulary(tokenizers.src.pieces())
+    spec.register_target_vocabulary(pieces)
     spec.config.unk_token, spec.config.bos_token = pieces[UNK_ID], pieces[BOS_ID]
     spec.config.eos_token = pieces[EOS_ID]
     spec.config.decoder_start_token = pieces[BOS_ID]
@@ -139,7 +119,7 @@ def write_ctranslate2(
 
 
 def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
-    """What the pieces are to CTranslate2's own vocabulary."""
+    """Return the ids of lines in CTranslate2's own vocabulary."""
     src, _ = _tokenizers(folder)
     shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
     vocabulary = read_json(shared if shared.exists() else separate)
@@ -150,7 +130,7 @@ def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
 def translate_lines(
     folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
 ) -> list[list[str]]:
-    """Greedy translations by CTranslate2 itself, one by one, in fp32, as pieces."""
+    """Return greedy translations by CTranslate2, one by one in fp32, as pieces."""
     import ctranslate2
 
     tokenizers = _tokenizers(folder)
@@ -170,37 +150,41 @@ def translate_lines(
 
 
 def _tokenizers(folder: Path) -> Tokenizers:
-    """Those that lie beside the model."""
+    """Load the tokenizers beside the model."""
     paths = RunFolder(folder).tokenizer_paths(shared=(folder / "tokenizer.model").exists())
     return Tokenizers(*map(Tokenizer.load, paths))
 
 
 def _never(tokenizers: Tokenizers) -> list[list[str]]:
-    """Tokens that no translation holds, as CTranslate2 is told."""
+    """Return the tokens that no translation contains, as CTranslate2 expects them."""
     return [[piece] for piece in tokenizers.tgt.pieces_of([PAD_ID, UNK_ID, BOS_ID])]
 
 
-def _fill_side(side: Any, norm: nn.Module, config: ModelConfig) -> None:
+def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, config: ModelConfig) -> None:
     side.scale_embeddings = config.embedding_scale
     side.position_encodings.encodings = sinusoidal_positions(0, _POSITIONS, config.d_model).numpy()
     if isinstance(norm, nn.LayerNorm):
         _fill_norm(side.layer_norm, norm)
-
-
-def _fill_self_attention(target: Any, attention: MultiHeadAttention, added: Residual) -> None:
-    _fill_linear(target.linear[0], attention.query, attention.key, attention.value)
-    _fill_linear(target.linear[1], attention.output)
-    _fill_norm(target.layer_norm, added.norm)
-
-
-def _fill_feed_forward(target: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    _fill_linear(target.linear_0, layer.feed_forward.expand)
-    _fill_linear(target.linear_1, layer.feed_forward.contract)
-    _fill_norm(target.layer_norm, layer.feed_forward_residual.norm)
+    for target, layer in zip(side.layer, layers, strict=True):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        attention, feed_forward = layer.self_attention, layer.feed_forward
+        linear = target.self_attention.linear
+        _fill_linear(linear[0], attention.query, attention.key, attention.value)
+        _fill_linear(linear[1], attention.output)
+        _fill_norm(target.self_attention.layer_norm, layer.self_attention_residual.norm)
+        if isinstance(layer, DecoderLayer):
+            cross, linear = layer.cross_attention, target.attention.linear
+            _fill_linear(linear[0], cross.query)
+            _fill_linear(linear[1], cross.key, cross.value)
+            _fill_linear(linear[2], cross.output)
+            _fill_norm(target.attention.layer_norm, layer.cross_attention_residual.norm)
+        _fill_linear(target.ffn.linear_0, feed_forward.expand)
+        _fill_linear(target.ffn.linear_1, feed_forward.contract)
+        _fill_norm(target.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _fill_linear(target: Any, *layers: nn.Linear) -> None:
-    """Layers of one input are one layer there, their outputs side by side."""
+    """Fill one layer with layers of the same input, their outputs concatenated."""
     target.weight = _array(torch.cat([layer.weight for layer in layers]))
     if layers[0].bias is not None:
         target.bias = _array(torch.cat([layer.bias for layer in layers]))

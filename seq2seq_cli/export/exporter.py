@@ -1,14 +1,14 @@
-"""export(): write a run in another format, then let both programs read and translate the same."""
+"""export(): writes a run in another format, and compares tokens and translations of both."""
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, Protocol
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.export import ctranslate2, huggingface
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 FormatName = Literal["ctranslate2", "huggingface"]
 
 _LINES_TO_COMPARE = 200
-_SHARE_EQUAL = 0.97  # of them; fp32 sums in another order turn a token now and then
+_SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
 
-# What other programs' tokenizers stumble over; every run is asked for the ids of these.
-UNTAME_LINES = (
+# Lines that are difficult for tokenizers; their ids are compared in every export.
+DIFFICULT_LINES = (
     "<s> </s> <pad> <unk> <0x41> ▁",
     "a<s>b</s>c<pad>d<unk>e<0x41>f<0xE2><0x82>g",
     "</s>",
@@ -42,96 +42,90 @@ UNTAME_LINES = (
 )
 
 
-class Format(NamedTuple):
-    """What another program reads, and how it translates."""
+class Format(Protocol):
+    """The module of a format: what it supports, writing it, and using the result."""
 
-    unsupported: Callable[[Transformer, Tokenizers], str | None]  # why it cannot hold a model
-    write: Callable[[Transformer, Config, Tokenizers, Path], None]
-    source_ids: Callable[[Path, Sequence[str]], list[list[int]]]  # without EOS
-    translate: Callable[
-        [Path, Sequence[str], Sequence[int]], list[list[str]]
-    ]  # to tokens, greedily
-    readme: Callable[[Config, Tokenizers], str]
+    def unsupported(self, model: Transformer, tokenizers: Tokenizers) -> str | None:
+        """Return the reason why the format cannot represent a model; None if it can."""
+
+    def write_model(
+        self, model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path
+    ) -> None:
+        """Write everything but our tokenizer files and the README."""
+
+    def readme(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Return a README with code that uses the model with the run's search options."""
+
+    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of lines according to the other program, without EOS."""
+
+    def translate_lines(
+        self, folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
+    ) -> list[list[str]]:
+        """Return greedy translations by the other program, as tokens."""
 
 
-FORMATS: dict[FormatName, Format] = {
-    "ctranslate2": Format(
-        ctranslate2.unsupported,
-        ctranslate2.write_ctranslate2,
-        ctranslate2.source_ids,
-        ctranslate2.translate_lines,
-        ctranslate2.readme,
-    ),
-    "huggingface": Format(
-        huggingface.unsupported,
-        huggingface.write_huggingface,
-        huggingface.source_ids,
-        huggingface.translate_lines,
-        huggingface.readme,
-    ),
-}
+FORMATS: dict[FormatName, Format] = {"ctranslate2": ctranslate2, "huggingface": huggingface}
 
 
 def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str = "best") -> str:
-    """Write the folder and compare; returns a line that says how many translations are equal.
+    """Write the folder and compare; return a report of how many translations are equal.
 
-    Raises UserError for an output that is not empty, a model that the format cannot hold, a line
-    that is other ids there, and when too many translations differ.
+    Raises UserError if the output is not empty, if the format cannot represent the model, if a line
+    has other ids there, or if too many translations differ.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} exists and is not an empty folder")
     translator = Translator.load(run_dir, "cpu", ["decoding.precision=fp32"], which=which)
-    tokenizers = translator.tokenizers
-    form = FORMATS[file_format]
-    if reason := form.unsupported(translator.model, tokenizers):
-        raise UserError(f"--format {file_format} cannot hold this model: {reason}")
-    form.write(translator.model, translator.config, tokenizers, output)
+    config, tokenizers = translator.config, translator.tokenizers
+    target = FORMATS[file_format]
+    if reason := target.unsupported(translator.model, tokenizers):
+        raise UserError(f"--format {file_format} does not support this model: {reason}")
+    target.write_model(translator.model, config, tokenizers, output)
     save_tokenizers(RunFolder(output), tokenizers)
-    write_atomic(output / "README.md", form.readme(translator.config, tokenizers).encode("utf-8"))
+    write_atomic(output / "README.md", target.readme(config, tokenizers).encode("utf-8"))
     lines = _validation_lines(translator, run_dir)
-    _must_have_our_ids(form, output, [*UNTAME_LINES, *lines], tokenizers)
-    lines = _in_one_piece(translator, lines)
+    _check_ids(target, output, [*DIFFICULT_LINES, *lines], tokenizers)
+    lines = _unsegmented(translator, lines)
     if not lines:
-        return f"{output} is written; there is no validation text to compare translations of"
-    found = _greedy(translator).search([Sentence(line) for line in lines])
+        return f"wrote {output}; there is no validation text to compare translations of"
+    ours = _greedy(translator).search([TranslationInput(line) for line in lines])
     limits = [translator.longest(len(ids)) for ids in tokenizers.src.to_ids_batch(lines)]
-    theirs = form.translate(output, lines, limits)
-    equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, found, strict=True))
+    theirs = target.translate_lines(output, lines, limits)
+    equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, ours, strict=True))
     report = f"{equal} of {len(lines)} greedy translations of validation lines are equal"
     if equal < _SHARE_EQUAL * len(lines):
         raise UserError(f"{output} does not translate as the run does: {report}")
-    return f"{output} is written: {report}"
+    return f"wrote {output}: {report}"
 
 
-def _must_have_our_ids(
-    form: Format, output: Path, lines: Sequence[str], tokenizers: Tokenizers
-) -> None:
+def _check_ids(target: Format, output: Path, lines: Sequence[str], tokenizers: Tokenizers) -> None:
     ids = tokenizers.src.to_ids_batch(lines)
-    for line, ours, theirs in zip(lines, ids, form.source_ids(output, lines), strict=True):
+    for line, ours, theirs in zip(lines, ids, target.source_ids(output, lines), strict=True):
         if ours != theirs:
             raise UserError(f"{output} has other tokens than the run for the line {short(line)!r}")
 
 
 def _greedy(translator: Translator) -> Translator:
-    """Whatever the config says: nothing but the likeliest token each time."""
-    bounds = ("max_len_factor", "max_len_extra", "tokens_per_batch")
-    kept = {name: getattr(translator.config.decoding, name) for name in bounds}
-    config = translator.config.model_copy(update={"decoding": DecodingConfig(**kept)})
+    """Return a translator that searches greedily, whatever the config says."""
+    names = ("max_len_factor", "max_len_extra", "tokens_per_batch")
+    options = {name: getattr(translator.config.decoding, name) for name in names}
+    config = translator.config.model_copy(update={"decoding": DecodingConfig(**options)})
     model, tokenizers = translator.model, translator.tokenizers
     return Translator(model, tokenizers, config, statistics=translator.statistics)
 
 
-def _in_one_piece(translator: Translator, lines: Sequence[str]) -> list[str]:
-    """Those that are translated as they are: other programs do not cut lines."""
-    segments, _ = translator.cut([Sentence(line) for line in lines])
-    return [line for line, of_line in zip(lines, segments, strict=True) if len(of_line) == 1]
+def _unsegmented(translator: Translator, lines: Sequence[str]) -> list[str]:
+    """Return the lines that are not split into segments, as other programs do not split lines."""
+    all_segments, _ = translator.cut([TranslationInput(line) for line in lines])
+    return [line for line, segments in zip(lines, all_segments, strict=True) if len(segments) == 1]
 
 
 def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:
-    """Some of them; none where the text is gone, which is said.
+    """Return some validation lines; none, with a warning, if the text no longer exists.
 
-    Paths of a config are relative to where training was started: to here, or to a folder that the
-    run is in.
+    Paths in a config are relative to where training was started: the current folder, or a parent of
+    the run folder.
     """
     data = translator.config.data
     if data.valid is None:
@@ -143,7 +137,7 @@ def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:
             pairs = itertools.islice(read_pairs(corpus, data.on_bad_line), _LINES_TO_COMPARE)
             return [pair.src for pair in pairs if pair is not None]
     logger.warning(
-        f"the run's validation text {data.valid.files[0]} is not there; translations are not "
-        "compared"
+        f"the run's validation text {data.valid.files[0]} does not exist, so that translations are "
+        "not compared"
     )
     return []

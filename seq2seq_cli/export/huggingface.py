@@ -1,8 +1,8 @@
-"""A run as a Hugging Face model, for `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers 5.
+"""Writes a run for `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers 5.
 
-post-norm is their Marian architecture and pre-norm their Pegasus; both hold this model exactly.
-Their sinusoidal positions have all sines first, ours have sines and cosines in turn, so that the
-dimensions of every vector between layers change places: evens first, then odds.
+With post-norm the model is exactly a Marian model, with pre-norm a Pegasus model. Their positional
+encodings have all sines before all cosines, while ours alternate, so that the dimensions of every
+vector between layers are permuted: first the even ones, then the odd ones.
 """
 
 from collections.abc import Sequence
@@ -38,24 +38,24 @@ def translate(line):
     length = inputs["input_ids"].shape[1] - 1
     if not length:
         return ""
-    found = model.generate(
+    output = model.generate(
         **inputs,
         max_new_tokens={longest} + 1,
         min_new_tokens={shortest},
     )
-    return " ".join(tokenizer.decode(found[0], skip_special_tokens=True).split())
+    return " ".join(tokenizer.decode(output[0], skip_special_tokens=True).split())
 
 
 print(translate("a sentence"))
 ```
 
-Give it one sentence at a time, as the training text did. `generation_config.json` has the other
-options of the search.
+Translate one sentence at a time, as in the training text. `generation_config.json` contains the
+other search options.
 {left_out}"""
 
 _NORMALIZED = """
-The package `tokenizers` normalizes Unicode as SentencePiece does, but may lose a combining mark
-that has no composed form with its letter.
+The package `tokenizers` normalizes Unicode like SentencePiece, but may lose combining marks that
+have no composed form with their letter.
 """
 
 _SPECIAL_TOKENS = {
@@ -63,7 +63,7 @@ _SPECIAL_TOKENS = {
     "bos_token_id": BOS_ID,
     "eos_token_id": EOS_ID,
     "pad_token_id": PAD_ID,
-    "forced_eos_token_id": EOS_ID,  # where a translation has its greatest length
+    "forced_eos_token_id": EOS_ID,  # at the maximum length
     "suppress_tokens": [PAD_ID, UNK_ID, BOS_ID],
 }
 _NAMES = {
@@ -75,11 +75,11 @@ _NAMES = {
     "top_p": "top_p",
     "temperature": "temperature",
 }
-_POSITIONS = 1_024  # the architecture holds a table of positions; longer sentences do not fit it
+_POSITIONS = 1_024  # size of the table of positional encodings; longer sentences do not fit
 
 
 def readme(config: Config, tokenizers: Tokenizers) -> str:
-    """The lines that use the folder, searching as the run does."""
+    """Return a README with code that uses the model with the run's search options."""
     normalized = "" if config.tokenizer.normalization.src == "identity" else _NORMALIZED
     return _README.format(
         longest=longest(config.decoding, "length"),
@@ -89,7 +89,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
 
 
 def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
-    """The reason why neither of the two can hold this model; None if one can."""
+    """Return the reason why neither architecture supports this model; None if one does."""
     if not tokenizers.is_shared:
         return "it needs tokenizer.shared, one vocabulary for both sides"
     if not model.config.tie_embeddings:
@@ -97,21 +97,18 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
     return unsupported_model(model, _ACTIVATIONS)
 
 
-def write_huggingface(
-    model: Transformer, whole_config: Config, tokenizers: Tokenizers, folder: Path
-) -> None:
-    """Weights, config, generation config, and a tokenizer for both sides."""
-    config = whole_config.model
+def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:
+    """Write weights, config, generation config, and a tokenizer for both sides."""
     tokenizer = fast_tokenizer(tokenizers.src, _POSITIONS)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", _config(config, len(tokenizers.tgt)))
-    write_json(folder / "generation_config.json", _generation_config(whole_config))
+    write_json(folder / "config.json", _config(config.model, len(tokenizers.tgt)))
+    write_json(folder / "generation_config.json", _generation_config(config))
     save_tensors(_weights(model), folder / "model.safetensors")
     tokenizer.save_pretrained(folder)
 
 
 def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
-    """What transformers makes of lines, without EOS."""
+    """Return the ids of lines according to transformers, without EOS."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -121,20 +118,20 @@ def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
 def translate_lines(
     folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
 ) -> list[list[str]]:
-    """Greedy translations by transformers itself, one by one, as pieces."""
+    """Return greedy translations by transformers, one by one, as pieces."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    plain = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]
-    model.generation_config = plain  # instead of the run's own search
-    found: list[list[str]] = []
+    greedy = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]
+    model.generation_config = greedy  # instead of the run's own search options
+    translations: list[list[str]] = []
     for line, length in zip(lines, max_lengths, strict=True):
         inputs = tokenizer(line, return_tensors="pt")
         output = model.generate(**inputs, max_new_tokens=length + 1)[0, 1:].tolist()
         output = output[: output.index(EOS_ID)]
-        found.append(list(tokenizer.convert_ids_to_tokens(output)))
-    return found
+        translations.append(list(tokenizer.convert_ids_to_tokens(output)))
+    return translations
 
 
 def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
@@ -175,9 +172,9 @@ def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def _generation_config(config: Config) -> dict[str, Any]:
-    """The run's search, as far as the format has it; lengths for the longest source there is."""
+    """Return the run's supported search options, with the length limit of the longest source."""
     options = config.decoding
-    found = {
+    generation_config = {
         **_SPECIAL_TOKENS,
         "max_new_tokens": min(
             int(options.max_len_factor * config.data.max_length) + options.max_len_extra + 1,
@@ -187,49 +184,47 @@ def _generation_config(config: Config) -> dict[str, Any]:
         **named(options, _NAMES),
     }
     if options.beam_size > 1:
-        found["early_stopping"] = "never"  # not before nothing better can come
+        generation_config["early_stopping"] = "never"  # search until no better result is possible
     if options.sampling:
-        found = {"top_k": 0, "do_sample": True} | found  # of all tokens
-    return found
+        generation_config = {"top_k": 0, "do_sample": True} | generation_config  # all tokens
+    return generation_config
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
     d_model = model.projection.in_features
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    found = {"model.shared.weight": model.tgt_embedding.weight[:, order]}
-    found["final_logits_bias"] = torch.zeros(1, model.projection.out_features)
+    weights = {"model.shared.weight": model.tgt_embedding.weight[:, order]}
+    weights["final_logits_bias"] = torch.zeros(1, model.projection.out_features)
     for side, layers, norm in (
         ("encoder", model.encoder, model.encoder_norm),
         ("decoder", model.decoder, model.decoder_norm),
     ):
         if isinstance(norm, nn.LayerNorm):
-            found |= _norm(f"model.{side}.layer_norm", norm, order)
+            weights |= _norm(f"model.{side}.layer_norm", norm, order)
         for number, layer in enumerate(layers):
             name = f"model.{side}.layers.{number}"
             assert isinstance(layer, EncoderLayer | DecoderLayer)
-            found |= _attention(f"{name}.self_attn", layer.self_attention, order)
-            found |= _norm(
-                f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm, order
-            )
-            found |= _feed_forward(name, layer.feed_forward, order)
-            found |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
+            attentions = {"self_attn": (layer.self_attention, layer.self_attention_residual)}
             if isinstance(layer, DecoderLayer):
-                found |= _attention(f"{name}.encoder_attn", layer.cross_attention, order)
-                found |= _norm(
-                    f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm, order
-                )
-    return found
+                cross = (layer.cross_attention, layer.cross_attention_residual)
+                attentions["encoder_attn"] = cross
+            for part, (attention, residual) in attentions.items():
+                weights |= _attention(f"{name}.{part}", attention, order)
+                weights |= _norm(f"{name}.{part}_layer_norm", residual.norm, order)
+            weights |= _feed_forward(name, layer.feed_forward, order)
+            weights |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
+    return weights
 
 
 def _attention(name: str, attention: MultiHeadAttention, order: Tensor) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for part in ("query", "key", "value"):
-        layer: nn.Linear = getattr(attention, part)
-        found |= _linear(f"{name}.{part[0]}_proj", layer.weight[:, order], layer.bias)
     bias = attention.output.bias
-    return found | _linear(
+    weights = _linear(
         f"{name}.out_proj", attention.output.weight[order], None if bias is None else bias[order]
     )
+    for part in ("query", "key", "value"):
+        layer: nn.Linear = getattr(attention, part)
+        weights |= _linear(f"{name}.{part[0]}_proj", layer.weight[:, order], layer.bias)
+    return weights
 
 
 def _feed_forward(name: str, layer: FeedForward, order: Tensor) -> dict[str, Tensor]:
@@ -240,7 +235,7 @@ def _feed_forward(name: str, layer: FeedForward, order: Tensor) -> dict[str, Ten
 
 
 def _linear(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
-    """The architectures have biases everywhere; zeros are none."""
+    """Name a layer's weight and bias; the architectures require a bias, which may be zero."""
     bias = weight.new_zeros(len(weight)) if bias is None else bias
     return {f"{name}.weight": weight, f"{name}.bias": bias}
 

@@ -1,8 +1,7 @@
-"""A SentencePiece model as a tokenizer of Hugging Face's `tokenizers`: the same ids for any text.
+"""Converts a SentencePiece model to Hugging Face's `tokenizers`, with the same ids for any text.
 
-What is text to SentencePiece must not become a special token: not `<s>`, nor `<0x41>`. One thing
-differs with Unicode normalization: there, `tokenizers` may lose a combining mark that has no
-composed form with its letter.
+Text such as `<s>` or `<0x41>` must not become a special token. One difference remains: with Unicode
+normalization, `tokenizers` may lose a combining mark that has no composed form with its letter.
 """
 
 import re
@@ -22,7 +21,7 @@ _WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspa
 
 
 def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
-    """What `AutoTokenizer` loads: the same ids, EOS at the end."""
+    """Return the tokenizer that `AutoTokenizer` loads; it appends EOS."""
     try:
         from tokenizers import AddedToken, decoders, processors
         from tokenizers import Tokenizer as Fast
@@ -60,16 +59,16 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
         unk_token=names[1],
         bos_token=names[2],
         eos_token=names[3],
-        split_special_tokens=True,  # their names are text where they stand in a text
+        split_special_tokens=True,  # their names in a text are text
         clean_up_tokenization_spaces=False,
         return_token_type_ids=False,
     )
 
 
 def _names(proto: Any) -> list[str]:
-    """The vocabulary; a unigram model finds names in text, and gets others for special tokens.
+    """Return the vocabulary, with special tokens renamed for unigram models, which match names.
 
-    Words are cut before each ▁, so that none has one inside.
+    The new names contain ▁ inside, which no text does, as it is split before each ▁.
     """
     names = [piece.piece for piece in proto.pieces]
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
@@ -87,35 +86,35 @@ def _model(proto: Any, names: list[str]) -> Any:
     if trainer.model_type == trainer.UNIGRAM:
         pieces = [(name, piece.score) for name, piece in zip(names, proto.pieces, strict=True)]
         return models.Unigram(pieces, UNK_ID, trainer.byte_fallback)
-    is_bpe = trainer.model_type == trainer.BPE  # else of characters, which is BPE without merges
+    is_bpe = trainer.model_type == trainer.BPE  # else characters: BPE without merges
     return models.BPE(
         ids,
         _merges(proto, ids) if is_bpe else [],
         unk_token=names[UNK_ID],
         fuse_unk=True,
         byte_fallback=trainer.byte_fallback,
-        ignore_merges=bool(_symbols(proto)),  # a symbol is made of nothing
+        ignore_merges=bool(_symbols(proto)),  # symbols do not result from merges
     )
 
 
 def _merges(proto: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, the best piece first: BPE's order."""
+    """Return all pairs of pieces that form another piece, best piece first, as in BPE."""
     ranked = sorted(
         (-piece.score, ids[a], ids[b], a, b)
         for piece in proto.pieces
         if piece.type == _NORMAL
-        for a, b in _halves(piece.piece, ids)
+        for a, b in _splits(piece.piece, ids)
     )
     return [(a, b) for *_, a, b in ranked]
 
 
-def _halves(piece: str, ids: dict[str, int]) -> list[tuple[str, str]]:
-    cuts = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
-    return [(a, b) for a, b in cuts if a in ids and b in ids]
+def _splits(piece: str, ids: dict[str, int]) -> list[tuple[str, str]]:
+    splits = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
+    return [(a, b) for a, b in splits if a in ids and b in ids]
 
 
 def _normalizer(proto: Any) -> Any:
-    """Unicode as SentencePiece's own table has it; ▁ before every word, and none at the end."""
+    """Normalize with SentencePiece's own table, and put ▁ before every word, none at the end."""
     from tokenizers import Regex, normalizers
 
     steps: list[Any] = [
@@ -137,9 +136,9 @@ def _normalizer(proto: Any) -> Any:
 
 
 def _pre_tokenizer(proto: Any) -> Any:
-    """Words apart from each other, and the user's symbols, which are tokens wherever they stand.
+    """Split into words and user symbols, which are tokens wherever they occur.
 
-    Unknown words that follow each other are one token.
+    Consecutive unknown words become one token, as in SentencePiece.
     """
     from tokenizers import Regex, pre_tokenizers
 
@@ -159,9 +158,9 @@ def _pre_tokenizer(proto: Any) -> Any:
 
 
 def _byte_like(pieces: Iterable[str]) -> str:
-    """Where to cut text like `<0x41>`, so that a unigram model does not take it for its byte.
+    """Return a pattern that splits text like `<0x41>`, so that it does not match the byte token.
 
-    Best where no piece lies across the cut: then SentencePiece cuts there too.
+    If possible it splits where no piece spans the split, so that SentencePiece splits there too.
     """
     text = "".join(f"{piece} " for piece in pieces)
     cuts = (("<", "0x[0-9A-F]{2}>"), ("<0", "x[0-9A-F]{2}>"), ("<0x[0-9A-F]{2}", ">"))
@@ -173,7 +172,7 @@ def _byte_like(pieces: Iterable[str]) -> str:
 
 
 def _any_of(words: Iterable[str]) -> str:
-    """A regular expression of all the words, by their first two letters: there may be very many."""
+    """Return a pattern that matches any of the words, grouped by two letters as there are many."""
     groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for word in words:
         groups[word[:1]][word[1:2]].append(word[2:])
@@ -184,13 +183,13 @@ def _any_of(words: Iterable[str]) -> str:
     return either(
         re.escape(first)
         + either(
-            re.escape(second) + either(map(re.escape, rest)) for second, rest in of_first.items()
+            re.escape(second) + either(map(re.escape, rest)) for second, rest in by_second.items()
         )
-        for first, of_first in groups.items()
+        for first, by_second in groups.items()
     )
 
 
 def _symbols(proto: Any) -> list[str]:
-    """What the user asked for; in a vocabulary of words each stands a second time, after ▁."""
+    """Return the user's symbols; vocabularies of words also contain each of them after ▁."""
     pieces = (piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
     return [piece for piece in pieces if not piece.startswith(SPACE)]

@@ -1,4 +1,4 @@
-"""How fast a run translates on this machine, and in how much memory."""
+"""`seq2seq bench translate`: measures the speed and memory of translation."""
 
 import itertools
 import multiprocessing
@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
@@ -26,16 +26,28 @@ _WARM_UP = 64  # lines
 
 
 class DecodingSpeed(NamedTuple):
-    """Of one precision."""
+    """The measurements of one precision."""
 
     precision: str
-    made_by: str  # "C" or "PyTorch"
+    engine: str  # "C" or "PyTorch"
     load_seconds: float
     sentences_per_second: float
-    tokens_per_second: float  # of the output, EOS included
-    p50_ms: float  # of one sentence at a time
+    tokens_per_second: float  # output tokens, EOS included
+    p50_ms: float  # latency of one sentence at a time
     p95_ms: float
-    memory_mb: float  # highest resident memory of the process
+    memory_mb: float  # peak resident memory of the process
+
+
+_COLUMNS = {
+    "precision": ("precision", ""),
+    "engine": ("engine", ""),
+    "sentences/s": ("sentences_per_second", ",.1f"),
+    "tokens/s": ("tokens_per_second", ",.0f"),
+    "p50 ms": ("p50_ms", ".1f"),
+    "p95 ms": ("p95_ms", ".1f"),
+    "load s": ("load_seconds", ".1f"),
+    "memory MB": ("memory_mb", ",.0f"),
+}
 
 
 def measure_decoding(
@@ -46,47 +58,30 @@ def measure_decoding(
     source: Path | None,
     num_lines: int,
 ) -> list[DecodingSpeed]:
-    """Each precision (None: all) in a process of its own; on a file, or on validation text."""
+    """Translate a file or the validation text in each precision (None: all), in new processes."""
     is_cpu = choose_device(device).type == "cpu"
     precisions = precisions or (["fp32", "bf16", "int8"] if is_cpu else ["fp32", "bf16"])
-    RunFolder(run_dir).weights()  # says what is wrong before processes are started
+    run = RunFolder(run_dir)
+    run.weights()  # reports errors before processes are started
     for precision in precisions:
-        load_config(RunFolder(run_dir).config, [f"decoding.precision={precision}", *overrides])
-    lines = _lines(run_dir, source, num_lines)
-    found = []
+        load_config(run.config, [f"decoding.precision={precision}", *overrides])
+    lines = _lines(run, source, num_lines)
+    speeds = []
     for precision in precisions:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            arguments = (run_dir, precision, tuple(overrides), device, lines)
-            found.append(pool.submit(_measure, *arguments).result())
-    return found
+            options = (f"decoding.precision={precision}", *overrides)
+            speeds.append(
+                pool.submit(_measure, run_dir, precision, options, device, lines).result()
+            )
+    return speeds
 
 
 def table(speeds: Sequence[DecodingSpeed]) -> str:
-    """What `bench translate` prints."""
-    head = (
-        "precision",
-        "made by",
-        "sentences/s",
-        "tokens/s",
-        "p50 ms",
-        "p95 ms",
-        "load s",
-        "memory MB",
-    )
-    rows = [
-        (
-            one.precision,
-            one.made_by,
-            f"{one.sentences_per_second:,.1f}",
-            f"{one.tokens_per_second:,.0f}",
-            f"{one.p50_ms:.1f}",
-            f"{one.p95_ms:.1f}",
-            f"{one.load_seconds:.1f}",
-            f"{one.memory_mb:,.0f}",
-        )
-        for one in speeds
-    ]
-    return "\n".join("".join(f"{cell:>13}" for cell in row) for row in (head, *rows))
+    """Return the output of `bench translate`."""
+    rows = [list(_COLUMNS)]
+    for speed in speeds:
+        rows.append([format(getattr(speed, name), form) for name, form in _COLUMNS.values()])
+    return "\n".join("".join(f"{cell:>13}" for cell in row) for row in rows)
 
 
 def _measure(
@@ -98,17 +93,17 @@ def _measure(
 ) -> DecodingSpeed:
     retain_freed_pages()
     started = time.perf_counter()
-    translator = Translator.load(run_dir, device, [f"decoding.precision={precision}", *overrides])
+    translator = Translator.load(run_dir, device, overrides)
     load_seconds = time.perf_counter() - started
     translator.translate(lines[:_WARM_UP])
     started = time.perf_counter()
-    found = translator.search([Sentence(line) for line in lines])
+    results = translator.search([TranslationInput(line) for line in lines])
     seconds = time.perf_counter() - started
-    num_tokens = sum(len(translations[0].tokens) + 1 for translations in found)
-    latencies = sorted(_seconds_of(translator, line) for line in lines[: _WARM_UP * 2])
+    num_tokens = sum(len(translations[0].tokens) + 1 for translations in results)
+    latencies = sorted(_latency(translator, line) for line in lines[: _WARM_UP * 2])
     return DecodingSpeed(
         precision=precision,
-        made_by="C" if isinstance(translator.decoder, CpuDecoder) else "PyTorch",
+        engine="C" if isinstance(translator.decoder, CpuDecoder) else "PyTorch",
         load_seconds=load_seconds,
         sentences_per_second=len(lines) / seconds,
         tokens_per_second=num_tokens / seconds,
@@ -118,27 +113,21 @@ def _measure(
     )
 
 
-def _seconds_of(translator: Translator, line: str) -> float:
+def _latency(translator: Translator, line: str) -> float:
     started = time.perf_counter()
     translator.translate([line])
     return time.perf_counter() - started
 
 
-def _lines(run_dir: Path, source: Path | None, num_lines: int) -> list[str]:
+def _lines(run: RunFolder, source: Path | None, num_lines: int) -> list[str]:
     if source is not None:
-        found = list(itertools.islice(lines_to_translate(source), num_lines))
+        lines = list(itertools.islice(lines_to_translate(source), num_lines))
     else:
-        config = load_config(RunFolder(run_dir).config)
-        valid = config.data.valid
-        if valid is None or not all(path.is_file() for path in valid.files):
-            raise UserError("the run's validation text is not there: give --input")
-        pairs = itertools.islice(read_pairs(valid, config.data.on_bad_line), num_lines)
-        found = [pair.src for pair in pairs if pair is not None]
-    if not found:
-        raise UserError(f"{source} has no lines")
-    return found
-
-
-def report(speeds: Sequence[DecodingSpeed]) -> list[dict[str, Any]]:
-    """What `bench translate --json` prints."""
-    return [one._asdict() for one in speeds]
+        data = load_config(run.config).data
+        if data.valid is None or not all(path.is_file() for path in data.valid.files):
+            raise UserError("the run's validation text does not exist: give --input")
+        pairs = itertools.islice(read_pairs(data.valid, data.on_bad_line), num_lines)
+        lines = [pair.src for pair in pairs if pair is not None]
+    if not lines:
+        raise UserError(f"{source or 'the validation text'} has no lines")
+    return lines

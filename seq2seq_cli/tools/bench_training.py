@@ -1,9 +1,9 @@
-"""How fast a config trains here, where the time goes, and what the machine could do at most."""
+"""`seq2seq bench train`: measures training speed, time per phase, memory, and utilization."""
 
 import functools
+import math
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
 
 @dataclass(frozen=True)
 class Speed:
-    """Of the updates after warm-up; all processes together, times as the first one saw them."""
+    """Measurements of the updates after warm-up: totals of all processes, times of the main one."""
 
     precision: str
     processes: int
@@ -28,24 +28,23 @@ class Speed:
     updates: int
     tokens_per_second: float  # target tokens, padding excluded
     tokens_per_update: float
-    padding: float  # share of the positions of both sides
+    padding: float  # fraction of the positions of both sides
     ms_per_update: float
     ms_data: float
-    ms_forward: float  # loss included, and the gradient of the output layer, which comes with it
-    ms_backward: float  # clipping included, and waiting for the other processes
+    ms_forward: float  # includes the loss, and the gradient of the output layer computed with it
+    ms_backward: float  # includes gradient clipping, and waiting for the other processes
     ms_optimizer: float
     peak_memory_mb: float  # of all processes; resident, or allocated on their GPUs
-    gflops: float  # of the products with weight matrices; attention and embeddings not counted
-    ceiling_fp32_gflops: float  # of square matrix products, all cores
+    gflops: float  # GFLOP/s of products with weight matrices; without attention and embeddings
+    ceiling_fp32_gflops: float  # GFLOP/s of square matrix products on all cores
     ceiling_bf16_gflops: float
 
     def report(self) -> dict[str, Any]:
-        """What `bench train --json` prints."""
+        """Return the output of `bench train --json`."""
         return {**asdict(self), "share_of_ceiling": self.share_of_ceiling}
 
     def table(self) -> str:
-        """What `bench train` prints."""
-        of_update = 100 / self.ms_per_update
+        """Return the output of `bench train`."""
         parts = [
             ("  data", self.ms_data),
             ("  forward and loss", self.ms_forward),
@@ -56,7 +55,7 @@ class Speed:
             ("target tokens/s", f"{self.tokens_per_second:,.0f}"),
             ("tokens per update", f"{self.tokens_per_update:,.0f} ({self.padding:.1%} padding)"),
             ("time per update", f"{self.ms_per_update:,.1f} ms"),
-            *((name, f"{ms:,.1f} ms ({ms * of_update:.0f} %)") for name, ms in parts),
+            *((name, f"{ms:,.1f} ms ({ms / self.ms_per_update:.0%})") for name, ms in parts),
             ("peak memory", f"{self.peak_memory_mb:,.0f} MB"),
             ("matrix products", f"{self.gflops:,.0f} GFLOP/s"),
             (
@@ -64,22 +63,22 @@ class Speed:
                 f"{self.ceiling_fp32_gflops:,.0f} GFLOP/s in fp32, "
                 f"{self.ceiling_bf16_gflops:,.0f} in bf16",
             ),
-            ("  share of it", f"{self.share_of_ceiling:.1%}, training in {self.precision}"),
+            ("  utilization", f"{self.share_of_ceiling:.1%}, training in {self.precision}"),
             ("processes", f"{self.processes}, each with {self.threads} threads"),
         ]
         return "\n".join(f"{label:<20} {text}" for label, text in rows)
 
     @property
     def share_of_ceiling(self) -> float:
-        """Of what square matrix products reach in the precision that was used."""
+        """Utilization: the fraction of the ceiling in the precision of training."""
         bf16, fp32 = self.ceiling_bf16_gflops, self.ceiling_fp32_gflops
         return self.gflops / (bf16 if self.precision == "bf16" else fp32)
 
 
 def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
-    """Train for a moment, in a folder that is thrown away; UserError as for `train`.
+    """Train briefly in a temporary folder and measure; UserError as for `train`.
 
-    None in torchrun's processes but the first.
+    Returns None in all processes of torchrun but the main one.
     """
     return dry_run(functools.partial(_measure, warmup, updates), config)
 
@@ -126,37 +125,33 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
 
 
 def _flops(model: Any, src_tokens: int, tgt_tokens: int) -> float:
-    """Floating-point operations of training: 6 for each weight of a matrix and token through it.
+    """Return the floating-point operations of training: 6 per matrix weight and token.
 
-    Keys and values of the cross-attention are made of source tokens, everything else of the decoder
-    of target tokens.
+    The keys and values of cross-attention are computed from source tokens, everything else in the
+    decoder from target tokens.
     """
 
     def weights(part: nn.Module) -> int:
         return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
 
-    of_memory = sum(
+    memory = sum(
         weights(layer.cross_attention.key) + weights(layer.cross_attention.value)
         for layer in model.decoder
     )
-    per_src = weights(model.encoder) + of_memory
-    per_tgt = weights(model.decoder) - of_memory + weights(model.projection)
+    per_src = weights(model.encoder) + memory
+    per_tgt = weights(model.decoder) - memory + weights(model.projection)
     return 6.0 * (per_src * src_tokens + per_tgt * tgt_tokens)
 
 
 def _ceiling_gflops(device: torch.device, dtype: torch.dtype) -> float:
-    """The best of many products of square matrices."""
+    """Return the speed of the fastest of many products of square matrices."""
     size = _CEILING_SIZES[device.type]
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / _best_seconds(lambda: a @ b, device) / 1e9
-
-
-def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
-    best, begun = float("inf"), time.perf_counter()
+    best, begun = math.inf, time.perf_counter()
     while time.perf_counter() - begun < _CEILING_SECONDS:
         started = time.perf_counter()
-        work()
+        a @ b
         if device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - started)
-    return best
+    return 2 * size**3 / best / 1e9

@@ -1,4 +1,4 @@
-"""`seq2seq check`: what can be known of a run before training time is spent."""
+"""`seq2seq check`: audits a run's text and config before training time is spent on it."""
 
 import functools
 import logging
@@ -19,14 +19,15 @@ from seq2seq_cli.training.summary import summarize, summary_json
 
 logger = logging.getLogger(__name__)
 
-_UPDATES = 10  # at most, that are timed
-_SECONDS = 3.0  # after which no further one begins
+_MAX_UPDATES = 10  # to time
+_MAX_SECONDS = 3.0
 
 
 def check(config: Config, test: Corpus | None) -> Report | None:
-    """Begin a run that is thrown away, make some updates, and audit all text and `test`.
+    """Make some updates of a temporary run, and audit all text of the config and `test`.
 
-    None in torchrun's processes but the first. Raises UserError for what would stop training.
+    Returns None in all processes of torchrun but the main one. Raises UserError for errors that
+    would stop training.
     """
     return dry_run(functools.partial(_check, test), config)
 
@@ -34,7 +35,7 @@ def check(config: Config, test: Corpus | None) -> Report | None:
 def _check(test: Corpus | None, trial: DryRun) -> Report | None:
     run, ranks = trial.run, trial.run.ranks
     retain_freed_pages()
-    logger.info("training for a moment: the longest batches, and some others")
+    logger.info("timing some updates, on the longest batches and on others")
     longest_batches = _run_longest_batches(trial)
     pace = _time_updates(trial)
     ranks.barrier()
@@ -42,14 +43,14 @@ def _check(test: Corpus | None, trial: DryRun) -> Report | None:
         return None
     logger.info("auditing the text")
     data, tokenizers = run.config.data, run.data.tokenizers
-    train, lines_of_train = audit_text(data.train, tokenizers, data)
-    texts, lines = {"train": train}, {"train": lines_of_train}
+    train, train_hashes = audit_text(data.train, tokenizers, data)
+    texts, hashes = {"train": train}, {"train": train_hashes}
     overlaps: dict[str, Overlap] = {}
     for name, corpus in (("valid", data.valid), ("test", test)):
         if corpus is not None:
-            texts[name], found = audit_text(corpus, tokenizers, data, like=train)
-            overlaps |= {f"{name} in {other}": found.found_in(lines[other]) for other in lines}
-            lines[name] = found
+            texts[name], own = audit_text(corpus, tokenizers, data, like=train)
+            overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
+            hashes[name] = own
     return Report(
         summary=summarize(run),
         numbers=summary_json(run),
@@ -63,7 +64,7 @@ def _check(test: Corpus | None, trial: DryRun) -> Report | None:
 
 
 def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str, VocabularyAudit]:
-    """Of subwords alone, which could do without rare characters, and none of another run's."""
+    """Audit vocabularies of subwords that this run has learnt; they may omit rare characters."""
     if config.kind not in SUBWORDS or config.reuse is not None:
         return {}
     tokenizers, store = data.tokenizers, data.train
@@ -80,7 +81,7 @@ def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str
 
 
 def _run_longest_batches(trial: DryRun) -> LongestBatches:
-    """Forwards and backwards, and the optimizer's step, whose state comes to the memory."""
+    """Make whole updates, as the state of the optimizer counts as memory too."""
     device, ranks = trial.run.device, trial.run.ranks
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -96,9 +97,10 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
 
 
 def _time_updates(trial: DryRun) -> TimeEstimate:
-    trial.update()  # what is done once takes its time here
+    trial.update()  # a warm-up, which is not timed
     seconds: list[float] = []
-    while len(seconds) < _UPDATES and trial.run.ranks.all_reduce_max(sum(seconds)) < _SECONDS:
+    all_reduce_max = trial.run.ranks.all_reduce_max
+    while len(seconds) < _MAX_UPDATES and all_reduce_max(sum(seconds)) < _MAX_SECONDS:
         trial.update()
         seconds.append(trial.seconds_of_last)
     mean, run = statistics.mean(seconds), trial.run

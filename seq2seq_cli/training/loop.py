@@ -92,7 +92,7 @@ def open_run(
 
     Raises UserError when out of memory where no batch can be split.
     """
-    if folder.is_started:
+    if folder.exists:
         folder.reject_escaping_links()
     try:
         with (

@@ -63,7 +63,7 @@ def start_or_resume(
     """
     if not ranks.is_main:
         run = join_as_replica(folder, ranks, hooks)
-    elif folder.is_started:
+    elif folder.exists:
         run = resume_run(folder, config, options, ranks, hooks)
     else:
         run = start_run(folder, config, options.source, ranks, hooks)

@@ -7,8 +7,8 @@ some go through the command itself too.
 """
 
 import argparse
-import functools
 import gzip
+import itertools
 import json
 import logging
 import sys
@@ -20,8 +20,9 @@ from random import Random
 import torch
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding.stream import Job, TranslateLines, translate_stream
-from seq2seq_cli.text.io import lines_to_translate, write_lines
+from seq2seq_cli.decoding.stream import Job, translate_stream
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.text.io import line_writer, lines_to_translate
 
 ATOMS = [
     *"aZ09.!?|<>&\"'\\{}[],:;#%@~_-– ",
@@ -133,12 +134,10 @@ def complaint(content: bytes, outputs: dict[str, bytes]) -> str | None:
 class LoadedJob(Job):
     """A job that loads its model once."""
 
-    @functools.cached_property
-    def translate_lines(self) -> TranslateLines:
-        return super().start()
+    translator: Translator
 
-    def start(self) -> TranslateLines:
-        return self.translate_lines
+    def load(self) -> Translator:
+        return self.translator
 
 
 def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
@@ -150,7 +149,9 @@ def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
     jobs = {}
     for form in FORMATS:
         options = {"overrides": overrides, "output_format": form, "device": "cpu"}
-        jobs[form] = LoadedJob((run,), **options)
+        job = LoadedJob((run,), **options)
+        object.__setattr__(job, "translator", Job((run,), **options).load())
+        jobs[form] = job
     return jobs
 
 
@@ -161,7 +162,9 @@ def translated(jobs: dict[str, LoadedJob], path: Path, folder: Path) -> dict[str
         written = folder / f"out.{form}"
         written.unlink(missing_ok=True)
         lines = translate_stream(job, lines_to_translate(path), path, processes=1)
-        write_lines(written, (row for line in lines for row in line))
+        with line_writer(written) as write:
+            for row in itertools.chain.from_iterable(lines):
+                write(row)
         outputs[form] = written.read_bytes()
     return outputs
 

@@ -36,7 +36,10 @@ BUILDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "without AMX": (("-DWITHOUT_AMX",), {}),
     "with threads in every loop": (
         (),
-        {"FOR_A_THREAD = 1 << 19": "FOR_A_THREAD = 1", "FOR_A_TEAM = 40 << 20": "FOR_A_TEAM = 1"},
+        {
+            "LOOP_THRESHOLD = 1 << 19": "LOOP_THRESHOLD = 1",
+            "PASS_THRESHOLD = 40 << 20": "PASS_THRESHOLD = 1",
+        },
     ),
 }
 # Of the logits' norm: a number between two that can be rounded to may become the other.

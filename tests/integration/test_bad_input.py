@@ -152,7 +152,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("diff", "nowhere", "."), "there is no run folder nowhere"),
         (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
         (("score", ".", "--nbest", "a"), "--nbest requires --src, and excludes --ref and --pairs"),
-        (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints a list of its"),
+        (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints an n-best list"),
         (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv or .jsonl file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
@@ -321,7 +321,7 @@ def test_train_rejects_a_folder_with_other_files(numbers, seq2seq, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", tmp_path)
     assert result.exit_code == 2
-    assert "not empty (it holds thesis.tex)" in result.stderr
+    assert "not empty (it contains thesis.tex)" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -355,7 +355,7 @@ def test_unsupported_requests_to_a_trained_run_are_rejected(
         ),
         "empty has no lines": ("bench", "translate", trained, "--input", tmp_path / "empty"),
         "the run has no validation text: give --src and --ref, or --pairs": ("eval", other),
-        "--format huggingface cannot hold this model: it needs tokenizer.shared": (
+        "--format huggingface does not support this model: it needs tokenizer.shared": (
             *("export", trained, "--format", "huggingface", "--output", tmp_path / "x"),
         ),
         "did not start from": (*train, *text, "--from", trained),

@@ -387,7 +387,7 @@ def test_run_stopped_before_any_validation_can_be_resumed(numbers, seq2seq, tmp_
         assert train_short(seq2seq, numbers / "numbers.yaml", run).exit_code == 130
     result = seq2seq("translate", run, "1")
     assert result.exit_code == 2
-    assert "no model.safetensors yet; --model last takes the last checkpoint" in result.stderr
+    assert "no model.safetensors yet; --model last uses the last checkpoint" in result.stderr
     assert seq2seq("translate", run, "--model", "last", "1").exit_code == 0
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from number_task import numbers_config, write_config
 
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.export.exporter import UNTAME_LINES
+from seq2seq_cli.export.exporter import DIFFICULT_LINES
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
 
@@ -111,7 +111,7 @@ def test_export_code_in_the_readme_gives_the_same_translations(
     folder = tmp_path / file_format
     assert seq2seq("export", trained_shared, "--format", file_format, "-o", folder).exit_code == 0
     readme = (folder / "README.md").read_text()
-    assert "Not taken along from the run: `decoding.banned_words`." in readme
+    assert "Unsupported options of the run: `decoding.banned_words`." in readme
     code = readme.split("```")[1].removeprefix("python\n")
     assert 'print(translate("a sentence"))' in code
     script = tmp_path / "readme.py"
@@ -149,7 +149,7 @@ def test_export_compares_on_validation_text_if_it_exists(run, seq2seq, tmp_path,
     shutil.rmtree(project / "texts")
     result = seq2seq("export", moved, "--format", "ctranslate2", "-o", tmp_path / "again")
     assert result.exit_code == 0
-    assert "validation text texts/valid.src is not there; translations are not" in result.stderr
+    assert "validation text texts/valid.src does not exist, so that translations" in result.stderr
 
 
 def test_export_rejects_unsupported_models(seq2seq, tmp_path):
@@ -207,7 +207,7 @@ def test_huggingface_tokenizer_gives_the_same_ids_with_user_defined_symbols(kind
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "normalization"), ALL)
-@pytest.mark.parametrize("line", UNTAME_LINES)
+@pytest.mark.parametrize("line", DIFFICULT_LINES)
 def test_huggingface_tokenizer_gives_the_same_ids_for_the_probe_lines(kind, normalization, line):
     ours, theirs = both_tokenizers(kind, normalization)
     assert theirs(line)["input_ids"] == [*ours.to_ids(line), EOS_ID]

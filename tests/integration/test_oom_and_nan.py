@@ -272,7 +272,7 @@ def test_overlong_validation_line_is_left_out_of_the_loss_and_counted(numbers, s
         (point,) = (p for p in metrics_of(run) if "valid/loss" in p)
         assert point["valid/loss"] == found["loss"]
         scores[tokens] = found
-        is_left_out = "1 of 60 pairs have more than 160 tokens, 8 times data.max_length"
+        is_left_out = "1 of 60 pairs, which have more than 160 tokens (8 times data.max_length)"
         assert (is_left_out in result.stderr) == (tokens == 161)
         assert ("1 too long for the loss" in result.stderr) == (tokens == 161)
         assert ("too_long             1  lines" in seq2seq("eval", run).stdout) == (tokens == 161)

@@ -40,7 +40,7 @@ def test_references_are_normalized_like_the_target(by_heart, seq2seq):
     assert (found["exact_match"], found["bleu"]) == (100, pytest.approx(100))
     assert found["num_normalized_references"] == 2
     table = seq2seq("eval", by_heart).stdout.splitlines()
-    assert table[-1] == "references   2 of 2 compared as tokenizer.normalization has them"
+    assert table[-1] == "references   2 of 2 changed by tokenizer.normalization"
     points = [json.loads(line) for line in (by_heart / "metrics.jsonl").read_text().splitlines()]
     assert points[-1]["valid/exact_match"] == 100
 

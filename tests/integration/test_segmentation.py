@@ -10,7 +10,7 @@ from commands import Command
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 
 LINES = 40
 
@@ -80,8 +80,8 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     result = seq2seq("translate", run, stdin=stdin)
     assert result.stdout == "".join(" ".join(outputs[group]) + "\n" for group in groups)
     assert result.stderr == (
-        f"lines with more sentences or tokens than those of the training text: {len(groups)}, "
-        f"translated as {LINES} sentences, one by one\n"
+        f"lines with more sentences or tokens than lines of the training text: {len(groups)}; "
+        f"translated sentence by sentence, as {LINES} sentences\n"
     )
     asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
@@ -127,9 +127,9 @@ def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
     assert seq2seq("translate", run, between).stderr == ""
     result = seq2seq("translate", run, f"{between} {beyond}")
     assert result.stderr.splitlines() == [
-        "lines with more sentences or tokens than those of the training text: 1, translated as 2 "
-        "sentences, one by one",
-        "sentences longer than data.max_length: 1, translated in 2 parts",
+        "lines with more sentences or tokens than lines of the training text: 1; translated "
+        "sentence by sentence, as 2 sentences",
+        "sentences longer than data.max_length: 1; translated in 2 parts",
     ]
 
 
@@ -171,7 +171,7 @@ def test_equal_segments_are_sampled_independently(run):
 
 def test_line_of_many_sentences_is_tokenized_once(run):
     translator = Translator.load(run, "cpu")
-    pieces, cuts = translator.cut([Sentence("1 2 . " * 100_000), Sentence("3 .")])
+    pieces, cuts = translator.cut([TranslationInput("1 2 . " * 100_000), TranslationInput("3 .")])
     assert [len(of_line) for of_line in pieces] == [100_000, 1]
     assert (cuts.lines, cuts.sentences) == (1, 100_000)
 

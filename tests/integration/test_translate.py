@@ -16,7 +16,7 @@ from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.tools.bench_decoding import DecodingSpeed, table
 
 
@@ -244,12 +244,12 @@ def test_long_lines_are_split_at_sentence_ends(translator):
 
 
 def test_split_sentences_are_joined_in_order(translator):
-    found = translator.search([Sentence("1 2 . 3 4"), Sentence("5")], split_sentences=True)
+    inputs = [TranslationInput("1 2 . 3 4"), TranslationInput("5")]
+    found = translator.search(inputs, split_sentences=True)
     assert found[0][0].text.startswith("one two")
     assert found[0][0].text.endswith("three four")
-    aligned = translator.search(
-        [Sentence("1 2 . 3 4")], Outputs(log_probs=True, alignment=True), split_sentences=True
-    )[0][0]
+    outputs = Outputs(log_probs=True, alignment=True)
+    aligned = translator.search(inputs[:1], outputs, split_sentences=True)[0][0]
     assert aligned.alignment is not None
     assert max(source for source, _ in aligned.alignment) > 2  # counted through the whole line
 
@@ -354,11 +354,11 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
     found = json.loads(seq2seq("bench", "translate", trained, *options, "--json").stdout)
     assert [one["precision"] for one in found] == ["fp32", "int8"]
     assert all(
-        one[name] > 0 for one in found for name in one if name not in ("precision", "made_by")
+        one[name] > 0 for one in found for name in one if name not in ("precision", "engine")
     )
     for one in found:
         is_compiled = one["precision"] in cpu_library.precisions()
-        assert one["made_by"] == ("C" if is_compiled else "PyTorch")
+        assert one["engine"] == ("C" if is_compiled else "PyTorch")
     assert found[0]["p50_ms"] <= found[0]["p95_ms"]
     page = table([DecodingSpeed(**speed) for speed in found])
     assert "sentences/s" in page.splitlines()[0]

@@ -177,7 +177,7 @@ def test_finished_sentences_get_no_cache_slots():
     states.keep(torch.tensor([6]))
     for _ in range(40):
         states.logits(last[:1])
-    assert [piece.size(2) for piece in states._past] == [8, 1]
+    assert [block.size(2) for block in states.cache.blocks] == [8, 1]
 
 
 LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}
@@ -328,7 +328,7 @@ def test_unknown_model_part_never_runs_on_the_cpu_engines(kind, known_to_fast, p
     assert CpuDecoder.unsupported(model, precision)
     assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
     if precision == "int8" and not known_to_fast:
-        with pytest.raises(UserError, match=r"plain \(it has no int8 products\)"):
+        with pytest.raises(UserError, match=r"plain \(it does not support int8\)"):
             make_decoder(model, precision)
     else:
         decoder = make_decoder(model, precision)

@@ -94,7 +94,7 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
     with caplog.at_level("INFO"):
         assert type(make_decoder(model, precision)) is PlainDecoder
         make_decoder(model, precision)
-    assert caplog.text.count("decoded by its own code") == 1
+    assert caplog.text.count("decoding with the model's own code") == 1
     assert choose_precision("auto", model) == "fp32"
     for export in (ctranslate2, huggingface):
         assert export.unsupported(model, SHARED) == f"model.positions is {kind}"
@@ -102,6 +102,6 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):
     swish.config = Positioned(**dict(swish.config) | {"activation": "relu"})
-    with pytest.raises(UserError, match=r"plain \(it has no int8 products\)") as error:
+    with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:
         make_decoder(swish, "int8")
     assert "torch (model.positions is rotary)" in str(error.value)

@@ -23,6 +23,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, make_batch, plan_epoch
 from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.scoring import NOT_SCORED
 from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import read_pairs
@@ -301,7 +302,7 @@ def test_segmentation_loses_no_text(kind, line, limit, tokens, sentences, each):
         assert ids == tokenizer.to_ids(sentence) * (len(ids) // len(tokenizer.to_ids(sentence)))
     if any(tokenizer.is_byte(token) for piece in pieces for token in (piece.ids[0], piece.ids[-1])):
         return  # half of a character may be in another part
-    echoes = [[SegmentResult(piece, piece.ids, None, None)] for piece in pieces]
+    echoes = [[SegmentResult(piece, piece.ids, None, NOT_SCORED)] for piece in pieces]
     tokenizers = Tokenizers(tokenizer, tokenizer)
     (found,) = merge_segments(line, echoes, tokenizers, Outputs(), is_ranked=False)
     assert "".join(found.text.split()) == "".join(tokenizer.normalize(line).split())
