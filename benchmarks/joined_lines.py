@@ -13,7 +13,7 @@ from pathlib import Path
 from sacrebleu import corpus_bleu
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 
 COUNTS = (1, 2, 5)
 
@@ -38,7 +38,7 @@ def main() -> None:
         )
         cells = []
         for translator, each in ways.values():
-            sentences = [Sentence(line) for line in lines]
+            sentences = [TranslationInput(line) for line in lines]
             found = [t[0].text for t in translator.search(sentences, split_sentences=each)]
             num_words = [sum(len(line.split()) for line in side) for side in (found, references)]
             bleu = corpus_bleu(found, [references]).score

@@ -1,4 +1,4 @@
-"""Types and places that tests share."""
+"""Types and paths shared by tests."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""cpu_decoder.c, compiled by tests as the installation compiles it."""
+"""Compiles cpu_decoder.c as the installation does."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 
 
 def compile_decoder(source: Path, library: Path, *options: str) -> None:
-    """With `options` after those of pyproject.toml."""
+    """Compile with the flags of pyproject.toml, followed by `options`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (module,) = project["tool"]["setuptools"]["ext-modules"]
     flags = [*module["extra-compile-args"], *options, "-shared", "-fPIC"]

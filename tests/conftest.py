@@ -1,4 +1,4 @@
-"""What every test shares: one thread, a cache of its own, a way to run commands in-process."""
+"""Fixtures for all tests: one thread, a cache of their own, commands run in-process."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def seq2seq() -> Command:
-    """Run a command as the shell would; a traceback fails the test, an undocumented error too."""
+    """Run a command in-process; a traceback or an undocumented error message fails the test."""
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)

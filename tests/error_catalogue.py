@@ -1,4 +1,4 @@
-"""The error messages in the source and in `docs/errors.md`, both with … for what varies.
+"""The error messages of the source and of `docs/errors.md`, with … for variable parts.
 
 A message is what is given to UserError and its kin, and in the sections of a config to ValueError;
 where that is a variable or a call of the same file, what that holds or returns.
@@ -21,7 +21,7 @@ VARIES = "…"
 
 
 def raised() -> dict[str, str]:
-    """Every message in the source, with the file that it is in."""
+    """Every message of the source, with the name of its file."""
     found: dict[str, str] = {}
     for path in sorted((ROOT / "seq2seq_cli").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def message_of(call: ast.Call) -> ast.expr:
 def texts_of(
     node: ast.expr, function: ast.AST, functions: dict[str, ast.FunctionDef]
 ) -> Iterator[str]:
-    """What an expression can be, as text."""
+    """The strings that an expression may evaluate to."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -82,7 +82,7 @@ def returned(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -
 
 
 def is_worded(text: str) -> bool:
-    """Not only a place around another message, as in `line …: …`."""
+    """True unless the text only adds a position to another message, as `line …: …` does."""
     return bool(re.search(r"\w+\W+\w", text.replace(VARIES, "")))
 
 
@@ -91,7 +91,7 @@ def tidy(text: str) -> str:
 
 
 def documented() -> dict[str, str]:
-    """Every message of the catalogue, with its cause and cure."""
+    """Every message of the catalogue, with its cause and remedy."""
     text = CATALOGUE.read_text(encoding="utf-8")
     entries = re.findall(r"^- `(.+)`\n((?:  .+\n)+)", text, re.MULTILINE)
     assert len(entries) == len(re.findall(r"^- ", text, re.MULTILINE)), "an entry has another form"

@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need", word by word: numpy, explicit loops, no batch.
+"""The Transformer of "Attention Is All You Need" in NumPy: explicit loops, no batch.
 
 Written from the paper and independent of the package: it shares nothing with it but the names of
 the weights. Post-norm, no biases in the attention projections, no embedding scale, untied.

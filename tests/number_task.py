@@ -1,4 +1,4 @@
-"""A task that a tiny model learns in seconds: digits to their names."""
+"""A task that a tiny model learns in seconds: digits are translated to their names."""
 
 import random
 from pathlib import Path
@@ -10,7 +10,7 @@ WORDS = dict(zip("0123456789", NAMES, strict=True))
 
 
 def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Digits and their names: `3 1 4` → `three one four`."""
+    """Random digits with their names: `3 1 4` → `three one four`."""
     generator = random.Random(seed)
     lines = [generator.choices("0123456789", k=generator.randint(1, 6)) for _ in range(count)]
     return [(" ".join(digits), " ".join(WORDS[digit] for digit in digits)) for digits in lines]

@@ -1,4 +1,4 @@
-"""Models in PyTorch whose linear layers round as the decoder in C does: slow, and plain to read."""
+"""Reference models in PyTorch whose linear layers round like the decoder in C."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from seq2seq_cli.model.transformer import Transformer
 
 
 class Int8Linear(nn.Module):
-    """A linear layer of whole numbers: a scale for each output, and one for each row of inputs."""
+    """A linear layer in int8, with a scale for each output and each row of inputs."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class Int8Linear(nn.Module):
 
 
 class Bf16Linear(nn.Module):
-    """Inputs and weights of 8 significant bits, exact products and sums."""
+    """A linear layer with inputs and weights in bf16, and exact sums."""
 
     def __init__(self, layer: nn.Linear, divisor: float = 1.0) -> None:
-        """`divisor`: of the weights before they are rounded."""
+        """Weights are divided by `divisor` before rounding."""
         super().__init__()
         self.weight = divisor * (layer.weight / divisor).bfloat16().double()
         self.bias = layer.bias

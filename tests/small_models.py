@@ -1,4 +1,4 @@
-"""Random models small enough to search everything, sentences for them, and ways to search."""
+"""Random models small enough for exhaustive search, random sentences, and search modes."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ MODES = {
 
 
 def build(seed: int, vocabulary: int = 12, **options) -> Transformer:
-    """Random weights whose EOS is likely enough that sentences end at different times."""
+    """A random model whose sentences end at different lengths."""
     torch.manual_seed(seed)
     shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0}
     config = ModelConfig(**(shape | {"tie_embeddings": False} | options))
@@ -39,15 +39,15 @@ def random_sources(count: int) -> list[list[int]]:
     return [[*torch.randint(4, 12, (length,)).tolist(), EOS_ID] for length in lengths]
 
 
-def requests_of(sources: list[list[int]], **wishes) -> list[Request]:
+def make_requests(sources: list[list[int]], **constraints) -> list[Request]:
     return [
-        Request(src, max_length=2 * len(src) + 5, number=number, **wishes)
+        Request(src, max_length=2 * len(src) + 5, number=number, **constraints)
         for number, src in enumerate(sources)
     ]
 
 
-def logits_through_all_changes(plain: Decoder, other: Decoder) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of both at each step, while hypotheses grow, are chosen anew and sentences leave.
+def stepwise_logits(plain: Decoder, other: Decoder) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits of both decoders at each step, while hypotheses are reordered and dropped.
 
     The models have 70 tokens; what `other` adds to them is checked to be impossible.
     """

@@ -62,7 +62,7 @@ def evaluate(
 @app.command(
     epilog="**Examples**\n\n"
     "seq2seq score runs/quickstart --src test.de --ref test.en\n\n"
-    "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescored.nbest"
+    "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescore_nbest.nbest"
 )
 def score(
     run_dir: RunDir,
@@ -92,7 +92,7 @@ def score(
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
     with corpus_from_options(src, nbest or ref, pairs) as corpus:
-        from seq2seq_cli.decoding.rescoring import rescored, scored
+        from seq2seq_cli.decoding.rescoring import rescore_nbest, score_pairs
         from seq2seq_cli.decoding.translator import Translator
 
         translator = Translator.load(
@@ -100,9 +100,9 @@ def score(
         )
         assert corpus is not None, "some text is given"
         lines = (
-            rescored(translator, *corpus.files)
+            rescore_nbest(translator, *corpus.files)
             if nbest is not None
-            else scored(translator, corpus, as_json=as_json)
+            else score_pairs(translator, corpus, as_json=as_json)
         )
         for line in lines:
             typer.echo(line)

@@ -2,7 +2,8 @@
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,7 +21,7 @@ from seq2seq_cli.cli.app import (
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from seq2seq_cli.decoding.stream import Job, Line
+    from seq2seq_cli.decoding.stream import Job
 
 SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
 
@@ -183,15 +184,14 @@ def translate(
     _check_files(sentences, input_file, output_file)
     _check_format(output_format, align, log_probs, n_best)
     from seq2seq_cli.decoding.stream import Job, translate_stream
-    from seq2seq_cli.text.io import lines_to_translate, write_lines
+    from seq2seq_cli.text.io import lines_to_translate
 
+    given = _as_overrides(beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban)
+    flags = _as_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
-        overrides=(
-            *_search_options(beam_size, n_best, sampling, precision, ban, replace_unk),
-            *(overrides or ()),
-        ),
+        overrides=(*given, *flags, *(overrides or ())),
         which=model,
         input_format=input_format,
         output_format=output_format,
@@ -202,16 +202,16 @@ def translate(
         required=tuple(require or ()),
     )
     if not sentences and input_file is None and is_terminal(sys.stdin):
-        _converse(job)
+        _interactive(job)
         return
     lines = sentences or lines_to_translate(input_file)
-    write_lines(
-        output_file, _watched(translate_stream(job, lines, input_file, processes), sentences)
-    )
+    with _printer(output_file, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
+        for outputs in translate_stream(job, lines, input_file, processes):
+            print_lines(outputs)
 
 
 def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
-    """What is asked for must have a place."""
+    """Refuse what the output format has no place for."""
     if align and output_format in ("text", "nbest"):
         raise UserError("--align needs --format tsv or jsonl")
     if output_format == "text" and (log_probs or (n_best or 1) > 1):
@@ -229,46 +229,43 @@ def _check_files(sentences: list[str] | None, source: Path | None, output: Path 
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
 
 
-def _search_options(
-    beam_size: int | None,
-    n_best: int | None,
-    sampling: bool,
-    precision: str | None,
-    ban: list[str] | None,
-    replace_unk: bool,
-) -> Iterator[str]:
-    """As options of the config."""
+def _as_overrides(**given: object) -> Iterator[str]:
+    """Write the options of section decoding that are not None as `--set` has them."""
     import json
 
-    given: dict[str, object] = {
-        "beam_size": beam_size,
-        "n_best": n_best,
-        "precision": precision,
-        "sampling": sampling or None,
-        "banned_words": ban,
-        "replace_unk": replace_unk or None,
-    }
     for name, value in given.items():
         if value is not None:
             yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
 
 
-def _watched(outputs: Iterable["Line"], sentences: list[str] | None) -> Iterator[str]:
-    """The lines to print, counted on a bar if somebody watches."""
+@contextmanager
+def _printer(path: Path | None, *, is_watched: bool) -> Iterator[Callable[[list[str]], None]]:
+    """Give a function that writes a translation's lines, counted on a bar if somebody watches."""
     from tqdm import tqdm
 
-    is_watched = is_terminal(sys.stderr) and not sentences
-    with tqdm(unit=" lines", file=sys.stderr, disable=not is_watched) as bar:
-        for line in outputs:
-            yield from line
+    from seq2seq_cli.text.io import line_writer
+
+    with (
+        tqdm(unit=" lines", file=sys.stderr, disable=not is_watched) as bar,
+        line_writer(path) as write,
+    ):
+
+        def print_lines(lines: list[str]) -> None:
+            for line in lines:
+                write(line)
             bar.update()
 
+        yield print_lines
 
-def _converse(job: "Job") -> None:
-    """Ask, translate, print, until the input ends."""
+
+def _interactive(job: "Job") -> None:
+    """Ask for a line, translate it and print the result, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    translate_lines = job.start()
+    from seq2seq_cli.decoding.segmentation import Cuts
+    from seq2seq_cli.decoding.stream import translate_chunks
+
+    translator = job.load()
     prompt = "> "
     for number in itertools.count():
         if not is_terminal(sys.stdout):  # a redirected output gets results only
@@ -278,7 +275,6 @@ def _converse(job: "Job") -> None:
         except EOFError:
             typer.echo(err=True)
             return
-        (outputs,), cuts = translate_lines(number, [job.sentence(number, line)])
-        cuts.report()
-        for output in outputs:
+        chunk = (number, [job.parse(number, line)])
+        for output in itertools.chain(*translate_chunks(job, translator, [chunk], Cuts.report)):
             typer.echo(output)

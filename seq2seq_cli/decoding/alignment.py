@@ -1,4 +1,4 @@
-"""Which words of a translation look at which words of its source.
+"""Word alignments: attention between tokens turned into attention between words.
 
 S source tokens and T target tokens of a segment; N source words and M target words of the whole
 line.
@@ -16,21 +16,22 @@ from seq2seq_cli.text.words import split_words, words_of_spans
 
 
 class Placed(NamedTuple):
-    """A segment of a line whose translation stands in a text."""
+    """A segment whose translation has its place in the text of the line's translation."""
 
     segment: Segment
     attention_TS: Tensor  # of every target token over the source tokens; rows sum to 1
     spans: Sequence[tuple[int, int]]  # of the target tokens in the text
-    copies: dict[int, int]  # by target token, the source token whose text it has
+    copies: dict[int, int]  # target tokens that copy the text of a source token
 
 
 def align(
     line: str, text: str, placed: Sequence[Placed], tokenizer: Tokenizer
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[float, ...], ...]]:
-    """Links of words, each target word's to what it looks at most, and the whole matrix, M x N.
+    """Return the source word with the most attention for each target word, and all attention, MN.
 
-    Words are those of `words.split_words`, of the line and of the text. A word looks at what its
-    tokens look at in the mean; a token of several words gives each of them as much.
+    Words are those of `words.split_words`, in the line and in the text. The attention of a target
+    word is the mean over its tokens; a source token that spans several words gives each of them an
+    equal share.
     """
     attention_MN = torch.zeros(len(split_words(text)), len(split_words(line)))
     num_tokens_M = torch.zeros(len(attention_MN))
@@ -38,7 +39,7 @@ def align(
         tgt_words = words_of_spans(text, part.spans)
         src_words = _source_words(part.segment, tokenizer)
         tokens, words = _expanded(src_words)
-        shares = 1 / torch.tensor([len(of_token) for of_token in src_words])
+        shares = 1 / torch.tensor([len(token_words) for token_words in src_words])
         attention_TN = torch.zeros(len(tgt_words), attention_MN.size(1))
         attention_TN.index_add_(1, words, (part.attention_TS * shares)[:, tokens])
         tokens, words = _expanded(tgt_words)
@@ -54,7 +55,7 @@ def align(
 
 
 def _source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
-    """The words of the line that each token of the segment is part of."""
+    """Return the words of the line that each token of the segment belongs to."""
     text, spans = tokenizer.spans(segment.sentence)
     own = spans[segment.first_token : segment.first_token + len(segment.ids)]
     return [
@@ -64,7 +65,7 @@ def _source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
 
 
 def _align_copy(attention_MN: Tensor, share: Tensor, tgt: range, src: range) -> None:
-    """A copy of several words looks word by word at what it is a copy of."""
+    """Align a copy of several words with its source word by word."""
     if len(tgt) == len(src):
         for target, source in zip(tgt, src, strict=True):
             attention_MN[target, src.start : src.stop] -= share / len(src)
@@ -72,7 +73,7 @@ def _align_copy(attention_MN: Tensor, share: Tensor, tgt: range, src: range) -> 
 
 
 def _expanded(words: Sequence[range]) -> tuple[Tensor, Tensor]:
-    """Numbers of tokens and of their words, a pair for each word of a token."""
-    tokens = [token for token, of_token in enumerate(words) for _ in of_token]
-    of_tokens = [word for of_token in words for word in of_token]
-    return torch.tensor(tokens, dtype=torch.int64), torch.tensor(of_tokens, dtype=torch.int64)
+    """Return the indices of tokens and words, one pair for each word of a token."""
+    tokens = [token for token, token_words in enumerate(words) for _ in token_words]
+    indices = [word for token_words in words for word in token_words]
+    return torch.tensor(tokens, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64)

@@ -5,7 +5,7 @@ target positions so far, V target vocabulary.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,22 +13,21 @@ from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.types import LengthPenalty
-from seq2seq_cli.decoding.engines.base import WORTH_LEAVING, Decoder
+from seq2seq_cli.decoding.active_batch import ActiveBatch
 from seq2seq_cli.decoding.engines.cpu_library import log_sum_exp
 from seq2seq_cli.decoding.lexical_constraints import allocate_beam, forbid_end
-from seq2seq_cli.decoding.logit_rules import LogitRules
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.requests import Hypothesis, Ids
 from seq2seq_cli.decoding.top_k import top_k
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
+from seq2seq_cli.text.tokenizer import EOS_ID
 
-_IMPOSSIBLE = -1e4  # score of the empty translation where wishes exclude each other
+_IMPOSSIBLE = -1e4  # score of the empty translation where requirements exclude each other
 
 
 def length_penalty(formula: LengthPenalty, alpha: float, length: int) -> float:
-    """What a log-probability is divided by; `length` counts EOS.
+    """Return the divisor of the log-probability of `length` tokens, EOS included.
 
-    power: length^α, the mean log-probability for α = 1; gnmt: ((5 + length) / 6)^α (Wu et al.
-    2016, eq. 14, without the coverage penalty). 1 for α = 0.
+    power: length^α, which for α = 1 gives the mean log-probability; gnmt: ((5 + length) / 6)^α (Wu
+    et al. 2016, eq. 14, without the coverage penalty). 1 for α = 0.
     """
     base: float = length if formula == "power" else (5 + length) / 6
     return math.pow(base, alpha)
@@ -42,186 +41,156 @@ class Candidates(NamedTuple):
     tokens: Tensor
 
 
-class BeamSearch:
-    """One batch. Finished translations are kept apart; at most `n_best`, the best.
+class FinishedTranslations:
+    """The best finished translations of a sentence, at most `n_best`, with different texts."""
 
-    A sentence is done when nothing that is still growing can overtake what is kept: log-probability
-    only falls, and no translation is divided by more than the longest one.
+    def __init__(self, n_best: int, text_of: Callable[[Ids], object]) -> None:
+        self._n_best = n_best
+        self._text_of = text_of
+        self._by_text: dict[object, Hypothesis] = {}
+        self.best: list[Hypothesis] = []  # in falling order
+
+    def are_all_better_than(self, score: float) -> bool:
+        """Whether the list is full, and no hypothesis of that score would enter it."""
+        return len(self.best) == self._n_best and self.best[-1].score >= score
+
+    def add(self, ids: Ids, score: float) -> None:
+        if self.are_all_better_than(score):
+            return
+        text = self._text_of(ids)
+        same = self._by_text.get(text)  # from another group, or in other tokens
+        if same is not None:
+            if score <= same.score:
+                return
+            self.best.remove(same)
+        self._by_text[text] = hypothesis = Hypothesis(ids, score)
+        self.best.append(hypothesis)
+        self.best.sort(key=lambda finished: -finished.score)
+        for dropped in self.best[self._n_best :]:
+            del self._by_text[self._text_of(dropped.ids)]
+        del self.best[self._n_best :]
+
+
+class BeamSearch:
+    """The beams of a batch, and the translations that have come out of them.
+
+    A sentence is finished when no growing hypothesis can overtake its finished translations:
+    log-probability only falls, and no translation is divided by more than the longest one.
     """
 
     def __init__(
-        self,
-        decoder: Decoder,
-        src_BS: Tensor,
-        requests: Sequence[Request],
-        rules: LogitRules,
-        config: DecodingConfig,
-        text_of: Callable[[Ids], str] | None = None,
+        self, batch: ActiveBatch, config: DecodingConfig, text_of: Callable[[Ids], object]
     ) -> None:
-        """Translations differ in what `text_of` makes of them; left out, in their tokens."""
-        self._text_of: Callable[[Ids], object] = text_of or tuple
-        self._states = decoder.start(src_BS)
-        self._requests = requests
-        self._rules = rules
+        """Translations differ in what `text_of` makes of them."""
+        self._batch = batch
         self._config = config
-        self._is_constrained = any(request.required for request in requests)
-        self._finished: list[list[Hypothesis]] = [[] for _ in requests]
-        self._spare: list[list[Hypothesis]] = [[] for _ in requests]  # one at most, see _note_ends
-        self._texts: list[dict[object, Hypothesis]] = [{} for _ in requests]  # the finished by text
-        self._going_on = list(range(len(requests)))
-        self._sums_BW = torch.zeros(len(requests), 1, device=src_BS.device)
-        self._past_BWT = src_BS.new_zeros(len(requests), 1, 0)
-        self._last_BW = src_BS.new_full((len(requests), 1), BOS_ID)
+        self._width = config.beam_size // config.diversity_groups  # of a group
+        self._is_constrained = any(request.required for request in batch.requests)
+        self._finished = [FinishedTranslations(config.n_best, text_of) for _ in batch.requests]
+        # The best with all required phrases, should no hypothesis that has them end by itself.
+        self._spare = [FinishedTranslations(1, tuple) for _ in batch.requests]
 
-    def run(self) -> list[list[Hypothesis]]:
-        while self._going_on:
-            logits_BWV = self._states.logits(self._last_BW)
-            totals_BW1 = log_sum_exp(logits_BWV)
-            self._rules.apply(logits_BWV, self._past_BWT)
-            offsets_BW1 = self._sums_BW[:, :, None] - totals_BW1
-            if self._is_constrained:
-                has_met = [bool(self._finished[n] or self._spare[n]) for n in self._going_on]
-                forbid_end(logits_BWV, self._past_BWT, self._running_requests(), has_met)
-                self._note_ends(logits_BWV[..., EOS_ID] + offsets_BW1[..., 0])
-            self._advance(logits_BWV, offsets_BW1)
-            self._drop_finished()
+    def advance(self, logits_BWV: Tensor) -> None:
+        """Choose the hypotheses of the next step, and keep the translations that end here."""
+        batch = self._batch
+        totals_BW1 = log_sum_exp(logits_BWV)
+        batch.rules.apply(logits_BWV, batch.past_BWT)
+        offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
+        if self._is_constrained:
+            self._forbid_ends(logits_BWV, offsets_BW1)
+        batch.sums_BW, origins_BW, tokens_BW = self._continuations(logits_BWV, offsets_BW1)
+        batch.reorder(origins_BW)
+        batch.append(tokens_BW)
+
+    def finished(self) -> set[int]:
+        """Return the rows in which no growing hypothesis can become one of the n best."""
+        best_B = self._batch.sums_BW.amax(dim=1).tolist()
+        return {row for row, best in enumerate(best_B) if self._is_finished(row, best)}
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
         return [
-            found or spare or [Hypothesis([], _IMPOSSIBLE)]
-            for found, spare in zip(self._finished, self._spare, strict=True)
+            finished.best or spare.best or [Hypothesis([], _IMPOSSIBLE)]
+            for finished, spare in zip(self._finished, self._spare, strict=True)
         ]
 
-    def _note_ends(self, ends_BW: Tensor) -> None:
-        """The best translation that holds all required phrases, should none of them end by itself.
-
-        `ends` are sums of log-probabilities, -inf where a phrase is missing.
-        """
-        best_B, places_B = ends_BW.max(dim=1)
-        penalty = self._penalty(self._past_BWT.size(2) + 1)
-        for row, sentence in enumerate(self._going_on):
-            if self._requests[sentence].required and best_B[row].isfinite():
-                ids = self._past_BWT[row, places_B[row]].tolist()
-                one = Hypothesis(ids, best_B[row].item() / penalty)
-                spare = self._spare[sentence]
-                if not spare or spare[0].score < one.score:
-                    self._spare[sentence] = [one]
-
-    def _running_requests(self) -> list[Request]:
-        return [self._requests[sentence] for sentence in self._going_on]
-
-    def _advance(self, logits_BWV: Tensor, offsets_BW1: Tensor) -> None:
-        """Finish what ends, and go on with the best of what does not.
-
-        `offsets` make logits to sums of log-probabilities.
-        """
-        groups = self._config.diversity_groups
-        width = self._config.beam_size // groups
-        used_BK = self._last_BW.new_zeros(len(logits_BWV), 0)
-        chosen: list[Candidates] = []
-        for group in range(groups):
-            first = 0 if logits_BWV.size(1) == 1 else group * width
-            own = slice(first, first + width)
-            ranked = self._ranked(logits_BWV[:, own], offsets_BW1[:, own], 2 * width, used_BK)
-            ranked = ranked._replace(origins=ranked.origins + first)
-            self._finish(ranked, width)
-            chosen.append(unfinished(ranked, width))
-            used_BK = torch.cat([used_BK, chosen[-1].tokens], dim=1)
-        self._sums_BW, origins_BW, self._last_BW = (
-            torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)
-        )
-        self._states.reorder(origins_BW)
-        index = origins_BW[:, :, None].expand(-1, -1, self._past_BWT.size(2))
-        past_BWT = self._past_BWT.gather(1, index)
-        self._past_BWT = torch.cat([past_BWT, self._last_BW[:, :, None]], dim=2)
-
-    def _ranked(
-        self, logits_BWV: Tensor, offsets_BW1: Tensor, count: int, used_BK: Tensor
-    ) -> Candidates:
-        """In the order in which they go on: the best first, or as diversity or constraints ask."""
-        if used_BK.size(1):  # what earlier groups took at this step costs (Vijayakumar et al. 2016)
-            cost_BV = logits_BWV.new_zeros(len(logits_BWV), logits_BWV.size(2))
-            cost_BV.scatter_add_(1, used_BK, torch.ones_like(used_BK, dtype=cost_BV.dtype))
-            cost_BV *= self._config.diversity_penalty
-            best = best_candidates(logits_BWV - cost_BV[:, None], offsets_BW1, count)
-            return best._replace(sums=best.sums + cost_BV.gather(1, best.tokens))
-        best = best_candidates(logits_BWV, offsets_BW1, count)
-        if not self._is_constrained:
-            return best
-        shared = [
-            [
-                part.to(logits_WV.device)
-                for part in allocate_beam(
-                    of_sentence, logits_WV + offsets_W1, past_WT, request.required
-                )
-            ]
-            if request.required
-            else of_sentence
-            for *of_sentence, logits_WV, offsets_W1, past_WT, request in zip(
-                *best,
-                logits_BWV,
-                offsets_BW1,
-                self._past_BWT,
-                self._running_requests(),
-                strict=True,
-            )
-        ]
-        return Candidates(*(torch.stack(parts) for parts in zip(*shared, strict=True)))
-
-    def _finish(self, candidates: Candidates, width: int) -> None:
-        """Keep the translations that end here, if they are among the `width` best candidates."""
-        ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
-        ends_BK[:, width:] = False
-        penalty = self._penalty(self._past_BWT.size(2) + 1)
-        for row, place in ends_BK.nonzero().tolist():
-            past_T = self._past_BWT[row, candidates.origins[row, place]]
-            score = candidates.sums[row, place].item() / penalty
-            kept = self._finished[self._going_on[row]]
-            ids = past_T.tolist()
-            if len(kept) == self._config.n_best and score <= kept[-1].score:
-                continue
-            hypothesis, text = Hypothesis(ids, score), self._text_of(ids)
-            texts = self._texts[self._going_on[row]]
-            if text in texts:  # of another group, or in other tokens
-                if score <= texts[text].score:
-                    continue
-                kept.remove(texts[text])
-            texts[text] = hypothesis
-            kept.append(hypothesis)
-            kept.sort(key=lambda one: -one.score)
-            for dropped in kept[self._config.n_best :]:
-                del texts[self._text_of(dropped.ids)]
-            del kept[self._config.n_best :]
-
-    def _drop_finished(self) -> None:
-        """Let done sentences go, when they are many enough for the copying that it costs."""
-        best_B = self._sums_BW.amax(dim=1).tolist()
-        unfinished = [row for row, best in enumerate(best_B) if not self._is_done(row, best)]
-        if unfinished and len(unfinished) > WORTH_LEAVING * len(self._going_on):
-            return
-        self._going_on = [self._going_on[row] for row in unfinished]
-        rows_B = torch.tensor(unfinished, dtype=torch.int64, device=self._sums_BW.device)
-        self._sums_BW, self._past_BWT = self._sums_BW[rows_B], self._past_BWT[rows_B]
-        self._last_BW = self._last_BW[rows_B]
-        if unfinished:
-            self._states.keep(rows_B)
-            self._rules.keep(unfinished)
-
-    def _is_done(self, row: int, best: float) -> bool:
-        """Whether nothing that still grows can become one of the n best."""
-        sentence = self._going_on[row]
+    def _is_finished(self, row: int, best: float) -> bool:
+        """`best` is the greatest log-probability among the growing hypotheses."""
         if not math.isfinite(best):
             return True
-        kept = self._finished[sentence]
-        penalty = self._penalty(self._requests[sentence].max_length + 1)
-        return len(kept) == self._config.n_best and kept[-1].score >= best / penalty
+        penalty = self._penalty(self._batch.requests[row].max_length + 1)
+        return self._finished[self._batch.active[row]].are_all_better_than(best / penalty)
+
+    def _forbid_ends(self, logits_BWV: Tensor, offsets_BW1: Tensor) -> None:
+        """Let no hypothesis end before it has all required phrases; note the best that may."""
+        batch = self._batch
+        has_met = [bool(self._finished[n].best or self._spare[n].best) for n in batch.active]
+        forbid_end(logits_BWV, batch.past_BWT, batch.requests, has_met)
+        ends_BW = logits_BWV[..., EOS_ID] + offsets_BW1[..., 0]
+        best_B, places_B = ends_BW.max(dim=1)
+        penalty = self._penalty(batch.length + 1)
+        for row, request in enumerate(batch.requests):
+            if request.required and best_B[row].isfinite():
+                ids = batch.past_BWT[row, places_B[row]].tolist()
+                self._spare[batch.active[row]].add(ids, best_B[row].item() / penalty)
+
+    def _continuations(self, logits_BWV: Tensor, offsets_BW1: Tensor) -> Candidates:
+        """Return the hypotheses of the next step, group by group, and finish what ends.
+
+        `offsets` turn logits into sums of log-probabilities.
+        """
+        width, chosen = self._width, list[Candidates]()
+        for first in range(0, self._config.beam_size, width):
+            start = 0 if logits_BWV.size(1) == 1 else first
+            group = logits_BWV[:, start : start + width], offsets_BW1[:, start : start + width]
+            if chosen:
+                best = self._diverse_candidates(*group, torch.cat([c.tokens for c in chosen], 1))
+            else:
+                best = best_candidates(*group, 2 * width)
+            if self._is_constrained:
+                self._allocate(best, *group)
+            best = best._replace(origins=best.origins + start)
+            self._finish(best)
+            chosen.append(unfinished(best, width))
+        return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
+
+    def _diverse_candidates(
+        self, logits_BWV: Tensor, offsets_BW1: Tensor, used_BK: Tensor
+    ) -> Candidates:
+        """Charge for tokens that earlier groups took at this step (Vijayakumar et al. 2016)."""
+        cost_BV = logits_BWV.new_zeros(len(logits_BWV), logits_BWV.size(2))
+        cost_BV.scatter_add_(1, used_BK, torch.ones_like(used_BK, dtype=cost_BV.dtype))
+        cost_BV *= self._config.diversity_penalty
+        best = best_candidates(logits_BWV - cost_BV[:, None], offsets_BW1, 2 * self._width)
+        return best._replace(sums=best.sums + cost_BV.gather(1, best.tokens))
+
+    def _allocate(self, best: Candidates, logits_BWV: Tensor, offsets_BW1: Tensor) -> None:
+        """Order the candidates of sentences with required phrases by what they have met."""
+        for row, request in enumerate(self._batch.requests):
+            if request.required:
+                candidates, past_WT = [part[row] for part in best], self._batch.past_BWT[row]
+                sums_WV = logits_BWV[row] + offsets_BW1[row]
+                ordered = allocate_beam(candidates, sums_WV, past_WT, request.required)
+                for part, values_K in zip(best, ordered, strict=True):
+                    part[row] = values_K
+
+    def _finish(self, candidates: Candidates) -> None:
+        """Keep the translations that end here, if they are in the better half of candidates."""
+        batch = self._batch
+        ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
+        ends_BK[:, self._width :] = False
+        penalty = self._penalty(batch.length + 1)
+        for row, place in ends_BK.nonzero().tolist():
+            ids = batch.past_BWT[row, candidates.origins[row, place]].tolist()
+            score = candidates.sums[row, place].item() / penalty
+            self._finished[batch.active[row]].add(ids, score)
 
     def _penalty(self, length: int) -> float:
-        """What the log-probability of so many tokens is divided by."""
         formula, alpha = self._config.length_penalty_formula, self._config.length_penalty
         return length_penalty(formula, alpha, length)
 
 
 def best_candidates(logits_BWV: Tensor, offsets_BW1: Tensor, count: int) -> Candidates:
-    """Of all continuations of all hypotheses of a sentence; `offsets` make logits to sums."""
+    """Return the best continuations of a sentence's hypotheses; `offsets` turn logits into sums."""
     best = top_k(logits_BWV, count)
     sums_BM = (best.logits + offsets_BW1).flatten(1)
     sums_BK, places_BK = sums_BM.topk(min(count, sums_BM.size(1)))
@@ -231,7 +200,7 @@ def best_candidates(logits_BWV: Tensor, offsets_BW1: Tensor, count: int) -> Cand
 
 
 def unfinished(ranked: Candidates, width: int) -> Candidates:
-    """The first `width` that do not end; where there are fewer, some of log-probability -inf.
+    """Return the first `width` that do not end, filled up with some of log-probability -inf.
 
     Of 2 · width candidates at most `width` end, one for every hypothesis.
     """

@@ -1,9 +1,9 @@
-"""Lexical constraints: pieces of text that must stand in the translation.
+"""Lexical constraints: phrases that the translation must contain.
 
-Beam search with dynamic beam allocation (Post and Vilar 2018): next to the likeliest continuations
-those that a constraint needs are candidates too (where a phrase ends with a word, the likeliest
-token that ends it), and the beam is shared among candidates that have met like many tokens of the
-constraints, so that a rare word is not pushed out before its time.
+Beam search with dynamic beam allocation (Post and Vilar 2018). Beside the best continuations, the
+tokens that a constraint needs are candidates (where a phrase ends inside a word, the most probable
+token that ends the word). The beam is divided among candidates by the number of constraint tokens
+that they have met, so that a rare word is not pruned before the hypothesis can profit from it.
 
 B sentences still being decoded, W hypotheses of each, K candidates, T positions, V vocabulary.
 """
@@ -21,11 +21,11 @@ Candidate = tuple[float, int, int]  # sum of log-probabilities, hypothesis, toke
 
 
 def missing_tokens(past: Ids, phrases: Sequence[Phrase]) -> tuple[int, list[int]]:
-    """How many tokens of the phrases are not met yet, and which of them may come next.
+    """Return how many tokens of the phrases are missing, and which of them may come next.
 
-    A phrase that stands in the past is met, at its end also where the word may still go on. Of the
-    others, the one that the past ends in the middle of counts as far as it is; it should go on, or
-    else any of them may begin.
+    A phrase is met if the past contains it, also at its end, where the word may still continue. If
+    the past ends within an unmet phrase, only the rest of it is missing, and it should continue;
+    otherwise any unmet phrase may begin.
     """
     unmet = [_form(past, phrase) for phrase in phrases if not _is_met(past, phrase)]
     furthest, form = max(((_progress(past, form), form) for form in unmet), default=(0, ()))
@@ -36,7 +36,7 @@ def missing_tokens(past: Ids, phrases: Sequence[Phrase]) -> tuple[int, list[int]
 
 
 def _form(past: Ids, phrase: Phrase) -> tuple[int, ...]:
-    """That in which a phrase begins, or has begun with the translation."""
+    """Return the tokens of a phrase, which differ at the beginning of a translation."""
     return phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
 
 
@@ -46,7 +46,7 @@ def forbid_end(
     requests: Sequence[Request],
     has_met: Sequence[bool],
 ) -> None:
-    """EOS only where every phrase is met; or, at the greatest length, where none ever was."""
+    """Allow EOS only if every phrase is met, or at the greatest length if none has been met."""
     rows = zip(logits_BWV, past_BWT, requests, has_met, strict=True)
     for logits_WV, past_WT, request, is_met in rows:
         if not request.required:
@@ -59,7 +59,7 @@ def forbid_end(
 def allocate_beam(
     candidates: Sequence[Tensor], sums_WV: Tensor, past_WT: Tensor, phrases: Sequence[Phrase]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The candidates of one sentence (sums, origins, tokens; K each) in the order of priority.
+    """Return the candidates of one sentence (sums, origins, tokens; K each) by priority.
 
     `sums_WV` are those of all continuations.
     """
@@ -78,7 +78,7 @@ def allocate_beam(
         _, row, token = candidate
         banks[missing_tokens([*pasts[row], token], phrases)[0]].append(candidate)
     ordered: list[Candidate] = []
-    while any(banks.values()):  # in turn from every bank, beginning with that which has most
+    while any(banks.values()):  # round-robin, beginning with the bank that misses least
         ordered += [banks[missing].pop(0) for missing in sorted(banks) if banks[missing]]
     count = len(candidates[0])
     ordered = ordered[:count]
@@ -88,7 +88,7 @@ def allocate_beam(
 
 
 def _is_met(past: Ids, phrase: Phrase) -> bool:
-    """Whether it stands in the past, and no word goes on where it ends."""
+    """Whether the past contains the phrase, and no word continues at its end."""
     for form in {phrase.inner, phrase.first}:
         for start in _places(past, form):
             following = past[start + len(form) : start + len(form) + 1]
@@ -107,7 +107,7 @@ def _places(past: Ids, form: tuple[int, ...]) -> Iterator[int]:
 
 
 def _progress(past: Ids, form: tuple[int, ...]) -> int:
-    """Of how many first tokens of the phrase the past ends in."""
+    """Return the number of first tokens of the phrase with which the past ends."""
     for size in range(min(len(form) - 1, len(past)), 0, -1):
         if tuple(past[-size:]) == form[:size]:
             return size

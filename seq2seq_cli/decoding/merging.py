@@ -1,4 +1,4 @@
-"""Segments of a line, translated one by one, as translations of the line."""
+"""Translations of a line's segments, merged into translations of the line."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 
 
 class Outputs(NamedTuple):
-    """What is to be known of a translation besides its text; each costs a pass of the model."""
+    """Outputs beside the text; each costs a forward pass."""
 
     log_probs: bool = False
     alignment: bool = False
@@ -27,45 +27,41 @@ class SegmentResult(NamedTuple):
     segment: Segment
     ids: Ids
     score: float | None  # None where the search ranks nothing
-    forced: GivenScore | None
+    given: GivenScore
 
 
 def merge_segments(
     line: str,
     segments: Sequence[Sequence[SegmentResult]],
     tokenizers: Tokenizers,
-    wanted: Outputs,
+    outputs: Outputs,
     *,
     is_ranked: bool,
 ) -> list[Translation]:
-    """The n-th translation of a line is made of the n-th of each segment, or its last."""
+    """Make the line's n-th translation of the n-th of every segment, or of its last."""
     count = max(map(len, segments), default=0)
     if count == 0:
         blank = Translation("", (), 0.0 if is_ranked else None)
-        if wanted.log_probs:
+        if outputs.log_probs:
             blank = replace(blank, log_probs=())
-        return [replace(blank, alignment=(), attention=()) if wanted.alignment else blank]
+        return [replace(blank, alignment=(), attention=()) if outputs.alignment else blank]
     return [
-        _translation(
-            line, [found[min(n, len(found) - 1)] for found in segments], tokenizers, wanted
-        )
+        _translation(line, [each[min(n, len(each) - 1)] for each in segments], tokenizers, outputs)
         for n in range(count)
     ]
 
 
 def _translation(
-    line: str, segments: Sequence[SegmentResult], tokenizers: Tokenizers, wanted: Outputs
+    line: str, segments: Sequence[SegmentResult], tokenizers: Tokenizers, outputs: Outputs
 ) -> Translation:
     tgt = tokenizers.tgt
     ids = [token for segment in segments for token in segment.ids]
     log_probs, alignment, attention = None, None, None
-    if wanted.log_probs:
-        log_probs = tuple(
-            p for segment in segments if segment.forced for p in segment.forced.log_probs
-        )
-    if wanted.alignment or UNK_ID in ids:
+    if outputs.log_probs:
+        log_probs = tuple(itertools.chain.from_iterable(s.given.log_probs for s in segments))
+    if outputs.alignment or UNK_ID in ids:
         text, placed = _written(segments, tokenizers)
-        if wanted.alignment:
+        if outputs.alignment:
             alignment, attention = align(line, text, placed, tokenizers.src)
         text = " ".join(text.split())
     else:
@@ -82,17 +78,17 @@ def _translation(
 
 
 def _written(segments: Sequence[SegmentResult], tokenizers: Tokenizers) -> tuple[str, list[Placed]]:
-    """The text, and where in it the tokens of each segment stand; its white space is not tidied."""
+    """Write the text, its white space untidied, and find the tokens of each segment in it."""
     line, placed = "", []
-    for found in segments:
-        assert found.forced is not None and found.forced.attention_TS is not None
-        attention_TS = found.forced.attention_TS.cpu()
+    for result in segments:
+        assert result.given.attention_TS is not None
+        attention_TS = result.given.attention_TS.cpu()
         copies = {
             place: int(attention_TS[place].argmax())
-            for place, token in enumerate(found.ids)
+            for place, token in enumerate(result.ids)
             if token == UNK_ID
         }
-        surfaces = _surfaces(found, copies, tokenizers)
+        surfaces = _surfaces(result, copies, tokenizers)
         text = "".join(surfaces)
         if line and text.strip():
             line += separator(line)
@@ -100,17 +96,17 @@ def _written(segments: Sequence[SegmentResult], tokenizers: Tokenizers) -> tuple
         line += text.strip()
         ends = itertools.accumulate(map(len, surfaces), initial=start - num_stripped)
         spans = itertools.pairwise(min(max(end, start), len(line)) for end in ends)
-        placed.append(Placed(found.segment, attention_TS, list(spans), copies))
+        placed.append(Placed(result.segment, attention_TS, list(spans), copies))
     return line, placed
 
 
-def _surfaces(found: SegmentResult, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
-    """What each token adds to the text: an unknown one what the source token that it copies is."""
-    surfaces = tokenizers.tgt.surfaces(found.ids)
+def _surfaces(result: SegmentResult, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
+    """Return each token's text; an unknown token has that of the source token it copies."""
+    surfaces = tokenizers.tgt.surfaces(result.ids)
     if copies:
-        source, spans = tokenizers.src.spans(found.segment.sentence)
+        source, spans = tokenizers.src.spans(result.segment.sentence)
         for place, copied in copies.items():
-            start, end = spans[found.segment.first_token + copied]
+            start, end = spans[result.segment.first_token + copied]
             surface = source[start:end]
             surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
     return surfaces

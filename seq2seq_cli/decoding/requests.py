@@ -1,4 +1,4 @@
-"""What is asked of a search, sentence by sentence, and what it answers."""
+"""Requests to a search and the hypotheses it returns, as token ids."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Ids = list[int]
 
 
 class WordEnds:
-    """The tokens after which a word before them is at its end, EOS among them."""
+    """The tokens that do not continue the word before them, EOS among them."""
 
     def __init__(self, tokens: Iterable[int]) -> None:
         self.tokens = frozenset(tokens)
@@ -18,34 +18,34 @@ class WordEnds:
 
 
 class Phrase(NamedTuple):
-    """Text that must stand in a translation."""
+    """Text that a translation must contain."""
 
     first: tuple[int, ...]  # its tokens at the beginning of a translation
-    inner: tuple[int, ...]  # and anywhere else
-    word_ends: WordEnds | None = None  # what may follow; None: anything
+    inner: tuple[int, ...]  # its tokens anywhere else
+    word_ends: WordEnds | None = None  # the tokens that may follow; None: all
 
     @property
     def length(self) -> int:
-        """Tokens that it takes at most."""
+        """The most tokens that it takes."""
         return max(len(self.first), len(self.inner))
 
 
 @dataclass(frozen=True)
 class Request:
-    """A sentence to translate, as ids."""
+    """A segment to translate, and requirements that its translation must meet."""
 
     src: Ids  # ends in EOS
-    max_length: int  # tokens of a translation, EOS not counted; at least those of the prefix
+    max_length: int  # tokens of the translation without EOS; not fewer than the prefix has
     min_length: int = 0
-    prefix: tuple[int, ...] = ()  # how the translation must begin
-    after_prefix: WordEnds | None = None  # what may follow; None: anything
+    prefix: tuple[int, ...] = ()  # with which the translation must begin
+    after_prefix: WordEnds | None = None  # the tokens that may follow it; None: all
     required: tuple[Phrase, ...] = ()
-    number: int = 0  # of the line in the whole input: chance depends on it,
-    segment: int = 0  # and on the number of the segment of the line
+    number: int = 0  # of the line in the whole input, for the seed of sampling
+    segment: int = 0  # of the line, for the seed too
 
 
 class Hypothesis(NamedTuple):
     """A translation, without BOS and EOS."""
 
     ids: Ids
-    score: float  # that the search ranks by; 0 where it ranks nothing
+    score: float  # by which a beam search ranks; 0 in other searches

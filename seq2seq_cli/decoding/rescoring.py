@@ -1,4 +1,4 @@
-"""Given translations and n-best lists with the probability that a model gives them."""
+"""The command score: the model's probability of given translations and n-best lists."""
 
 import itertools
 import json
@@ -15,32 +15,33 @@ from seq2seq_cli.text.io import lines_to_translate
 _PAIRS_AT_ONCE = 2_000
 
 
-def scored(translator: Translator, corpus: Corpus, *, as_json: bool) -> Iterator[str]:
-    """A line for each pair: log-probability, its mean per token (EOS included), translation."""
+def score_pairs(translator: Translator, corpus: Corpus, *, as_json: bool) -> Iterator[str]:
+    """Yield a line for each pair: log-probability, its mean per token with EOS, translation."""
     pairs = readable_pairs(corpus, translator.config.data.on_bad_line)
     texts = ((pair.src, pair.tgt) for pair in pairs)
     while chunk := list(itertools.islice(texts, _PAIRS_AT_ONCE)):
-        for (src, _), found in zip(chunk, translator.score(chunk), strict=True):
+        for (src, _), scored in zip(chunk, translator.score(chunk), strict=True):
             if as_json:
-                yield json.dumps({"src": src, **found.report()}, ensure_ascii=False)
+                yield json.dumps({"src": src, **scored.report()}, ensure_ascii=False)
             else:
-                yield f"{found.log_prob:.4f}\t{_mean(found):.4f}\t{found.text}"
+                yield f"{scored.log_prob:.4f}\t{_mean(scored):.4f}\t{scored.text}"
 
 
-def rescored(translator: Translator, src: Path, nbest: Path) -> Iterator[str]:
-    """The list with this model's scores, each sentence's translations in their order."""
+def rescore_nbest(translator: Translator, src: Path, nbest: Path) -> Iterator[str]:
+    """Yield the n-best list with this model's scores, re-ranked by their mean per token."""
     sources = list(lines_to_translate(src))
     entries = enumerate(lines_to_translate(nbest), start=1)
     parsed = (_parsed(line, f"{nbest}, line {number}", len(sources)) for number, line in entries)
     for number, group in itertools.groupby(parsed, key=lambda entry: entry[0]):
         texts = [text for _, text in group]
-        found = translator.score([(sources[number], text) for text in texts])
-        for one in sorted(found, key=_mean, reverse=True):
-            yield f"{number} ||| {one.text} ||| log_prob= {one.log_prob:.4f} ||| {_mean(one):.4f}"
+        scored = translator.score([(sources[number], text) for text in texts])
+        for entry in sorted(scored, key=_mean, reverse=True):
+            log_prob, mean = f"{entry.log_prob:.4f}", f"{_mean(entry):.4f}"
+            yield f"{number} ||| {entry.text} ||| log_prob= {log_prob} ||| {mean}"
 
 
 def _mean(translation: Translation) -> float:
-    assert translation.log_probs is not None, "it has been scored"
+    assert translation.log_probs is not None, "it was scored"
     return sum(translation.log_probs) / len(translation.log_probs)
 
 

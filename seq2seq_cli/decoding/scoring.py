@@ -1,4 +1,4 @@
-"""Given translations under the model: their probability, token by token, and what they look at.
+"""Given translations under the model: log-probability and attention of every token.
 
 B sentences, S source positions, T target positions, V target vocabulary.
 """
@@ -19,10 +19,13 @@ from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 class GivenScore(NamedTuple):
-    """A translation that was given, its end included."""
+    """The score of a given translation under the model."""
 
-    log_probs: list[float]  # of every token, EOS at last
+    log_probs: list[float]  # of every token, EOS last
     attention_TS: Tensor | None  # of every token over the source, both without EOS; rows sum to 1
+
+
+NOT_SCORED = GivenScore([], None)
 
 
 @torch.inference_mode()
@@ -33,30 +36,30 @@ def score_given(
     *,
     with_attention: bool = False,
 ) -> list[GivenScore]:
-    """Teacher forcing of pairs of source and target ids, without EOS; in fp32.
+    """Score pairs of source and target ids, given without EOS, by teacher forcing in fp32.
 
-    Of several models: the mean of their probabilities, and of their attention. A model's attention
-    is the mean over the heads of the last layer but one, which aligns best (Garg et al. 2019).
+    Several models give the mean of their probabilities and attention. A model's attention is the
+    mean over the heads of the last layer but one, which aligns best (Garg et al. 2019).
     """
-    found: list[GivenScore] = [GivenScore([], None)] * len(pairs)
+    scores = [NOT_SCORED] * len(pairs)
     src_lengths, tgt_lengths = (
         np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
     )
     for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
         src_BS = _padded([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
         tgt_BT = _padded([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
-        of_each = [_score_batch(model, src_BS, tgt_BT, with_attention) for model in models]
-        log_probs_BT = torch.stack([log_probs_BT for log_probs_BT, _ in of_each]).logsumexp(dim=0)
+        scored = [_score_batch(model, src_BS, tgt_BT, with_attention) for model in models]
+        log_probs_BT = torch.stack([log_probs_BT for log_probs_BT, _ in scored]).logsumexp(dim=0)
         log_probs_BT -= math.log(len(models))
-        attentions = [attention_BTS for _, attention_BTS in of_each if attention_BTS is not None]
+        attentions = [attention_BTS for _, attention_BTS in scored if attention_BTS is not None]
         attention_BTS = torch.stack(attentions).mean(dim=0) if attentions else None
         for row, i in enumerate(batch):
             attention_TS = None
             if attention_BTS is not None:
                 attention_TS = attention_BTS[row, : tgt_lengths[i] - 1, : src_lengths[i] - 1]
                 attention_TS = attention_TS / attention_TS.sum(dim=-1, keepdim=True)
-            found[i] = GivenScore(log_probs_BT[row, : tgt_lengths[i]].tolist(), attention_TS)
-    return found
+            scores[i] = GivenScore(log_probs_BT[row, : tgt_lengths[i]].tolist(), attention_TS)
+    return scores
 
 
 def _score_batch(

@@ -1,4 +1,4 @@
-"""Lines in the segments that a model can translate: sentences, or parts of one that is too long."""
+"""Segmentation of lines into what a model can translate: sentences, or parts of long ones."""
 
 import itertools
 import logging
@@ -18,28 +18,28 @@ logger = logging.getLogger(__name__)
 
 
 class Segment(NamedTuple):
-    """A sentence of a line, or a part of one, that is translated by itself."""
+    """A sentence of a line, or a part of one, that is translated separately."""
 
     ids: Ids
     sentence: str
-    first_token: int = 0  # of the sentence's, from which on the ids are
-    first_word: int = 0  # of the line's, with which the sentence begins
+    first_token: int = 0  # index in the sentence of the first of the ids
+    first_word: int = 0  # index in the line of the sentence's first word
 
 
 class Bounds(NamedTuple):
-    """What a model has learnt to translate at once; a line beyond it is cut."""
+    """Limits of what a model has learnt to translate at once; a line beyond them is cut."""
 
-    max_length: int  # tokens that a sentence may have
-    tokens: int  # that a line may have if it holds several sentences
-    sentences: float = math.inf
-    inner_marks: str = ""  # that end no sentence
+    max_length: int  # tokens of a sentence
+    tokens: int  # of a line of several sentences
+    sentences: float = math.inf  # of a line
+    inner_marks: str = ""  # punctuation that does not end a sentence in the training text
 
     @classmethod
     def of(cls, config: Config, statistics: TextStatistics | None) -> Self:
-        """A line may be longer than its like in one of a thousand training pairs, not in more.
+        """Take the limits from percentiles of the training text.
 
-        It may hold more sentences than a tenth of the training sources do: models that have seen a
-        few such lines leave sentences out. A run of an earlier version knows `max_length` alone.
+        They are the 99.9th of tokens and the 90th of sentences: a model that has seen only a few
+        lines of several sentences omits some. A run of an earlier version has only `max_length`.
         """
         max_length = config.data.max_length
         if statistics is None:
@@ -54,10 +54,10 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Cuts:
-    """How many lines and sentences were cut, and into what."""
+    """The numbers of lines and sentences that were cut."""
 
     lines: int = 0
-    sentences: int = 0  # that those lines hold
+    sentences: int = 0  # of those lines
     long_sentences: int = 0
     parts: int = 0  # of the long sentences
 
@@ -70,15 +70,15 @@ class Cuts:
         )
 
     def report(self) -> None:
-        """A warning for each kind, if there are any."""
+        """Log a warning for each kind that there is."""
         if self.lines:
             logger.warning(
-                "lines with more sentences or tokens than those of the training text: "
-                f"{self.lines:,}, translated as {self.sentences:,} sentences, one by one"
+                "lines with more sentences or tokens than lines of the training text: "
+                f"{self.lines:,}; translated sentence by sentence, as {self.sentences:,} sentences"
             )
         if self.long_sentences:
             logger.warning(
-                f"sentences longer than data.max_length: {self.long_sentences:,}, translated in "
+                f"sentences longer than data.max_length: {self.long_sentences:,}; translated in "
                 f"{self.parts:,} parts"
             )
 
@@ -86,39 +86,37 @@ class Cuts:
 def segment_lines(
     lines: Sequence[str], tokenizer: Tokenizer, bounds: Bounds, *, each: bool = False
 ) -> tuple[list[list[Segment]], Cuts]:
-    """The segments of every line, none of an empty one; and what was cut without being asked for.
+    """Return the segments of every line (none of an empty one), and how many lines were cut.
 
-    A line beyond the bounds is cut at every end of a sentence, and with `each` every line is; a
+    A line beyond the bounds is cut into its sentences, and with `each` every line is, uncounted; a
     sentence beyond `max_length` is cut into parts.
     """
-    ids_of_lines = tokenizer.to_ids_batch(lines)
+    line_ids = tokenizer.to_ids_batch(lines)
     split: dict[int, list[str]] = {}
-    for number, (line, ids) in enumerate(zip(lines, ids_of_lines, strict=True)):
+    for number, (line, ids) in enumerate(zip(lines, line_ids, strict=True)):
         sentences = split_sentences(line, bounds.inner_marks)
         is_beyond = len(ids) > bounds.tokens or len(sentences) > bounds.sentences
         if len(sentences) > 1 and (each or is_beyond):
             split[number] = sentences
-    ids_of_sentences = iter(
-        tokenizer.to_ids_batch(list(itertools.chain.from_iterable(split.values())))
-    )
+    sentence_ids = iter(tokenizer.to_ids_batch(list(itertools.chain.from_iterable(split.values()))))
     segments: list[list[Segment]] = []
-    long: list[int] = []  # in how many parts
+    long: list[int] = []  # the numbers of parts of long sentences
     for number, line in enumerate(lines):
-        of_line: list[Segment] = []
+        line_segments: list[Segment] = []
         first_word = 0
         for sentence in split.get(number, [line]):
-            ids = next(ids_of_sentences) if number in split else ids_of_lines[number]
+            ids = next(sentence_ids) if number in split else line_ids[number]
             parts = _parts(ids, sentence, first_word, bounds.max_length)
             first_word += len(split_words(sentence)) if number in split else 0
             long += [len(parts)] * (len(parts) > 1)
-            of_line += parts
-        segments.append(of_line)
+            line_segments += parts
+        segments.append(line_segments)
     cut = [] if each else list(split.values())
     return segments, Cuts(len(cut), sum(map(len, cut)), len(long), sum(long))
 
 
 def _parts(ids: Ids, sentence: str, first_word: int, limit: int) -> list[Segment]:
-    """As few as possible, of nearly equal length; none where there is nothing."""
+    """Cut a sentence into as few parts as possible, of nearly equal length; none if it is empty."""
     count = -(-len(ids) // limit)
     cuts = [len(ids) * i // count for i in range(count + 1)] if count else []
     return [

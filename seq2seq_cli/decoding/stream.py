@@ -1,4 +1,4 @@
-"""Many lines through a translator, in order and in bounded memory; on several processes or one."""
+"""translate_stream(): many lines, in order, in bounded memory, in one process or several."""
 
 import math
 import multiprocessing
@@ -19,7 +19,7 @@ import torch
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Cuts
-from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, Sentence
+from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import available_memory, end_with_parent, held_interrupts, num_cores
@@ -28,23 +28,23 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import may_wait
 
 Line = list[str]  # what is printed for one line of the input
-Chunks = Iterator[tuple[int, list[Sentence]]]  # with the number of the first line
-TranslateLines = Callable[[int, Sequence[Sentence]], tuple[list[Line], Cuts]]
+Chunk = tuple[int, list[TranslationInput]]  # with the number of its first line
+Translated = tuple[list[Line], Cuts]
 
 _CHARACTERS_AT_ONCE = 1 << 22
-_LINES_AT_ONCE = 1_000  # translated together, so that they can be batched by length
-_SECONDS_TO_GATHER = 0.02  # that a line of a pipe waits for others to come with it
-_LARGE_FILE = 400_000  # bytes from which on starting more processes pays
+_LINES_AT_ONCE = 1_000  # in a chunk, so that they can be batched by length
+_SECONDS_TO_GATHER = 0.02  # that a line from a pipe waits for others to join its chunk
+_LARGE_FILE = 400_000  # bytes; from this size on, starting more processes pays
 _CHUNKS_AHEAD = 2  # for every process
-# What a process takes, in bytes: Python, PyTorch and a batch some 300 to 450 MB; the weights as
-# they are read, as a model, and packed for search, together less than three times their file.
+# Memory of a process, in bytes: Python, PyTorch and a batch take some 300 to 450 MB; the weights as
+# they are read, as a model, and packed for search take less than three times their file.
 _BYTES_OF_A_PROCESS = 500_000_000
 _TIMES_ITS_WEIGHTS = 3
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done with every line; can be sent to another process."""
+    """How every line is translated and written; can be sent to another process."""
 
     run_dirs: tuple[Path, ...]  # more than one: an ensemble
     device: DeviceName = "auto"
@@ -59,166 +59,162 @@ class Job:
     required: tuple[str, ...] = ()
 
     def memory(self) -> int:
-        """Bytes that a process needs for it, estimated. UserError if there are no weights."""
+        """Estimate the bytes that a process needs. Raises UserError if there are no weights."""
         paths = (RunFolder(run_dir).weights(self.which) for run_dir in self.run_dirs)
         num_bytes = sum(path.stat().st_size for path in paths if path.exists())
         return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
 
-    def start(self) -> TranslateLines:
-        """Load the model; returns what translates sentences, given the number of the first.
-
-        What it has cut is for the caller to report.
-        """
+    def load(self) -> Translator:
+        """Load the model, or the ensemble."""
         retain_freed_pages()
         translators = [
             Translator.load(run_dir, self.device, self.overrides, which=self.which)
             for run_dir in self.run_dirs
         ]
-        translator = translators[0] if len(translators) == 1 else Translator.ensemble(translators)
-        wanted = Outputs(self.log_probs, self.align)
-        write = WRITERS[self.output_format]
+        return translators[0] if len(translators) == 1 else Translator.ensemble(translators)
 
-        def translate_lines(
-            first_number: int, sentences: Sequence[Sentence]
-        ) -> tuple[list[Line], Cuts]:
-            segments, cuts = translator.cut(sentences, split_sentences=self.split_sentences)
-            found = translator.search_segments(
-                sentences, segments, wanted, first_number=first_number
-            )
-            best = 1 if self.output_format == "text" else None
-            return [
-                write(first_number + n, sentence, translations[:best])
-                for n, (sentence, translations) in enumerate(zip(sentences, found, strict=True))
-            ], cuts
-
-        return translate_lines
-
-    def sentence(self, number: int, line: str) -> Sentence:
-        """What is asked for by a line, of which the first has number 0."""
+    def parse(self, number: int, line: str) -> TranslationInput:
+        """Read an input from a line; the first line has number 0."""
         if self.input_format == "text":
-            return Sentence(line, self.prefix, self.required)
+            return TranslationInput(line, self.prefix, self.required)
         try:
-            sentence = Sentence.from_json(line)
+            parsed = TranslationInput.from_json(line)
         except UserError as error:
             raise UserError(f"line {number + 1:,}: {error}") from None
-        prefix, required = sentence.prefix or self.prefix, sentence.required + self.required
-        return Sentence(sentence.text, prefix, required)
+        prefix, required = parsed.prefix or self.prefix, parsed.required + self.required
+        return TranslationInput(parsed.text, prefix, required)
 
 
 def translate_stream(
     job: Job, lines: Iterable[str], file: Path | None, processes: int | None
 ) -> Iterator[Line]:
-    """What is printed for each line, as soon as the lines that came with it are done.
+    """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
-    `lines` are those of `file`, or of standard input where it is None, unless they are a sequence.
-    `processes` None: `automatic_processes` where a large file is translated on a CPU, else one.
-    A line that cannot be read ends it with a UserError, after all lines before it. What was cut is
-    reported once, at the end.
+    `lines` are those of `file`, or of standard input if it is None, unless they are a sequence.
+    `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
+    cannot be read raises UserError after all lines before it. Cut lines are reported at the end.
     """
-    if processes is None:
-        is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
-        is_cpu = job.device == "cpu" or not torch.cuda.is_available()
-        processes = (
-            automatic_processes(job, num_cores(), available_memory()) if is_large and is_cpu else 1
-        )
-    sentences = (job.sentence(number, line) for number, line in enumerate(lines))
+    processes = processes or _choose_processes(job, file)
+    inputs = (job.parse(number, line) for number, line in enumerate(lines))
     if isinstance(lines, Sequence) or not may_wait(file):
-        chunks = _numbered(_in_full(sentences, _LINES_AT_ONCE))
+        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE))
     else:
-        chunks = _numbered(_gather_available(sentences, _LINES_AT_ONCE, polls=processes > 1))
-    translate = _translate_here if processes == 1 else _translate_in_processes
-    cuts = Cuts()
+        chunks = _numbered(live_chunks(inputs, _LINES_AT_ONCE, polls=processes > 1))
+    if processes > 1:
+        return _translate_in_processes(job, chunks, processes)
+    return translate_chunks(job, job.load(), chunks, Cuts.report)
+
+
+def translate_chunks(
+    job: Job, translator: Translator, chunks: Iterable[Chunk], report: Callable[[Cuts], None]
+) -> Iterator[Line]:
+    """Translate one chunk after the other in this process; `report` at the end what was cut."""
+    cuts: list[Cuts] = []
+    outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
+    best = 1 if job.output_format == "text" else None
     try:
-        for translated, of_chunk in translate(job, chunks, processes):
-            cuts += of_chunk
-            yield from translated
+        for first_number, inputs in chunks:
+            results = translator.search(
+                inputs,
+                outputs,
+                first_number=first_number,
+                split_sentences=job.split_sentences,
+                report=cuts.append,
+            )
+            for n, (line, translations) in enumerate(zip(inputs, results, strict=True)):
+                yield write(first_number + n, line, translations[:best])
     finally:
-        cuts.report()
+        report(sum(cuts, Cuts()))
+
+
+def _choose_processes(job: Job, file: Path | None) -> int:
+    is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
+    is_cpu = job.device == "cpu" or not torch.cuda.is_available()
+    if is_large and is_cpu:
+        return automatic_processes(job, num_cores(), available_memory())
+    return 1
 
 
 def automatic_processes(job: Job, cores: int, memory: int) -> int:
-    """A process for each core, as far as so many bytes of memory reach, but at least one."""
+    """Return one process for each core, or fewer if that needs more than `memory` bytes."""
     return max(1, min(cores, memory // job.memory()))
 
 
-def _translate_here(job: Job, chunks: Chunks, processes: int) -> Iterator[tuple[list[Line], Cuts]]:
-    translate_lines = job.start()
-    for first_number, chunk in chunks:
-        yield translate_lines(first_number, chunk)
-
-
-def _translate_in_processes(
-    job: Job, chunks: Chunks, processes: int
-) -> Iterator[tuple[list[Line], Cuts]]:
+def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
     context = multiprocessing.get_context("spawn")
+    all_cuts = Cuts()
     with ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool:
-        ahead: deque[Future[tuple[list[Line], Cuts]]] = deque()
+        ahead: deque[Future[Translated]] = deque()
+        chunk: Chunk | None = (0, [])
         unreadable: UserError | None = None
-
-        def readable() -> Chunks:
-            nonlocal unreadable
-            try:
-                yield from chunks
-            except UserError as error:
-                unreadable = error
-
         try:
-            for first_number, chunk in readable():
-                if chunk:
+            while chunk is not None or ahead:
+                try:
+                    chunk = next(chunks, None)
+                except UserError as error:
+                    chunk, unreadable = None, error
+                if chunk is not None and chunk[1]:
                     with held_interrupts():  # the first chunk starts the processes
-                        ahead.append(pool.submit(_translate_in_process, first_number, chunk))
-                while ahead and (ahead[0].done() or len(ahead) >= _CHUNKS_AHEAD * processes):
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                        ahead.append(pool.submit(_translate_in_process, chunk))
+                most = 1 if chunk is None else _CHUNKS_AHEAD * processes
+                while ahead and (ahead[0].done() or len(ahead) >= most):
+                    translated, cuts = ahead.popleft().result()
+                    all_cuts += cuts
+                    yield from translated
         except BrokenProcessPool:
             raise UserError(
-                "a process ended before its work (out of memory?); try --processes 1"
+                "a translating process died (out of memory?); try --processes 1"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            all_cuts.report()
     if unreadable is not None:
         raise unreadable
 
 
-# Of a process that translates for another; or why it cannot.
-_translate_lines: TranslateLines | UserError | None = None
+# Set in a process that translates for another: its job and model, or the reason why it has none.
+_loaded: tuple[Job, Translator] | UserError | None = None
 
 
 def _start_in_process(job: Job, processes: int) -> None:
-    global _translate_lines
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's business
+    global _loaded
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     torch.set_num_threads(max(1, num_cores() // processes))
     try:
-        _translate_lines = job.start()
+        _loaded = job, job.load()
     except UserError as error:
-        _translate_lines = error
+        _loaded = error
 
 
-def _translate_in_process(first_number: int, sentences: list[Sentence]) -> tuple[list[Line], Cuts]:
-    assert _translate_lines is not None, "the pool has started this process"
-    if isinstance(_translate_lines, UserError):
-        raise _translate_lines
-    return _translate_lines(first_number, sentences)
+def _translate_in_process(chunk: Chunk) -> Translated:
+    assert _loaded is not None, "the pool has started this process"
+    if isinstance(_loaded, UserError):
+        raise _loaded
+    cuts: list[Cuts] = []
+    lines = list(translate_chunks(*_loaded, [chunk], cuts.append))
+    return lines, cuts[0]
 
 
-def _numbered(chunks: Iterable[list[Sentence]]) -> Chunks:
+def _numbered(chunks: Iterable[list[TranslationInput]]) -> Iterator[Chunk]:
     number = 0
-    for chunk in chunks:
-        yield number, chunk
-        number += len(chunk)
+    for inputs in chunks:
+        yield number, inputs
+        number += len(inputs)
 
 
-def _in_full(sentences: Iterator[Sentence], most: int) -> Iterator[list[Sentence]]:
-    """So many together, whenever they come: the same chunks each time."""
+def fixed_chunks(inputs: Iterator[TranslationInput], most: int) -> Iterator[list[TranslationInput]]:
+    """Cut the inputs into chunks of `most`, the same chunks whenever the inputs arrive.
+
+    A UserError of the inputs is raised after the chunk of those before it.
+    """
     end: Exception | None = None
     while end is None:
-        chunk: list[Sentence] = []
+        chunk: list[TranslationInput] = []
         num_characters = 0
         try:
             while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
-                chunk.append(next(sentences))
+                chunk.append(next(inputs))
                 num_characters += len(chunk[-1].text)
         except (StopIteration, UserError) as error:
             end = error
@@ -228,19 +224,20 @@ def _in_full(sentences: Iterator[Sentence], most: int) -> Iterator[list[Sentence
         raise end
 
 
-def _gather_available(
-    sentences: Iterable[Sentence], most: int, *, polls: bool
-) -> Iterator[list[Sentence]]:
-    """Those that are there already together, `most` at most; none waits long for others.
+def live_chunks(
+    inputs: Iterable[TranslationInput], most: int, *, polls: bool
+) -> Iterator[list[TranslationInput]]:
+    """Put the inputs that have arrived into chunks of `most` at most; none waits long for others.
 
-    The first one is waited for; or, with `polls`, an empty list says that there is none yet.
+    The first input of a chunk is waited for; or, with `polls`, an empty chunk says that none has
+    arrived yet.
     """
-    arrived: queue.Queue[Sentence | BaseException | None] = queue.Queue(maxsize=most)
+    arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:
         try:
-            for sentence in sentences:
-                arrived.put(sentence)
+            for line in inputs:
+                arrived.put(line)
             arrived.put(None)
         except BaseException as error:
             arrived.put(error)
@@ -248,7 +245,7 @@ def _gather_available(
     threading.Thread(target=read, daemon=True).start()
     is_open = True
     while is_open:
-        chunk: list[Sentence] = []
+        chunk: list[TranslationInput] = []
         end: BaseException | None = None
         num_characters = 0
         deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
@@ -258,7 +255,7 @@ def _gather_available(
                 item = arrived.get(timeout=max(left, 0) if left < math.inf else None)
             except queue.Empty:
                 break
-            if not isinstance(item, Sentence):
+            if not isinstance(item, TranslationInput):
                 is_open, end = False, item
                 break
             if not chunk:

@@ -1,4 +1,4 @@
-"""The greatest logits of every row, found in two stages.
+"""top_k(): the greatest logits of every row, found in two stages.
 
 B sentences, W hypotheses of each, V target vocabulary.
 """
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-_CHUNK = 64  # logits of which the greatest is looked up first
-_FEW = 100_000  # logits of which one stage finds the greatest sooner
+_CHUNK = 64  # logits whose maximum is computed in the first stage
+_FEW = 100_000  # up to so many logits, one stage is faster if k is 1
 
 
 class TopK(NamedTuple):
-    """The greatest of every row, in falling order."""
+    """The greatest logits of every row in descending order, and their tokens."""
 
     logits: Tensor
     tokens: Tensor
 
 
 def top_k(logits_BWV: Tensor, k: int) -> TopK:
-    """As torch.topk: but only chunks that have one of the k greatest maxima are searched."""
+    """Compute torch.topk, searching only the chunks with the k greatest maxima."""
     vocabulary = logits_BWV.size(-1)
     k = min(k, vocabulary)
     if k == 1 and logits_BWV.numel() < _FEW:

@@ -1,4 +1,4 @@
-"""Sentences with what is asked of their translations, and what is known of these."""
+"""Inputs and outputs of a translation: requirements, results, formats of lines."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,18 +11,18 @@ OutputFormat = Literal["text", "tsv", "jsonl", "nbest"]
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A line to translate."""
+class TranslationInput:
+    """A line to translate, and requirements that its translation must meet."""
 
     text: str
-    prefix: str = ""  # how the translation must begin
-    required: tuple[str, ...] = ()  # words or phrases that must stand in it
+    prefix: str = ""  # that the translation must begin with
+    required: tuple[str, ...] = ()  # words or phrases that it must contain
 
     @classmethod
-    def from_json(cls, line: str) -> "Sentence":
-        """{"src": ..., "prefix": ..., "required": [...]}, the last two optional.
+    def from_json(cls, line: str) -> "TranslationInput":
+        """Parse {"src": ..., "prefix": ..., "required": [...]}, the last two optional.
 
-        A blank line is an empty sentence, so that its place in the output stays.
+        A blank line becomes an empty input, so that outputs keep their line numbers.
         """
         if not line.strip():
             return cls("")
@@ -45,12 +45,12 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a sentence."""
+    """One translation of a line; None stands for what the search was not asked for."""
 
     text: str
     tokens: tuple[str, ...]  # as SentencePiece writes them
-    score: float | None = None  # that beam search ranks by
-    log_probs: tuple[float, ...] | None = None  # of the tokens, EOS at last; when asked for
+    score: float | None = None  # by which a beam search ranks
+    log_probs: tuple[float, ...] | None = None  # of the tokens, EOS last
     alignment: tuple[tuple[int, int], ...] | None = None  # source and target words, by number
     attention: tuple[tuple[float, ...], ...] | None = field(default=None, repr=False)  # by words
 
@@ -59,7 +59,7 @@ class Translation:
         return sum(self.log_probs) if self.log_probs is not None else None
 
     def report(self) -> dict[str, Any]:
-        """All that is known, for JSON."""
+        """Return the fields that are known, for JSON."""
         known = {
             "text": self.text,
             "score": self.score,
@@ -72,21 +72,21 @@ class Translation:
         return {name: value for name, value in known.items() if value is not None}
 
 
-Write = Callable[[int, Sentence, Sequence[Translation]], list[str]]
+Write = Callable[[int, TranslationInput, Sequence[Translation]], list[str]]
 
 
 def pharaoh(translation: Translation) -> str:
-    """Aligned words as "0-0 1-2": source and target, counted from 0."""
+    """Write aligned words as "0-0 1-2": source and target, counted from 0."""
     return " ".join(f"{source}-{target}" for source, target in translation.alignment or ())
 
 
-def _text(number: int, sentence: Sentence, found: Sequence[Translation]) -> list[str]:
-    return [translation.text for translation in found]
+def _text(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    return [translation.text for translation in translations]
 
 
-def _tsv(number: int, sentence: Sentence, found: Sequence[Translation]) -> list[str]:
-    source = " ".join(sentence.text.split())
-    return ["\t".join([source, *_columns(translation)]) for translation in found]
+def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    source = " ".join(line.text.split())
+    return ["\t".join([source, *_columns(translation)]) for translation in translations]
 
 
 def _columns(translation: Translation) -> list[str]:
@@ -95,20 +95,20 @@ def _columns(translation: Translation) -> list[str]:
     return columns + ([pharaoh(translation)] if translation.alignment is not None else [])
 
 
-def _jsonl(number: int, sentence: Sentence, found: Sequence[Translation]) -> list[str]:
-    best = found[0].report()
+def _jsonl(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    best = translations[0].report()
     best["translation"] = best.pop("text")
-    alternatives = [translation.report() for translation in found[1:]]
-    report = {"src": sentence.text, **best} | ({"n_best": alternatives} if alternatives else {})
+    alternatives = [translation.report() for translation in translations[1:]]
+    report = {"src": line.text, **best} | ({"n_best": alternatives} if alternatives else {})
     return [json.dumps(report, ensure_ascii=False)]
 
 
-def _nbest(number: int, sentence: Sentence, found: Sequence[Translation]) -> list[str]:
-    """The form of Moses: number ||| translation ||| features ||| score."""
+def _nbest(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    """Write Moses' n-best format: number ||| translation ||| features ||| score."""
     return [
-        f"{number} ||| {one.text} ||| log_prob= {one.log_prob or 0:.4f} ||| "
-        f"{(one.log_prob or 0) if one.score is None else one.score:.4f}"
-        for one in found
+        f"{number} ||| {translation.text} ||| log_prob= {translation.log_prob or 0:.4f} ||| "
+        f"{(translation.log_prob or 0) if translation.score is None else translation.score:.4f}"
+        for translation in translations
     ]
 
 

@@ -1,6 +1,7 @@
-"""Lines of text to lines of text: one line in is one line out, in order, always."""
+"""Translator: lines of text to their translations, one for each line, in order, always."""
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,11 +16,14 @@ from seq2seq_cli.data.statistics import TextStatistics, read_statistics
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
 from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
 from seq2seq_cli.decoding.engines.linear import Precision
-from seq2seq_cli.decoding.merging import Outputs
-from seq2seq_cli.decoding.scoring import score_given
-from seq2seq_cli.decoding.segment_search import SegmentSearch
+from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.request_builder import RequestBuilder
+from seq2seq_cli.decoding.requests import Hypothesis
+from seq2seq_cli.decoding.scoring import NOT_SCORED, score_given
+from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, segment_lines
-from seq2seq_cli.decoding.translation import Sentence, Translation
+from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.model.transformer import Transformer
@@ -27,10 +31,10 @@ from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, load_tokenizers
 
-# The threads of OpenMP do not survive a fork: the child would wait for them for ever.
+# OpenMP's threads do not survive a fork: a child that uses them would hang.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
-_FREE_OF_TRAINING = (
+_OVERRIDABLE = (
     "decoding.",
     *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "ter")),
 )
@@ -55,10 +59,10 @@ class Translator:
         others: Sequence[Transformer] = (),
         statistics: TextStatistics | None = None,
     ) -> None:
-        """`others` are those of an ensemble with `model`; `precision` is what searches multiply in.
+        """`others` form an ensemble with `model`; a search multiplies in `precision`.
 
-        `decoder`: one that has been made of all these models; left out, it is made now.
-        `statistics` of the training text, where they are known, say what lines are cut.
+        `decoder` has been made of all these models; left out, it is made now. `statistics` of the
+        training text, if known, decide which lines are cut.
         """
         self.model = model
         self.models = (model, *others)
@@ -67,7 +71,16 @@ class Translator:
         self.precision = precision
         self.statistics = statistics
         self.decoder = decoder or _decoder_of(self.models, precision, config.decoding.engine)
-        self._search = SegmentSearch(self.decoder, self.models, tokenizers, config.decoding)
+        options, tgt = config.decoding, tokenizers.tgt
+        self._is_ranked = options.beam_size > 1
+        self._search = functools.partial(
+            search,
+            self.decoder,
+            config=options,
+            word_rules=[BannedWords(options.banned_words, tgt)] if options.banned_words else [],
+            text_of=tgt.to_text if options.n_best > 1 else tuple,
+        )
+        self._request_builder = RequestBuilder(tgt, options, self._search)
 
     @classmethod
     def load(
@@ -79,26 +92,26 @@ class Translator:
         which: str = "best",
         exact: bool = False,
     ) -> Self:
-        """A run's best model, its last, or that of a kept step, with `key=value` overrides.
+        """Load a run's best model, its last, or that of a kept step, with `key=value` overrides.
 
-        `exact`: fp32 where `decoding.precision` is auto. Raises UserError saying which file is
-        missing, damaged or does not fit.
+        With `exact`, `decoding.precision: auto` is fp32. Raises UserError if a file is missing or
+        damaged or does not fit the others.
         """
         if isinstance(overrides, str):
             raise TypeError("overrides is a list of key=value; a single one is [override]")
         run = RunFolder(Path(run_dir))
         weights = run.weights(which)
         for override in overrides:
-            if not override.startswith(_FREE_OF_TRAINING):
+            if not override.startswith(_OVERRIDABLE):
                 raise UserError(
                     f"--set {short(override)}: a trained run takes only decoding.* options and "
                     "validation.bleu_tokenize, lowercase and ter"
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)
-        with torch.device("meta"):  # whether the weights fit is known before memory is spent
+        with torch.device("meta"):  # so that weights that do not fit cost no memory
             model = new_model(config, tokenizers)
-        with use_threads(1):  # it is all memory's work, and others may be busy
+        with use_threads(1):  # loading is bound by memory, not by cores
             load_weights(model, weights)
             model = model.to(choose_device(device)).eval()
             asked = config.decoding.precision
@@ -110,7 +123,7 @@ class Translator:
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:
-        """One that searches with the mean of all models' probabilities, otherwise as the first.
+        """Return one that searches with the mean of all probabilities, otherwise as the first does.
 
         Raises UserError unless all have the same vocabulary.
         """
@@ -131,7 +144,7 @@ class Translator:
         )
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
-        """Copied or sent to another process without its decoder, which is made anew there."""
+        """Copy without the decoder, which is made anew, in another process perhaps."""
         make = functools.partial(
             type(self),
             precision=self.precision,
@@ -141,72 +154,94 @@ class Translator:
         return make, (self.model, self.tokenizers, self.config)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
-        """The translation of every line; of an empty one, an empty one.
+        """Return the translation of every line; an empty line gives an empty one.
 
-        A line of several sentences, where the training text has hardly any, is translated sentence
-        by sentence, and a sentence longer than `data.max_length` in parts; a warning says so.
+        If the training text has hardly any lines of several sentences, such lines are translated
+        sentence by sentence; a sentence longer than `data.max_length` is translated in parts. A
+        warning says how many.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines; a single line is translate([line])")
-        found = self.search([Sentence(line) for line in lines])
-        return [translations[0].text for translations in found]
+        results = self.search([TranslationInput(line) for line in lines])
+        return [best.text for best, *_ in results]
 
     def search(
         self,
-        sentences: Sequence[Sentence],
-        wanted: Outputs = Outputs(),  # noqa: B008 (it is immutable)
+        inputs: Sequence[TranslationInput],
+        outputs: Outputs = Outputs(),  # noqa: B008 (it is immutable)
         *,
         first_number: int = 0,
         split_sentences: bool = False,
+        report: Callable[[Cuts], None] = Cuts.report,
     ) -> list[list[Translation]]:
-        """For every line up to `decoding.n_best` translations, the best first, at least one.
+        """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
-        `first_number` is the number of the first line in the whole input, on which chance depends.
-        Lines that are cut without `split_sentences` are reported as a warning.
+        `first_number` is the number of the first line in the whole input, on which sampling
+        depends. `report` is told how many lines were cut, those of `split_sentences` left out.
         """
-        segments, cuts = self.cut(sentences, split_sentences=split_sentences)
-        cuts.report()
-        return self.search_segments(sentences, segments, wanted, first_number=first_number)
+        lines, cuts = self.cut(inputs, split_sentences=split_sentences)
+        requests = self._request_builder.build(inputs, lines, first_number)
+        report(cuts)
+        hypotheses = self._search(requests)
+        segments = list(itertools.chain.from_iterable(lines))
+        results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
+        for request, candidates in zip(
+            requests, self._scored(segments, hypotheses, outputs), strict=True
+        ):
+            results[request.number - first_number].append(candidates)
+        return [
+            merge_segments(line.text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
+            for line, of_line in zip(inputs, results, strict=True)
+        ]
 
     def cut(
-        self, sentences: Sequence[Sentence], *, split_sentences: bool = False
+        self, inputs: Sequence[TranslationInput], *, split_sentences: bool = False
     ) -> tuple[list[list[Segment]], Cuts]:
-        """The segments in which each line is translated, and what there is to report of them."""
+        """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
-        lines = [sentence.text for sentence in sentences]
+        lines = [line.text for line in inputs]
         return segment_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
 
-    def search_segments(
-        self,
-        sentences: Sequence[Sentence],
-        segments: Sequence[Sequence[Segment]],
-        wanted: Outputs = Outputs(),  # noqa: B008 (it is immutable)
-        *,
-        first_number: int = 0,
-    ) -> list[list[Translation]]:
-        """`search` of lines that have been cut."""
-        return self._search.translations(sentences, segments, wanted, first_number)
-
     def longest(self, src_length: int) -> int:
-        """Tokens that a translation of so many source tokens may have."""
-        return self._search.longest(src_length)
+        """Return the most tokens that a translation of `src_length` source tokens may have."""
+        return self._request_builder.max_length(src_length)
+
+    def _scored(
+        self,
+        segments: Sequence[Segment],
+        hypotheses: Sequence[Sequence[Hypothesis]],
+        outputs: Outputs,
+    ) -> list[list[SegmentResult]]:
+        """Add log-probabilities and attention to the hypotheses of each segment, if needed."""
+        options = self.config.decoding
+        flat = [
+            (number, segment, hypothesis)
+            for number, (segment, each) in enumerate(zip(segments, hypotheses, strict=True))
+            for hypothesis in each
+        ]
+        scores = [NOT_SCORED] * len(flat)
+        if any(outputs) or options.replace_unk:
+            pairs = [(segment.ids, hypothesis.ids) for _, segment, hypothesis in flat]
+            with_attention = outputs.alignment or options.replace_unk
+            scores = score_given(
+                self.models, pairs, options.tokens_per_batch, with_attention=with_attention
+            )
+        results: list[list[SegmentResult]] = [[] for _ in segments]
+        for (number, segment, hypothesis), given in zip(flat, scores, strict=True):
+            score = hypothesis.score if self._is_ranked else None
+            results[number].append(SegmentResult(segment, hypothesis.ids, score, given))
+        return results
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
-        """Given translations with the log-probability of every token."""
+        """Return given translations with the log-probability of every token."""
         src, tgt = self.tokenizers
-        ids = list(
-            zip(
-                src.to_ids_batch([pair[0] for pair in pairs]),
-                tgt.to_ids_batch([pair[1] for pair in pairs]),
-                strict=True,
-            )
-        )
-        forced = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
+        src_ids = src.to_ids_batch([line for line, _ in pairs])
+        tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
+        ids = list(zip(src_ids, tgt_ids, strict=True))
+        scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
-            Translation(
-                text=pair[1], tokens=tuple(tgt.pieces_of(one)), log_probs=tuple(found.log_probs)
-            )
-            for pair, (_, one), found in zip(pairs, ids, forced, strict=True)
+            Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
+            for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
 
 
@@ -216,7 +251,7 @@ def _decoder_of(models: Sequence[Transformer], precision: Precision, engine: Eng
 
 
 def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
-    """A fresh model for these vocabularies. Raises UserError if there is not memory for it."""
+    """Build a fresh model for these vocabularies. Raises UserError if it does not fit in memory."""
     src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
     try:
         return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)

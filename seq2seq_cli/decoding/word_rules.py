@@ -1,4 +1,4 @@
-"""Words in the tokens of a translation: those that are banned, and where those asked for end."""
+"""Words in token sequences: banned words, and the ends of required words and prefixes."""
 
 from collections.abc import Sequence
 
@@ -13,29 +13,30 @@ from seq2seq_cli.text.words import continues_word, is_spaceless
 
 
 class TargetWords:
-    """A vocabulary by what its tokens do to a word before them."""
+    """The target vocabulary, by whether a token continues the word before it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.surfaces = [unquote(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
-        self.goes_on = [_goes_on(surface[:1]) for surface in self.surfaces]
+        self.continues_word = [_continues_word(surface[:1]) for surface in self.surfaces]
         ends = (
             token
             for token in range(EOS_ID, len(tokenizer))
-            if not self.goes_on[token] and not tokenizer.is_byte(token)  # half of a letter perhaps
+            if not self.continues_word[token]
+            and not tokenizer.is_byte(token)  # which may be part of a letter
         )
-        self._word_ends = WordEnds(ends) if any(self.goes_on) else None
+        self._word_ends = WordEnds(ends) if any(self.continues_word) else None
 
     def phrase(self, text: str) -> Phrase:
-        """What must stand in a translation: words as a whole, where spaces divide words."""
+        """Return the tokens of a required phrase: whole words, where spaces separate words."""
         first = self._ids(text)
         text = self._tokenizer.normalize(text)
         inner = tuple(self._tokenizer.to_inner_ids(text)) if is_spaceless(text[:1]) else first
-        word_ends = self._word_ends if _goes_on(text[-1:]) else None
+        word_ends = self._word_ends if _continues_word(text[-1:]) else None
         return Phrase(first, first if UNK_ID in inner else inner, word_ends)
 
     def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
-        """How a translation must begin; where white space ends it, no word goes on there."""
+        """Return the tokens of a prefix, and those that may follow if white space ends it."""
         stripped = text.rstrip()
         is_whole = stripped not in ("", text) and not is_spaceless(stripped[-1])
         return self._ids(text), self._word_ends if is_whole else None
@@ -48,12 +49,11 @@ class TargetWords:
 
 
 class BannedWords:
-    """Words that no translation may hold, however they are cut into tokens.
+    """Words that no translation may contain, however they are split into tokens.
 
-    Where tokens have spelt a word, it may not end there: a letter must follow, and it becomes
-    another word. Of a script that puts no spaces between words, the token that would complete one
-    is forbidden; anything else, like a phrase, or where a token is a word, is forbidden as its
-    usual tokens.
+    When tokens have spelt a banned word, a letter must follow, which makes it another word. In a
+    script without spaces, the token that would complete the word is forbidden. Anything else (a
+    phrase, or any word if tokens are words) is forbidden in its usual tokens only.
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
@@ -62,9 +62,13 @@ class BannedWords:
         if "" in normalized:
             raise UserError("decoding.banned_words: an empty word cannot be banned")
         target = TargetWords(tokenizer)
-        self._ends_word_V = ~torch.tensor(target.goes_on)
+        self._ends_word_V = ~torch.tensor(target.continues_word)
         spaceless = [word for word in normalized if is_spaceless(word)]
-        whole = [word for word in normalized if all(map(_goes_on, word)) and any(target.goes_on)]
+        whole = [
+            word
+            for word in normalized
+            if all(map(_continues_word, word)) and any(target.continues_word)
+        ]
         self._words = frozenset(whole)
         others = [word for word in normalized if word not in (*whole, *spaceless)]
         sequences = (tokenizer.to_ids(word) for word in others)
@@ -95,11 +99,11 @@ class BannedWords:
 
 def _last_word(text: str) -> str:
     start = len(text)
-    while start and _goes_on(text[start - 1]):
+    while start and _continues_word(text[start - 1]):
         start -= 1
     return text[start:]
 
 
-def _goes_on(character: str) -> bool:
-    """Whether a word that stands before this character goes on with it; not at the end of text."""
+def _continues_word(character: str) -> bool:
+    """Whether this character continues the word before it; the end of the text does not."""
     return bool(character) and continues_word(character)

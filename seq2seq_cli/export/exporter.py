@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.export import ctranslate2, huggingface
@@ -89,7 +89,7 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     lines = _unsegmented(translator, lines)
     if not lines:
         return f"wrote {output}; there is no validation text to compare translations of"
-    ours = _greedy(translator).search([Sentence(line) for line in lines])
+    ours = _greedy(translator).search([TranslationInput(line) for line in lines])
     limits = [translator.longest(len(ids)) for ids in tokenizers.src.to_ids_batch(lines)]
     theirs = target.translate_lines(output, lines, limits)
     equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, ours, strict=True))
@@ -117,7 +117,7 @@ def _greedy(translator: Translator) -> Translator:
 
 def _unsegmented(translator: Translator, lines: Sequence[str]) -> list[str]:
     """Return the lines that are not split into segments, as other programs do not split lines."""
-    all_segments, _ = translator.cut([Sentence(line) for line in lines])
+    all_segments, _ = translator.cut([TranslationInput(line) for line in lines])
     return [line for line, segments in zip(lines, all_segments, strict=True) if len(segments) == 1]
 
 

@@ -1,14 +1,13 @@
 """Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
 import gzip
-import itertools
 import logging
 import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
@@ -70,21 +69,28 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
         logger.warning(f"{num_damaged:,} lines are not valid UTF-8; U+FFFD replaces invalid bytes")
 
 
-def write_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write each line as soon as it is available, to a file or (None or `-`) to standard output.
+@contextmanager
+def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Give a function that writes a line at once, to a file or (None or `-`) to standard output.
 
-    The file is created with the first line, so that an error before it leaves no empty file.
+    The file is created with the first line, or at the end: an error before leaves no empty file.
     """
-    iterator = iter(lines)
-    first = next(iterator, None)
-    if path in (None, STANDARD_STREAM):
-        target: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
-    else:
-        target = path.open("wb")
-    with target as file:
-        for line in () if first is None else itertools.chain([first], iterator):
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
+
+        def open_file() -> BinaryIO:
+            if path in (None, STANDARD_STREAM):
+                return sys.stdout.buffer
+            return stack.enter_context(path.open("wb"))
+
+        def write(line: str) -> None:
+            nonlocal file
+            file = file or open_file()
             file.write(line.encode("utf-8", errors="replace") + b"\n")
             file.flush()
+
+        yield write
+        file = file or open_file()
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
@@ -97,7 +97,7 @@ def _measure(
     load_seconds = time.perf_counter() - started
     translator.translate(lines[:_WARM_UP])
     started = time.perf_counter()
-    results = translator.search([Sentence(line) for line in lines])
+    results = translator.search([TranslationInput(line) for line in lines])
     seconds = time.perf_counter() - started
     num_tokens = sum(len(translations[0].tokens) + 1 for translations in results)
     latencies = sorted(_latency(translator, line) for line in lines[: _WARM_UP * 2])

@@ -1,4 +1,4 @@
-"""What the fuzzer does: damage of every kind, each with the command that meets it.
+"""Test cases of the fuzzer: damaged inputs, each with a command that reads them.
 
 A case is made from a random generator in a folder of its own, which holds what `victims.make_run`
 writes: text, a config and a trained run.
@@ -35,7 +35,7 @@ Loss = Callable[[Result], str | None]
 
 @dataclass
 class Case:
-    """A command to run in a folder, and what a success must show."""
+    """A command to run in a folder, and a check of its output on success."""
 
     arguments: list[object]
     stdin: bytes | None = None
@@ -192,7 +192,7 @@ def case_of_scoring(random: Random, folder: Path) -> Case:
 
 
 def case_of_tokenizer(random: Random, folder: Path) -> Case:
-    """A damaged vocabulary, and text for it."""
+    """A damaged tokenizer, and text for it."""
     path = folder / "run" / "tokenizer.model"
     data = path.read_bytes()
     path.write_bytes(random.choice((damaged_bytes, *[damaged_vocabulary] * 3))(random, data))
@@ -208,7 +208,7 @@ def case_of_tokenizer(random: Random, folder: Path) -> Case:
 
 
 def case_of_run(random: Random, folder: Path) -> Case:
-    """A damaged run folder, to use or to continue."""
+    """A damaged run folder, to translate with or to resume."""
     run = folder / "run"
     names = [path for path in run.rglob("*") if path.is_file() and "events" not in path.name]
     names = [path for path in names if path.name != "train.log"]

@@ -1,4 +1,4 @@
-"""A fuzzer: damaged configs, texts, tokenizers and run folders given to the real commands.
+"""A fuzzer: gives damaged configs, texts, tokenizers and run folders to the commands.
 
     PYTHONPATH=tests python -m faults.fuzz --minutes 30 --seed 1
     PYTHONPATH=tests python -m faults.fuzz --seed 1 --only 4711      (one case again)
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 def judged(case: Case, folder: Path) -> Outcome:
-    """Run the case's command and look at what it did."""
+    """Run the case's command and classify its outcome."""
     before = contents_of(folder, case.may_change)
     try:
         result = call(*case.arguments, stdin=case.stdin)
@@ -81,7 +81,7 @@ def judged(case: Case, folder: Path) -> Outcome:
 
 
 def contents_of(folder: Path, left_out: tuple[str, ...]) -> dict[str, str]:
-    """Hashes of the files by their names."""
+    """Hashes of the files by name."""
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
@@ -91,7 +91,7 @@ def contents_of(folder: Path, left_out: tuple[str, ...]) -> dict[str, str]:
 
 
 def one_case(seed: int, number: int, victims: Path, folder: Path, answer: Connection) -> None:
-    """In a process of its own: make the case, run it, answer with its name and outcome."""
+    """Create the case, run it in a process of its own, and return its name and outcome."""
     random = Random(f"{seed}/{number}")
     names = list(CASES)
     name = random.choices(names, [CASES[name][0] for name in names])[0]
@@ -120,7 +120,7 @@ def one_case(seed: int, number: int, victims: Path, folder: Path, answer: Connec
 def watched(
     seed: int, number: int, victims: Path, folder: Path
 ) -> tuple[str, list[object], Outcome]:
-    """Run one case and see that it ends."""
+    """Run one case with a time limit."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=one_case, args=(seed, number, victims, folder, sender))
@@ -144,7 +144,7 @@ def watched(
 
 
 def fuzz(seed: int, numbers: Iterator[int], seconds: float, kept: Path) -> Counter[tuple[str, str]]:
-    """Run cases until the time is over; prints and keeps those that fail."""
+    """Run cases until the time is up; print and keep those that fail."""
     counts: Counter[tuple[str, str]] = Counter()
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:

@@ -1,4 +1,4 @@
-"""N lines in, N lines out: hostile files through `translate`, in every format of one line a line.
+"""N lines in, N lines out: translates hostile files into every line-based format.
 
     PYTHONPATH=tests python -m faults.hostile_lines --files 1000 --seed 1
 
@@ -7,8 +7,8 @@ some go through the command itself too.
 """
 
 import argparse
-import functools
 import gzip
+import itertools
 import json
 import logging
 import sys
@@ -20,8 +20,9 @@ from random import Random
 import torch
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding.stream import Job, TranslateLines, translate_stream
-from seq2seq_cli.text.io import lines_to_translate, write_lines
+from seq2seq_cli.decoding.stream import Job, translate_stream
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.text.io import line_writer, lines_to_translate
 
 ATOMS = [
     *"aZ09.!?|<>&\"'\\{}[],:;#%@~_-– ",
@@ -55,7 +56,7 @@ FORMATS = ("text", "tsv", "jsonl", "nbest")
 
 
 def hostile_line(random: Random) -> bytes:
-    """A line without its end."""
+    """A line without its line feed."""
     kind = random.choices(
         ("blank", "space", "atoms", "broken", "bytes", "long token", "long line"),
         (10, 5, 50, 15, 10, 2, 2),
@@ -79,7 +80,7 @@ def hostile_line(random: Random) -> bytes:
 
 
 def hostile_file(random: Random) -> bytes:
-    """Some lines; or nothing, line ends alone, a byte order mark alone, no end at the end."""
+    """Random lines, or an edge case: empty, only line feeds, only a BOM, no final line feed."""
     if random.random() < 0.05:
         return random.choice((b"", b"\n", b"\n\n\n", b"\r\n\r\n", b"\r", BOM, BOM + b"\n", b"\x00"))
     ends = random.choice(((b"\n",), (b"\r\n",), (b"\n", b"\r\n", b"\r\r\n")))
@@ -92,7 +93,7 @@ def hostile_file(random: Random) -> bytes:
 
 
 def lines_of(content: bytes) -> list[str]:
-    """What a file's lines are, said independently of the program: a line feed ends one."""
+    """Split a file at its line feeds, independently of the package."""
     *ended, rest = content.removeprefix(BOM).split(b"\n")
     if rest or content == BOM:
         ended.append(rest)
@@ -100,7 +101,7 @@ def lines_of(content: bytes) -> list[str]:
 
 
 def complaint(content: bytes, outputs: dict[str, bytes]) -> str | None:
-    """What is wrong with the outputs in all formats; None if nothing is."""
+    """Say what is wrong with the outputs, or return None."""
     lines = lines_of(content)
     rows: dict[str, list[str]] = {}
     for form, output in outputs.items():
@@ -133,12 +134,10 @@ def complaint(content: bytes, outputs: dict[str, bytes]) -> str | None:
 class LoadedJob(Job):
     """A job that loads its model once."""
 
-    @functools.cached_property
-    def translate_lines(self) -> TranslateLines:
-        return super().start()
+    translator: Translator
 
-    def start(self) -> TranslateLines:
-        return self.translate_lines
+    def load(self) -> Translator:
+        return self.translator
 
 
 def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
@@ -150,18 +149,22 @@ def loaded_jobs(run: Path) -> dict[str, LoadedJob]:
     jobs = {}
     for form in FORMATS:
         options = {"overrides": overrides, "output_format": form, "device": "cpu"}
-        jobs[form] = LoadedJob((run,), **options)
+        job = LoadedJob((run,), **options)
+        object.__setattr__(job, "translator", Job((run,), **options).load())
+        jobs[form] = job
     return jobs
 
 
 def translated(jobs: dict[str, LoadedJob], path: Path, folder: Path) -> dict[str, bytes]:
-    """What the command would write, by format."""
+    """The output of the command in every format."""
     outputs = {}
     for form, job in jobs.items():
         written = folder / f"out.{form}"
         written.unlink(missing_ok=True)
         lines = translate_stream(job, lines_to_translate(path), path, processes=1)
-        write_lines(written, (row for line in lines for row in line))
+        with line_writer(written) as write:
+            for row in itertools.chain.from_iterable(lines):
+                write(row)
         outputs[form] = written.read_bytes()
     return outputs
 
@@ -177,7 +180,7 @@ def by_the_command(run: Path, path: Path, folder: Path) -> dict[str, bytes]:
 
 
 def failures(num_files: int, seed: int, folder: Path) -> Iterator[str]:
-    """One line for each file that was not answered as it must be."""
+    """Yield a line for each file with a wrong output."""
     runs = {kind: make_run(folder / kind, kind) for kind in KINDS}
     jobs = {kind: loaded_jobs(run) for kind, run in runs.items()}
     num_lines = 0

@@ -1,4 +1,4 @@
-"""Damage: to bytes, to trees of plain data, to files."""
+"""Random damage to bytes, to trees of plain data, and to files."""
 
 import json
 import re
@@ -84,7 +84,7 @@ WORDS = [
 
 
 def damaged_bytes(random: Random, data: bytes) -> bytes:
-    """One to four small accidents."""
+    """Apply one to four small random changes."""
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         start, end = sorted(random.randint(0, len(data)) for _ in range(2))
         short = slice(start, min(end, start + random.choice((1, 4, 40, len(data)))))
@@ -113,7 +113,7 @@ def damaged_bytes(random: Random, data: bytes) -> bytes:
 
 
 def damaged_tree(random: Random, tree: Any) -> Any:
-    """Plain data with one to three values, names or sections changed; the tree itself is kept."""
+    """Return a copy of plain data with one to three values, names or sections changed."""
     tree = json.loads(json.dumps(tree))
     for _ in range(random.choice((1, 1, 2, 3))):
         node = tree
@@ -145,7 +145,7 @@ def _damage_entry(random: Random, node: Any, place: Any) -> None:
 
 
 def damage_file(random: Random, path: Path) -> None:
-    """What disks, copies and people do to a file."""
+    """Damage a file as disks, copying and people do."""
     accident = random.choice(("bytes",) * 5 + ("empty", "gone", "folder", "other", "zeros", "half"))
     data = path.read_bytes()
     if accident == "gone":
@@ -168,7 +168,7 @@ def damage_file(random: Random, path: Path) -> None:
 
 
 def damaged_safetensors(random: Random, data: bytes) -> bytes:
-    """The header changed as JSON, or numbers that are none among the weights."""
+    """Change the header as JSON, or put NaN and infinity among the weights."""
     size = int.from_bytes(data[:8], "little")
     header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
     if random.random() < 0.5:
@@ -183,7 +183,7 @@ def damaged_safetensors(random: Random, data: bytes) -> bytes:
 
 
 def damaged_vocabulary(random: Random, data: bytes) -> bytes:
-    """A SentencePiece model that is whole as a file, with other pieces or settings."""
+    """Return a valid SentencePiece file with changed pieces or settings."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(data)

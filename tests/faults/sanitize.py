@@ -36,7 +36,10 @@ BUILDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "without AMX": (("-DWITHOUT_AMX",), {}),
     "with threads in every loop": (
         (),
-        {"FOR_A_THREAD = 1 << 19": "FOR_A_THREAD = 1", "FOR_A_TEAM = 40 << 20": "FOR_A_TEAM = 1"},
+        {
+            "LOOP_THRESHOLD = 1 << 19": "LOOP_THRESHOLD = 1",
+            "PASS_THRESHOLD = 40 << 20": "PASS_THRESHOLD = 1",
+        },
     ),
 }
 # Of the logits' norm: a number between two that can be rounded to may become the other.
@@ -44,7 +47,7 @@ WORST = {"fp32": 3e-5, "bf16": 0.03, "int8": 0.1}
 
 
 def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecoder, int]:
-    """The twin, the decoder in C, and how many tokens they have."""
+    """The reference model in PyTorch, the decoder in C, and their vocabulary size."""
     heads = random.choice((1, 1, 2, 3, 4, 8, 16))
     size = random.choice((1, 2, 5, 8, 15, 16, 17, 32, 33, 64))
     d_model = min(heads * size, 512)
@@ -64,7 +67,7 @@ def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecod
 
 
 def walk(random: Random, precision: str) -> None:
-    """Through a search that chooses at random."""
+    """Decode with random choices and compare the logits of both at each step."""
     twin, decoder, vocabulary = random_model(random, precision)
     sentences = random.choice((1, 1, 2, 5, 16, 17, 40, 130))
     lengths = [random.randint(1, random.choice((3, 20, 70))) for _ in range(sentences)]
@@ -122,7 +125,7 @@ def step(
 
 
 def run_here(models: int, seed: int) -> None:
-    """In the process whose library was made for it."""
+    """Run in a process that loads the instrumented library."""
     assert not Path(cpu_library.__file__).is_relative_to(ROOT)
     for precision in sorted(cpu_library.precisions()):
         for number in range(models):
@@ -161,7 +164,7 @@ def run_build(name: str, models: int, seed: int) -> int:
 
 
 def runtime(name: str) -> str:
-    """Where the compiler's library of a sanitizer is."""
+    """The path of the compiler's runtime library of a sanitizer."""
     assert COMPILER is not None
     command = [COMPILER, f"-print-file-name={name}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""The short form of the scripts beside this file; `make faults` is the long one."""
+"""A short run of the scripts in this folder; `make faults` runs them for longer."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ def test_translate_writes_one_line_per_hostile_line(tmp_path, monkeypatch):
 
 
 def test_disturbed_run_ends_with_the_same_bits():
-    """Whatever happened: kills, stops, a full disk, damage, a clock that goes back."""
+    """Disturbances are kills, stops, a full disk, damage, and a clock that is set back."""
     command = [sys.executable, "-m", "faults.kills", "--kills", "3", "--seed", "3"]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

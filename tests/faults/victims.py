@@ -1,4 +1,4 @@
-"""Tiny texts and trained runs for faults to be made in, and the commands as functions."""
+"""Tiny texts and trained runs to damage, and the commands as functions."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ NUM_PAIRS = 40
 
 
 def config_of(folder: Path, kind: str) -> dict[str, Any]:
-    """A config that trains in a moment; its text is written to the folder."""
+    """Write a small text to the folder; return a config that trains on it in a second."""
     return {
         "data": {
             "train": write_pairs(folder, "train", number_pairs(NUM_PAIRS, seed=1)),
@@ -32,7 +32,7 @@ def config_of(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def make_run(folder: Path, kind: str) -> Path:
-    """Text, config `numbers.yaml` and the run `run` in a new folder; returns the run."""
+    """Create a folder with text, the config `numbers.yaml` and a run, and return the run."""
     folder.mkdir(parents=True)
     os.environ["SEQ2SEQ_CACHE"] = str(folder / "cache")
     config = write_config(folder, config_of(folder, kind))
@@ -42,7 +42,7 @@ def make_run(folder: Path, kind: str) -> Path:
 
 
 def call(*arguments: object, stdin: bytes | None = None) -> Result:
-    """Run a command in this process; whatever it raises but an exit is raised here."""
+    """Run a command in this process; exceptions other than SystemExit are raised."""
     result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

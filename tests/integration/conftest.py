@@ -1,4 +1,4 @@
-"""A run trained once, through the command line, for all tests that use a trained model."""
+"""A run trained once through the command line, shared by all tests that need one."""
 
 from pathlib import Path
 

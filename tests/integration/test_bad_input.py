@@ -1,4 +1,4 @@
-"""Broken configs and corpora: exit status 2, one clear message, nothing half-written."""
+"""Invalid configs and corpora: exit status 2, one clear message, no partial files."""
 
 import json
 import math
@@ -179,7 +179,7 @@ def test_invalid_command_line_is_explained(seq2seq, arguments, expected, tmp_pat
 
 
 def test_command_line_paths_expand_home_and_variables(trained, numbers, seq2seq, monkeypatch):
-    """`--src=~/x` and what stands in quotes no shell has looked at."""
+    """The shell expands neither `--src=~/x` nor what is quoted."""
     monkeypatch.setenv("HOME", str(numbers))
     monkeypatch.setenv("RUN", str(trained))
     files = ("--src=~/test.src", "--ref", "$HOME/test.tgt")
@@ -220,7 +220,7 @@ def test_translate_rejects_invalid_arguments(trained, seq2seq, tmp_path):
     assert not out.exists()
 
 
-def copy_of(run: Path, target: Path) -> Path:
+def copy_run(run: Path, target: Path) -> Path:
     return Path(shutil.copytree(run, target))
 
 
@@ -231,12 +231,12 @@ def test_damaged_run_folder_is_rejected_naming_the_file(trained, seq2seq, tmp_pa
         "config.yaml": b"data: {}",
     }
     for name, content in damage.items():
-        run = copy_of(trained, tmp_path / name)
+        run = copy_run(trained, tmp_path / name)
         (run / name).write_bytes(content)
         result = seq2seq("translate", run, "1")
         assert result.exit_code == 2
         assert name in result.stderr
-    run = copy_of(trained, tmp_path / "other shape")
+    run = copy_run(trained, tmp_path / "other shape")
     text = (run / "config.yaml").read_text().replace("d_model: 64", "d_model: 32")
     (run / "config.yaml").write_text(text)
     result = seq2seq("translate", run, "1")
@@ -253,7 +253,7 @@ def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, se
         "../../manifest.json": b"[1]",
     }
     for name, content in damage.items():
-        run = copy_of(trained, tmp_path / Path(name).name)
+        run = copy_run(trained, tmp_path / Path(name).name)
         config = (run / "config.yaml").read_bytes()
         for folder in (run / "checkpoints").iterdir():
             (folder / name).write_bytes(content)
@@ -261,7 +261,7 @@ def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, se
         assert result.exit_code == 2, name
         assert Path(name).name in result.stderr
         assert (run / "config.yaml").read_bytes() == config
-    run = copy_of(trained, tmp_path / "lost")
+    run = copy_run(trained, tmp_path / "lost")
     shutil.rmtree(run / "checkpoints")
     result = seq2seq(*train, run)
     assert result.exit_code == 2
@@ -270,7 +270,7 @@ def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, se
 
 
 def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
-    run = copy_of(trained, tmp_path / "run")
+    run = copy_run(trained, tmp_path / "run")
     weights = load_file(run / "model.safetensors")
     for number in (math.nan, math.inf):
         name = max(weights)
@@ -281,7 +281,7 @@ def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
 
 
 def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
-    run = copy_of(trained, tmp_path / "run")
+    run = copy_run(trained, tmp_path / "run")
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("on_bad_line: error", "on_bad_line: skip"))
     (tmp_path / "x.tsv").write_text("1\tone\nno tab\n2\ttwo\n")
@@ -296,7 +296,7 @@ def test_deeply_nested_json_is_rejected(trained, numbers, seq2seq, tmp_path):
     refused = seq2seq("translate", trained, "--input-format", "jsonl", stdin=deep)
     assert refused.exit_code == 2
     assert "line 1: not of the form" in refused.stderr
-    run = copy_of(trained, tmp_path / "run")
+    run = copy_run(trained, tmp_path / "run")
     (run / "manifest.json").write_text(deep)
     more = ("--set", "training.max_steps=241")
     refused = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *more)
@@ -326,7 +326,7 @@ def test_train_rejects_a_folder_with_other_files(numbers, seq2seq, tmp_path):
 
 
 def test_resuming_drops_truncated_metrics_lines(trained, numbers, seq2seq, tmp_path):
-    run = copy_of(trained, tmp_path / "run")
+    run = copy_run(trained, tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
         file.write(f'\n[1]\n{{"step": 241, "x": 1}}\n{{"step": 1e999}}\n{"[" * 9_999}\n{{"step": 3')
     more = ("--set", "training.max_steps=241")

@@ -1,4 +1,4 @@
-"""Which model is the best: by which metric, between equal scores, and until when it is kept."""
+"""The best model: its metric, the tie-break, and how long it is kept."""
 
 import json
 from pathlib import Path
@@ -23,16 +23,16 @@ def config_of(folder: Path, **validation: object) -> dict:
 
 
 @pytest.fixture(scope="module")
-def spoken(tmp_path_factory) -> Path:
-    """Half of the targets have four words or more."""
-    folder = tmp_path_factory.mktemp("spoken")
+def worded(tmp_path_factory) -> Path:
+    """A config of text whose targets have four words or more in half of the lines."""
+    folder = tmp_path_factory.mktemp("worded")
     return write_config(folder, config_of(folder))
 
 
 @pytest.fixture(scope="module")
-def spelt(tmp_path_factory) -> Path:
-    """No target has a second word, as in spelling or in Chinese: `threeonefour`."""
-    folder = tmp_path_factory.mktemp("spelt")
+def unspaced(tmp_path_factory) -> Path:
+    """A config of text whose targets have no spaces, as in Chinese: `threeonefour`."""
+    folder = tmp_path_factory.mktemp("unspaced")
     settings = config_of(folder)
     for name, count, seed in (("train", 3_000, 1), ("valid", 60, 2)):
         pairs = [(src, tgt.replace(" ", "")) for src, tgt in number_pairs(count, seed)]
@@ -62,11 +62,11 @@ def metric_of(run: Path) -> str:
     return str(yaml.safe_load((run / "config.yaml").read_text())["validation"]["metric"])
 
 
-def test_equal_scores_are_ranked_by_validation_loss(spoken, seq2seq: Command, tmp_path):
-    """Nothing is right yet, and the model gets better all the time: patience does not end it."""
+def test_equal_scores_are_ranked_by_validation_loss(worded, seq2seq: Command, tmp_path):
+    """No translation is right yet but the loss falls, so early stopping does not trigger."""
     run = tmp_path / "run"
     given = options(metric="exact_match", patience=1)
-    result = seq2seq("train", spoken, "--run-dir", run, *given)
+    result = seq2seq("train", worded, "--run-dir", run, *given)
     assert result.exit_code == 0, result.stderr
     found = validations(run)
     assert list(found) == [10, 20, 30, 40]
@@ -78,17 +78,17 @@ def test_equal_scores_are_ranked_by_validation_loss(spoken, seq2seq: Command, tm
     )
 
 
-def test_auto_metric_depends_on_the_references(spoken, spelt, seq2seq: Command, tmp_path):
+def test_auto_metric_depends_on_the_references(worded, unspaced, seq2seq: Command, tmp_path):
     for config, given, metric in (
-        (spoken, (), "bleu"),
-        (spelt, (), "chrf"),
-        (spelt, ("--set", "validation.bleu_tokenize=char"), "bleu"),
-        (spelt, ("--set", "validation.decode=false"), "loss"),
+        (worded, (), "bleu"),
+        (unspaced, (), "chrf"),
+        (unspaced, ("--set", "validation.bleu_tokenize=char"), "bleu"),
+        (unspaced, ("--set", "validation.decode=false"), "loss"),
     ):
         found = json.loads(seq2seq("check", config, "--json", *given).stdout)
         assert found["run"]["validation"] == {"metric": metric}
     run = tmp_path / "run"
-    result = seq2seq("train", spelt, "--run-dir", run)
+    result = seq2seq("train", unspaced, "--run-dir", run)
     assert result.exit_code == 0, result.stderr
     assert "chrf: only 0.0% of the references have the four words" in result.stderr
     assert metric_of(run) == "chrf"
@@ -98,17 +98,17 @@ def test_auto_metric_depends_on_the_references(spoken, spelt, seq2seq: Command, 
 
 @pytest.mark.parametrize("command", ["check", "train"])
 def test_bleu_is_rejected_without_4_grams_in_the_references(
-    spelt, seq2seq: Command, tmp_path, command
+    unspaced, seq2seq: Command, tmp_path, command
 ):
     where = ("--run-dir", tmp_path / "run") if command == "train" else ()
-    result = seq2seq(command, spelt, *where, *options(metric="bleu"))
+    result = seq2seq(command, unspaced, *where, *options(metric="bleu"))
     assert result.exit_code == 2
     assert "validation.metric bleu cannot tell models apart on this text" in result.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_resumed_run_keeps_its_auto_metric(spelt, seq2seq: Command, tmp_path):
-    train = ("train", spelt, "--run-dir", tmp_path, "--set", "training.max_steps=10")
+def test_resumed_run_keeps_its_auto_metric(unspaced, seq2seq: Command, tmp_path):
+    train = ("train", unspaced, "--run-dir", tmp_path, "--set", "training.max_steps=10")
     assert seq2seq(*train).exit_code == 0
     longer = (*train, "--set", "training.max_steps=12")
     assert seq2seq(*longer).exit_code == 0
@@ -128,9 +128,9 @@ def test_4_grams_are_counted_with_the_bleu_tokenizer():
     assert share_with_4_grams(lines, "zh") == 3 / 5
 
 
-def test_best_models_are_kept_until_the_next_validation(spoken, seq2seq: Command, tmp_path):
-    """Other validation text makes their scores worthless, but not them."""
-    settings = yaml.safe_load(spoken.read_text())
+def test_best_models_are_kept_until_the_next_validation(worded, seq2seq: Command, tmp_path):
+    """New validation text invalidates their scores, but the models stay."""
+    settings = yaml.safe_load(worded.read_text())
     settings["validation"] |= {"metric": "loss", "decode": False, "keep_best": 2}
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0

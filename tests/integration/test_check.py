@@ -1,4 +1,4 @@
-"""`seq2seq check`: every defect that stands once in a text is found, and nothing in a clean one."""
+"""`seq2seq check` finds every defect of a text, and none in a clean text."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def write_run(folder: Path, train: list[tuple[str, str]], valid: list[tuple[str,
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config of text without defects."""
+    """A config of clean text."""
     folder = tmp_path_factory.mktemp("clean")
     write_text(folder, "test", clean_pairs(20, seed=3))
     return write_run(folder, clean_pairs(300, seed=1), clean_pairs(20, seed=2))
@@ -77,7 +77,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def defective(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config of the same text with every defect once, and a test text beside it."""
+    """A config of the same text with each defect once, and a test text."""
     folder = tmp_path_factory.mktemp("defective")
     train, valid, test = clean_pairs(300, seed=1), clean_pairs(20, seed=2), clean_pairs(20, seed=3)
     for line, (pair, _) in DEFECTS.items():
@@ -172,7 +172,7 @@ def test_check_counts_dropped_pairs_by_reason(page: list[str], found: dict):
 
 
 def test_check_json_has_the_numbers_of_the_page(defective: Path):
-    """Of one report, since times differ from one to the next."""
+    """Both are made of one report, because timings vary."""
     report = check(load_config(defective), None)
     assert report is not None
     page, found = report.page().splitlines(), json.loads(json.dumps(report.report()))
@@ -202,7 +202,7 @@ def test_check_json_has_the_numbers_of_the_page(defective: Path):
 
 
 def test_check_reports_cache_size_and_limit(page: list[str]):
-    """Outside of run folders nothing else is written."""
+    """The cache is all that is written outside of run folders."""
     [line] = [line for line in page if line.startswith("cache ")]
     place = os.environ["SEQ2SEQ_CACHE"]
     assert re.fullmatch(
@@ -227,7 +227,7 @@ def test_check_time_estimates_add_up(found: dict):
 def test_check_counts_unknown_tokens_of_held_out_text(
     clean: Path, seq2seq: Command, tmp_path: Path
 ):
-    """A closed vocabulary does not know the words of another text."""
+    """Words that training text lacks are unknown to a word vocabulary."""
     text = write_text(tmp_path, "other", [("Haus Garten", "house garden"), ("Weg", "way")])
     files = ("--src", text["src"], "--ref", text["tgt"])
     page = seq2seq("check", clean, *files).stdout
@@ -241,7 +241,7 @@ def test_check_counts_unknown_tokens_of_held_out_text(
 def test_check_counts_vocabulary_entries_of_rare_characters(
     shared: bool, seq2seq: Command, tmp_path: Path
 ):
-    """A line of 90 characters that stand nowhere else; without an option they get no entries."""
+    """By default, characters that occur in a single line get no entries."""
     rare = "".join(chr(0x4E00 + n) for n in range(90))
     config = write_run(tmp_path, [*clean_pairs(900, seed=1), (rare, rare)], clean_pairs(20, seed=2))
     options = ("--set", "data.max_length=300", "--set", "tokenizer.kind=bpe")
@@ -280,7 +280,7 @@ def test_check_gives_the_same_report_with_two_processes(clean: Path, seq2seq: Co
 def test_check_rejects_missing_test_text(
     option: tuple[str, str], expected: str, clean: Path, seq2seq: Command
 ):
-    """Which is said before anything else is done."""
+    """The check fails before it does any work."""
     result = seq2seq("check", clean, *option)
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [expected]

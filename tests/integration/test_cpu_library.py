@@ -1,4 +1,4 @@
-"""A compiled decoder that does not belong to the program is not used."""
+"""A compiled decoder that does not match the package is not used."""
 
 import importlib.machinery
 import logging
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 WARNING = "was compiled from another version of cpu_decoder.c and is not used"
 
 
-def altered(folder: Path, before: str, after: str) -> Path:
+def edited_source(folder: Path, before: str, after: str) -> Path:
     text = SOURCE.read_text(encoding="utf-8")
     assert text.count(before) == 1
     copy = folder / SOURCE.name
@@ -29,7 +29,7 @@ def altered(folder: Path, before: str, after: str) -> Path:
 
 
 def test_library_of_another_source_is_not_loaded(tmp_path, caplog):
-    library, source = tmp_path / "library.so", altered(tmp_path, "MANY = 12,", "MANY = 13,")
+    library, source = tmp_path / "library.so", edited_source(tmp_path, "MANY = 12,", "MANY = 13,")
     compile_decoder(source, library, "-O1")
     assert cpu_library.load_library(library, source) is not None
     assert not caplog.records
@@ -53,18 +53,20 @@ def test_library_of_another_project_is_not_loaded(tmp_path, caplog):
 
 
 def test_mismatch_of_c_source_and_python_structs_is_detected(tmp_path):
-    source = altered(tmp_path, "SLOTS = 32,", "SLOTS = 64,")
+    source = edited_source(tmp_path, "SLOTS = 32,", "SLOTS = 64,")
     compile_decoder(source, tmp_path / "library.so", "-O1")
     with pytest.raises(AssertionError, match=r"cpu_library\.py and cpu_decoder\.c differ"):
         cpu_library.load_library(tmp_path / "library.so", source)
 
 
 def test_translate_works_without_a_matching_library(trained, seq2seq, tmp_path):
-    """One whose structures have other fields: as after an update of a checkout alone."""
+    """Its C structs have other fields, as after updating a checkout without reinstalling."""
     package = tmp_path / "seq2seq_cli"
     shutil.copytree(ROOT / package.name, package, ignore=shutil.ignore_patterns("__pycache__"))
     name = "_cpu_decoder" + importlib.machinery.EXTENSION_SUFFIXES[0]
-    source = altered(tmp_path, "int64_t sentences, longest;", "int64_t one, sentences, longest;")
+    source = edited_source(
+        tmp_path, "int64_t sentences, longest;", "int64_t one, sentences, longest;"
+    )
     compile_decoder(source, package / "decoding/engines" / name, "-O1")
     command = ["translate", str(trained), "--precision", "fp32", "1 2 3", "4 5"]
     done = subprocess.run(

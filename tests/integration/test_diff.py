@@ -1,4 +1,4 @@
-"""The same command gives the same bits, and `seq2seq diff` says where runs differ."""
+"""Training is deterministic, and `seq2seq diff` says where runs differ."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The product as a user uses it: commands on files."""
+"""The commands on real files, from end to end."""
 
 import gzip
 import json
@@ -41,11 +41,11 @@ SCALARS = {
 }
 
 
-def metrics_of(run: Path) -> list[dict]:
+def read_metrics(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def events_of(run: Path) -> EventAccumulator:
+def read_events(run: Path) -> EventAccumulator:
     events = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
     return events
@@ -97,7 +97,7 @@ def hostile_lines(count: int) -> list[bytes]:
 
 
 def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
-    """Of more lines than are translated at once."""
+    """There are more lines than one chunk holds."""
     lines = hostile_lines(1_100)
     (tmp_path / "in").write_bytes(b"\n".join(lines))
     result = seq2seq("translate", trained, "-i", tmp_path / "in", "-o", tmp_path / "out")
@@ -113,7 +113,7 @@ def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
 
 
 def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
-    """Only standard input is a terminal here; prompts go to standard error."""
+    """Only standard input is a terminal, so prompts go to standard error."""
     terminal, terminal_of_the_command = pty.openpty()
     os.write(terminal, b"1 2\n\n3\n\x04")  # Ctrl-D ends it
     command = [sys.executable, "-m", "seq2seq_cli", "translate", trained]
@@ -128,7 +128,7 @@ def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
 def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):
     result = seq2seq("eval", trained, "--json")
     report = json.loads(result.stdout)
-    points = [point for point in metrics_of(trained) if "valid/loss" in point]
+    points = [point for point in read_metrics(trained) if "valid/loss" in point]
     best = min(points, key=lambda point: point["valid/loss"])
     for name in ("loss", "perplexity", "accuracy", "bleu", "chrf", "exact_match"):
         assert report[name] == best[f"valid/{name}"], name
@@ -186,10 +186,10 @@ def test_translate_with_the_last_model(trained, seq2seq):
 
 
 def test_tensorboard_and_metrics_file_have_the_same_points(trained):
-    events = events_of(trained)
+    events = read_events(trained)
     of_best = {name.replace("valid/", "best/") for name in SCALARS if name.startswith("valid/")}
     assert set(events.Tags()["scalars"]) == SCALARS | of_best
-    written = metrics_of(trained)
+    written = read_metrics(trained)
     for name in SCALARS:
         points = [(point["step"], point[name]) for point in written if name in point]
         shown = [(event.step, event.value) for event in events.Scalars(name)]
@@ -200,7 +200,7 @@ def test_tensorboard_and_metrics_file_have_the_same_points(trained):
 
 
 def test_tensorboard_shows_samples_and_the_config(trained, numbers):
-    events = events_of(trained)
+    events = read_events(trained)
     samples = events.Tensors("valid/samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     src, tgt = ((numbers / f"valid.{side}").read_text().split("\n")[0] for side in ("src", "tgt"))
     assert f"| {src} | {tgt} | {tgt} |" in samples
@@ -239,11 +239,11 @@ def test_run_folder_can_be_moved(trained, seq2seq, tmp_path):
 
 
 def test_training_a_finished_run_does_nothing(trained, numbers, seq2seq):
-    before = metrics_of(trained)
+    before = read_metrics(trained)
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", trained)
     assert result.exit_code == 0
     assert "finished after 240 updates (training.max_steps reached)" in result.stderr
-    assert metrics_of(trained) == before
+    assert read_metrics(trained) == before
 
 
 def test_resuming_with_another_config_is_rejected_naming_the_difference(trained, numbers, seq2seq):
@@ -259,7 +259,7 @@ def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
 
 
 def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
-    """Stopped twice, in the middle of an epoch and of a logging window."""
+    """The run is stopped twice, in mid-epoch and between two logged points."""
     config = numbers / "numbers.yaml"
     dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
     assert train_short(seq2seq, config, tmp_path / "whole", *dropout).exit_code == 0
@@ -269,14 +269,14 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
         assert result.exit_code == 130
         assert f"saved at step {stop_at}; the same command continues" in result.stderr
     assert train_short(seq2seq, config, tmp_path / "parts", *dropout).exit_code == 0
-    whole, parts = metrics_of(tmp_path / "whole"), metrics_of(tmp_path / "parts")
+    whole, parts = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "parts")
     for point in whole + parts:
         point.pop("train/tokens_per_second", None)  # a matter of the machine, not of the run
     assert parts == whole
     for name in ("model.safetensors", "checkpoints/step-00000060/weights.safetensors"):
         ours, theirs = load_file(tmp_path / "parts" / name), load_file(tmp_path / "whole" / name)
         assert all(ours[key].equal(theirs[key]) for key in theirs)
-    steps = [event.step for event in events_of(tmp_path / "parts").Scalars("train/loss")]
+    steps = [event.step for event in read_events(tmp_path / "parts").Scalars("train/loss")]
     assert steps == [20, 40, 60]
 
 
@@ -297,7 +297,7 @@ def test_early_stopping_after_patience_validations(numbers, seq2seq, tmp_path):
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
     assert result.exit_code == 0
     assert "no better score within validation.patience" in result.stderr
-    assert [p["step"] for p in metrics_of(run) if "valid/loss" in p] == [5, 10, 15]
+    assert [p["step"] for p in read_metrics(run) if "valid/loss" in p] == [5, 10, 15]
     again = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *options)
     assert "finished after 15 updates (no better score" in again.stderr
 
@@ -307,7 +307,7 @@ def test_validation_and_run_length_in_epochs(numbers, seq2seq, tmp_path):
     settings = [argument for option in options for argument in ("--set", option)]
     run = tmp_path / "run"
     assert seq2seq("train", numbers / "numbers.yaml", "--run-dir", run, *settings).exit_code == 0
-    validated = [p["step"] for p in metrics_of(run) if "valid/loss" in p]
+    validated = [p["step"] for p in read_metrics(run) if "valid/loss" in p]
     assert len(validated) == 2
     assert validated[1] == 2 * validated[0]
 
@@ -361,7 +361,7 @@ def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path
 
 
 def test_finished_run_can_be_extended(numbers, seq2seq, tmp_path):
-    """Also when the warm-up was left out, whose default depends on the number of updates."""
+    """The automatic warm-up, which depends on the number of updates, keeps its value."""
     config = yaml.safe_load((numbers / "numbers.yaml").read_text())
     del config["training"]["warmup_steps"]
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
@@ -369,7 +369,7 @@ def test_finished_run_can_be_extended(numbers, seq2seq, tmp_path):
     assert train_short(seq2seq, tmp_path / "x.yaml", run).exit_code == 0
     longer = ("--set", "training.max_steps=80", "--set", "validation.every=25")
     assert seq2seq("train", tmp_path / "x.yaml", "--run-dir", run, *longer).exit_code == 0
-    assert metrics_of(run)[-1]["step"] == 80
+    assert read_metrics(run)[-1]["step"] == 80
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 6
 
 

@@ -1,4 +1,4 @@
-"""A run for other programs: they translate as the run does, with nothing of ours."""
+"""Exported models give the same translations in other programs."""
 
 import functools
 import itertools
@@ -53,7 +53,7 @@ VARIANTS = {
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def run(request, seq2seq, tmp_path_factory) -> Path:
-    """Trained for a moment: what it says is no use, but far from random."""
+    """A run that is undertrained, but far from random."""
     folder = tmp_path_factory.mktemp("export")
     config = numbers_config(folder)
     for section, options in VARIANTS[request.param].items():
@@ -66,7 +66,7 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
-    """Trained until it knows its task, with options for its search."""
+    """A fully trained run with decoding options."""
     folder = tmp_path_factory.mktemp("shared")
     config = numbers_config(folder, max_steps=320)
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
@@ -107,7 +107,7 @@ LINES = [
 def test_export_code_in_the_readme_gives_the_same_translations(
     trained_shared, file_format, seq2seq, tmp_path
 ):
-    """White space, tags and empty lines too, with the run's beam and lengths."""
+    """The inputs have odd white space, tags and empty lines; the beam is the run's."""
     folder = tmp_path / file_format
     assert seq2seq("export", trained_shared, "--format", file_format, "-o", folder).exit_code == 0
     readme = (folder / "README.md").read_text()
@@ -136,7 +136,7 @@ def test_huggingface_generation_config_has_the_decoding_options(trained_shared, 
 
 @pytest.mark.filterwarnings("ignore")
 def test_export_compares_on_validation_text_if_it_exists(run, seq2seq, tmp_path, monkeypatch):
-    """Its paths are relative to the folder in which training was started."""
+    """Relative paths start at the folder where training was started."""
     project = tmp_path / "project"
     moved = Path(shutil.copytree(run, project / "runs" / "one"))
     config = (moved / "config.yaml").read_text()

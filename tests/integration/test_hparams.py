@@ -1,4 +1,4 @@
-"""TensorBoard's tab HParams, asked as its page asks: runs side by side, by options and scores."""
+"""TensorBoard's HParams tab, queried through its API: runs by options and scores."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def api(folder: Path) -> tuple[Context, RequestContext]:
 
 
 def sessions(folder: Path) -> dict[str, dict[str, Any]]:
-    """Of each group of sessions, by its name: options and scores."""
+    """Options and scores of each session group, by name."""
     context, request_context = api(folder)
     request = api_pb2.ListSessionGroupsRequest(
         slice_size=100, allowed_statuses=api_pb2.Status.values()

@@ -1,4 +1,4 @@
-"""What `eval` and validation compare, and how."""
+"""The scores of `eval` and validation: normalization, case, TER."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ PAIRS = {
 
 @pytest.fixture(scope="module")
 def by_heart(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
-    """A run that knows its two pairs, lower-cased, by heart."""
+    """A run that has memorized its two pairs, lower-cased."""
     folder = tmp_path_factory.mktemp("heart")
     for side, lines in PAIRS.items():
         (folder / side).write_text("".join(f"{line}\n" for line in lines))
@@ -35,7 +35,7 @@ def by_heart(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path
 
 
 def test_references_are_normalized_like_the_target(by_heart, seq2seq):
-    """What the model can write is lower-cased: a perfect one has full marks."""
+    """The model can only write lower case, and a perfect model gets a perfect score."""
     found = json.loads(seq2seq("eval", by_heart, "--json").stdout)
     assert (found["exact_match"], found["bleu"]) == (100, pytest.approx(100))
     assert found["num_normalized_references"] == 2

@@ -1,4 +1,4 @@
-"""Lines of several sentences, for a model that has learnt from lines of one."""
+"""Lines of several sentences, translated by a model trained on single sentences."""
 
 import json
 import random
@@ -10,13 +10,13 @@ from commands import Command
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 
 LINES = 40
 
 
 def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Numbers that end in a full stop; in one of ten lines "0 !" comes first, and never alone."""
+    """Digits with a full stop; one line in ten begins with "0 !", which never stands alone."""
     generator = random.Random(seed)
     pairs = []
     for src, tgt in number_pairs(count, seed):
@@ -53,7 +53,7 @@ def lines(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outputs(run: Path, seq2seq: Command, folder: Path) -> list[str]:
-    """The translations of the lines, one by one."""
+    """The translations of the single lines."""
     result = seq2seq("translate", run, "-i", folder / "test.src")
     assert result.stderr == ""
     found = result.stdout.splitlines()
@@ -80,8 +80,8 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     result = seq2seq("translate", run, stdin=stdin)
     assert result.stdout == "".join(" ".join(outputs[group]) + "\n" for group in groups)
     assert result.stderr == (
-        f"lines with more sentences or tokens than those of the training text: {len(groups)}, "
-        f"translated as {LINES} sentences, one by one\n"
+        f"lines with more sentences or tokens than lines of the training text: {len(groups)}; "
+        f"translated sentence by sentence, as {LINES} sentences\n"
     )
     asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
@@ -89,7 +89,7 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_segmentation_is_reported_once(run, lines, seq2seq, tmp_path, processes):
-    """Also of more lines than are translated together."""
+    """The lines make more than one chunk."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))
     result = seq2seq("translate", run, "-i", tmp_path / "in", "--processes", processes)
     counts = f"{30 * LINES:,}, translated as {60 * LINES:,} sentences"
@@ -127,9 +127,9 @@ def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
     assert seq2seq("translate", run, between).stderr == ""
     result = seq2seq("translate", run, f"{between} {beyond}")
     assert result.stderr.splitlines() == [
-        "lines with more sentences or tokens than those of the training text: 1, translated as 2 "
-        "sentences, one by one",
-        "sentences longer than data.max_length: 1, translated in 2 parts",
+        "lines with more sentences or tokens than lines of the training text: 1; translated "
+        "sentence by sentence, as 2 sentences",
+        "sentences longer than data.max_length: 1; translated in 2 parts",
     ]
 
 
@@ -147,10 +147,10 @@ def test_alignments_count_words_across_segments(run, lines, seq2seq):
 
 
 def test_required_words_go_to_the_segment_with_the_lowest_cost(run, seq2seq):
-    """Whichever sentence of the line they belong to."""
-    wishes = ("-b", 5, "--require", "seven", "--require", "two")
+    """Required words may belong to any sentence of the line."""
+    constraints = ("-b", 5, "--require", "seven", "--require", "two")
     line = "1 2 . 3 4 5 . 6 7 ."
-    found = seq2seq("translate", run, *wishes, line)
+    found = seq2seq("translate", run, *constraints, line)
     assert found.stdout == seq2seq("translate", run, "-b", 5, line).stdout
     assert found.stdout == "one two . three four five . six seven .\n"
     other = seq2seq("translate", run, "-b", 5, "--require", "nine", line).stdout
@@ -171,7 +171,7 @@ def test_equal_segments_are_sampled_independently(run):
 
 def test_line_of_many_sentences_is_tokenized_once(run):
     translator = Translator.load(run, "cpu")
-    pieces, cuts = translator.cut([Sentence("1 2 . " * 100_000), Sentence("3 .")])
+    pieces, cuts = translator.cut([TranslationInput("1 2 . " * 100_000), TranslationInput("3 .")])
     assert [len(of_line) for of_line in pieces] == [100_000, 1]
     assert (cuts.lines, cuts.sentences) == (1, 100_000)
 

@@ -1,4 +1,4 @@
-"""Text that can be read once: pipes and standard input, wherever a command takes a text file."""
+"""Text from pipes and standard input, wherever a command takes a text file."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ Piped = Callable[[bytes], Path]
 
 @pytest.fixture
 def piped(tmp_path: Path) -> Piped:
-    """A named pipe into which somebody writes that content, once."""
+    """Create named pipes with the given content, which can be read once."""
     count = 0
 
     def pipe(content: bytes) -> Path:
@@ -34,7 +34,7 @@ def piped(tmp_path: Path) -> Piped:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files, empty."""
+    """An empty folder for temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -129,7 +129,7 @@ def test_devices_and_folders_are_rejected_as_text(trained, seq2seq, tmp_path):
 
 
 def test_pipes_are_rejected_as_training_text(numbers, seq2seq, tmp_path):
-    """Which is read several times, and again when the run goes on."""
+    """Training reads its text several times."""
     os.mkfifo(tmp_path / "pipe")
     config = yaml.safe_load((numbers / "numbers.yaml").read_text())
     config["data"]["train"]["src"] = str(tmp_path / "pipe")

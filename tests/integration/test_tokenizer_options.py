@@ -1,4 +1,4 @@
-"""Options of the tokenizer through the whole program: train, translate, eval, continue."""
+"""Tokenizer options from end to end: train, translate, eval, resume."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ TAG = "<to-names>"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The task of the numbers with a tag before every source, and the source in capitals here."""
+    """The number task with a tag before each source, and capital letters."""
     folder = tmp_path_factory.mktemp("options")
     config = numbers_config(folder)
     for name in ("train", "valid"):
@@ -42,7 +42,7 @@ def run(folder: Path, seq2seq: Command) -> Path:
 
 
 def test_shared_vocabulary_with_normalization_per_side(run, seq2seq):
-    """The source is lower-cased, the target is not."""
+    """Only the source is lower-cased."""
     lines = [f"{TAG} {letter} {rest}" for rest in ("3 1 4", "2") for letter in "Nn"]
     translations = seq2seq("translate", run, *lines).stdout.splitlines()
     assert translations == ["The three one four"] * 2 + ["The two"] * 2

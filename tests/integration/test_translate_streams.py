@@ -1,4 +1,4 @@
-"""What goes in and out of translate line by line: files, pipes, and lines that cannot be read."""
+"""Input and output of translate: files, pipes, and unreadable lines."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from seq2seq_cli.errors import UserError
 TRANSLATE = [sys.executable, "-m", "seq2seq_cli", "translate"]
 
 
-def by_the_shell(run: Path, folder: Path, redirection: str) -> subprocess.CompletedProcess[str]:
-    """The command with redirections of the shell, in a folder with the file `lines`."""
+def run_in_shell(run: Path, folder: Path, redirection: str) -> subprocess.CompletedProcess[str]:
+    """Run translate in a shell with redirections, in a folder with the file `lines`."""
     (folder / "lines").write_text("1 2\n3\n")
     (folder / "link").unlink(missing_ok=True)
     os.link(folder / "lines", folder / "link")
@@ -44,20 +44,20 @@ def by_the_shell(run: Path, folder: Path, redirection: str) -> subprocess.Comple
     ],
 )
 def test_translate_rejects_its_input_file_as_output(trained, tmp_path, redirection):
-    done = by_the_shell(trained, tmp_path, redirection)
+    done = run_in_shell(trained, tmp_path, redirection)
     assert done.returncode == 2, done.stderr
     assert "is the input file" in done.stderr
     assert (tmp_path / "lines").read_text() == "1 2\n3\n"
 
 
 def test_translate_accepts_other_files_pipes_and_devices(trained, tmp_path):
-    done = by_the_shell(trained, tmp_path, "< lines >> other; cat other")
+    done = run_in_shell(trained, tmp_path, "< lines >> other; cat other")
     assert done.stdout == "one two\nthree\n", done.stderr
-    assert by_the_shell(trained, tmp_path, "< /dev/null > /dev/null").returncode == 0
+    assert run_in_shell(trained, tmp_path, "< /dev/null > /dev/null").returncode == 0
 
 
 def test_translate_answers_a_steady_pipe_before_it_ends(trained):
-    """Lines that come one after the other, without an end, are not gathered for ever."""
+    """A pipe that never pauses must not be buffered for ever."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with subprocess.Popen([*TRANSLATE, str(trained)], **pipes) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -92,7 +92,7 @@ def test_lines_before_an_unreadable_line_are_translated(trained, seq2seq, tmp_pa
 def test_output_stops_before_a_line_that_cannot_be_translated(
     trained, seq2seq, tmp_path, processes
 ):
-    """The lines that are printed are the first ones, without a gap."""
+    """All lines before it are printed, without a gap."""
     lines = ['{"src": "1"}\n'] * 14_000
     lines[2_500] = '{"src": "1", "required": ["two"]}\n'
     (tmp_path / "in.jsonl").write_text("".join(lines))
@@ -113,7 +113,7 @@ def test_blank_line_of_json_lines_is_an_empty_line(trained, seq2seq):
 
 
 def test_auto_processes_are_limited_by_memory(trained):
-    """In a small container on a large machine, one for each core would be killed."""
+    """In a small container on a large machine, a process per core would run out of memory."""
     one = Job((trained,)).memory()
     weights = (trained / "model.safetensors").stat().st_size
     assert one > 3 * weights + (300 << 20)  # what PyTorch alone takes

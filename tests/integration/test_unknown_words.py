@@ -1,4 +1,4 @@
-"""Names that no vocabulary holds, through a model that has learnt to leave them as they are."""
+"""Out-of-vocabulary names, translated by a model that has learnt to copy them."""
 
 import random
 from pathlib import Path
@@ -13,7 +13,7 @@ def name(generator: random.Random) -> str:
 
 
 def pairs_with_names(count: int, seed: int) -> list[tuple[str, str]]:
-    """Digits become their names; names, one or two at a time, stay: `3 Kora 4 1`."""
+    """Digits are translated, names are copied: `3 Kora 4` → `three Kora four`."""
     generator = random.Random(seed)
     pairs = []
     for _ in range(count):
@@ -65,7 +65,7 @@ def test_replace_unk_copies_unknown_names(run, folder, seq2seq):
 
 
 def test_without_replace_unk_no_unknown_token_is_output(run, folder, seq2seq):
-    """This model has learnt to answer names with <unk>: the search has to keep it from that."""
+    """The model predicts <unk> for names, so the search has to forbid it."""
     options = ("--precision", "fp32", "--beam-size")
     for beam_size in (1, 2):
         output = seq2seq("translate", run, "-i", folder / "test.src", *options, beam_size).stdout

@@ -1,4 +1,4 @@
-"""Run folders, tokenizers and text from elsewhere: one line, no harm, little memory."""
+"""Untrusted run folders, tokenizers and text: one-line errors, no harm, bounded memory."""
 
 import gzip
 import itertools
@@ -37,7 +37,7 @@ def written(name: str, content: bytes) -> Attack:
 
 
 def linked_out(name: str) -> Attack:
-    """The file lies elsewhere, and a link leads there."""
+    """Move a file out of the run folder and put a link in its place."""
 
     def link(run: Path) -> None:
         elsewhere = run.parent / "elsewhere"
@@ -59,7 +59,7 @@ def a_pipe(run: Path) -> None:
 
 
 def sparse(name: str, size: int) -> Attack:
-    """A file of so many zeros that takes no room."""
+    """Replace a file with a sparse one of so many zeros."""
     return lambda run: os.truncate(run / name, size)
 
 
@@ -73,7 +73,7 @@ def cut_short(run: Path) -> None:
 
 
 def weights_of_a_giant(run: Path) -> None:
-    """A header that promises a terabyte, and a file that seems to have it."""
+    """Write a header that claims a terabyte, and a sparse file of that size."""
     count = 1 << 38
     names = load_file(run / "model.safetensors")
     tensor = {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}
@@ -94,7 +94,7 @@ def a_tokenizer_that_is_no_text(run: Path) -> None:
 
 
 def peak_memory() -> int:
-    """Bytes that this process has had at most (kB on Linux)."""
+    """The peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
@@ -275,13 +275,13 @@ def config(tmp_path: Path) -> dict:
     return numbers_config(tmp_path)
 
 
-def checked(seq2seq: Command, folder: Path, config: dict, *more: str):
+def run_check(seq2seq: Command, folder: Path, config: dict, *more: str):
     (folder / "x.yaml").write_text(yaml.safe_dump(config))
     return seq2seq("check", folder / "x.yaml", *more)
 
 
 def test_huge_line_is_bad_and_never_held_in_memory(config, seq2seq, tmp_path):
-    assert checked(seq2seq, tmp_path, config).exit_code == 0  # what checking needs anyway
+    assert run_check(seq2seq, tmp_path, config).exit_code == 0  # what checking needs anyway
     with (tmp_path / "train.src").open("r+b") as file:
         os.truncate(file.fileno(), file.seek(0, os.SEEK_END) + (300 << 20))
         file.seek(0, os.SEEK_END)
@@ -289,8 +289,8 @@ def test_huge_line_is_bad_and_never_held_in_memory(config, seq2seq, tmp_path):
     with (tmp_path / "train.tgt").open("a") as file:
         file.write("one\n")
     before = peak_memory()
-    stopped = checked(seq2seq, tmp_path, config)
-    skipped = checked(seq2seq, tmp_path, config, "--set", "data.on_bad_line=skip")
+    stopped = run_check(seq2seq, tmp_path, config)
+    skipped = run_check(seq2seq, tmp_path, config, "--set", "data.on_bad_line=skip")
     assert stopped.exit_code == 2
     assert "train.src, line 3,001: longer than 4,194,304 bytes" in stopped.stderr
     assert skipped.exit_code == 0, skipped.stderr
@@ -309,11 +309,11 @@ def test_longest_allowed_line_is_read(tmp_path):
 
 
 def test_gzip_bomb_is_not_fully_decompressed(config, seq2seq, tmp_path):
-    """The lines before its limit have an empty side: reading them takes no time."""
+    """The lines before the limit have an empty side, so that reading them is quick."""
     megabyte = gzip.compress(b"\t" + b"x" * (1 << 20) + b"\n")
     (tmp_path / "x.tsv.gz").write_bytes(megabyte * 400)  # a file may have several members
     config["data"]["train"] = {"pairs": str(tmp_path / "x.tsv.gz")}
-    result = checked(seq2seq, tmp_path, config)
+    result = run_check(seq2seq, tmp_path, config)
     assert result.exit_code == 2
     assert "x.tsv.gz unpacks to 100 times its size" in result.stderr
 
@@ -332,17 +332,17 @@ def test_deeply_nested_json_is_a_bad_line(trained, config, seq2seq, tmp_path):
     assert 'line 1: not of the form {"src": "..."' in given.stderr
     (tmp_path / "x.jsonl").write_text(deep)
     config["data"]["train"] = {"pairs": str(tmp_path / "x.jsonl")}
-    assert "x.jsonl, line 1: not valid JSON" in checked(seq2seq, tmp_path, config).stderr
+    assert "x.jsonl, line 1: not valid JSON" in run_check(seq2seq, tmp_path, config).stderr
 
 
 def test_cached_ids_outside_the_vocabulary_are_rebuilt(config, seq2seq, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
-    expected = json.loads(checked(seq2seq, tmp_path, config, "--json").stdout)["run"]
+    expected = json.loads(run_check(seq2seq, tmp_path, config, "--json").stdout)["run"]
     for name, number in (("src.ids", b"\xff\xff\xff\x7f"), ("tgt.offsets", b"\xff" * 8)):
         for path in (tmp_path / "cache").glob(f"*/{name}"):
             original = path.read_bytes()
             path.write_bytes(original[:8] + number + original[8 + len(number) :])
-            found = json.loads(checked(seq2seq, tmp_path, config, "--json").stdout)["run"]
+            found = json.loads(run_check(seq2seq, tmp_path, config, "--json").stdout)["run"]
             assert found == expected
             assert path.read_bytes() == original
 
@@ -356,7 +356,7 @@ def git(*arguments: str) -> str:
 def test_training_in_an_untrusted_git_repository_runs_none_of_its_code(
     seq2seq: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Git does, when it compares files with the index; the commit is recorded all the same."""
+    """Git could run its hooks; the commit is recorded without them."""
     (tmp_path / "repository").mkdir()
     monkeypatch.chdir(tmp_path / "repository")
     proof, script = tmp_path / "proof", tmp_path / "script.sh"

@@ -1,4 +1,4 @@
-"""Which words look at which, and what unknown words become, by an attention that is known."""
+"""Word alignments and replaced unknown words, computed from known attention weights."""
 
 import pytest
 import torch
@@ -23,16 +23,16 @@ TOKENIZERS = {
 
 
 def echo(kind: str, line: str, **bounds: int) -> Translation:
-    """The line as its own translation, each token looking at itself."""
+    """Translate a line to itself, with each token attending to itself."""
     tokenizer = TOKENIZERS[kind]
     limits = Bounds(bounds.get("max_length", 500), bounds.get("tokens", 500))
-    (pieces,), _ = segment_lines([line], tokenizer, limits)
-    found = [
-        [SegmentResult(piece, piece.ids, None, GivenScore([], torch.eye(len(piece.ids))))]
-        for piece in pieces
+    (segments,), _ = segment_lines([line], tokenizer, limits)
+    results = [
+        [SegmentResult(segment, segment.ids, None, GivenScore([], torch.eye(len(segment.ids))))]
+        for segment in segments
     ]
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    return merge_segments(line, found, tokenizers, Outputs(alignment=True), is_ranked=False)[0]
+    return merge_segments(line, results, tokenizers, Outputs(alignment=True), is_ranked=False)[0]
 
 
 @pytest.mark.parametrize(
@@ -49,32 +49,33 @@ def echo(kind: str, line: str, **bounds: int) -> Translation:
 )
 @pytest.mark.parametrize("bounds", [{}, {"tokens": 1}, {"max_length": 2, "tokens": 2}], ids=str)
 def test_unknown_words_are_replaced_one_to_one(line, bounds):
-    found = echo("word", line, **bounds)
-    assert "<unk>" in found.tokens
-    assert found.text == line
+    translation = echo("word", line, **bounds)
+    assert "<unk>" in translation.tokens
+    assert translation.text == line
     words = range(len(line.split()))
-    assert found.alignment == tuple(zip(words, words, strict=True))
-    assert found.attention == tuple(tuple(float(a == b) for b in words) for a in words)
+    assert translation.alignment == tuple(zip(words, words, strict=True))
+    assert translation.attention == tuple(tuple(float(a == b) for b in words) for a in words)
 
 
 def test_unknown_characters_stay_within_their_words():
-    found = echo("char", "the fñx quïïck a")
-    assert found.tokens.count("<unk>") == 2  # what follows one another is one token
-    assert found.text == "the fñx quïïck a"
-    assert found.alignment == ((0, 0), (1, 1), (2, 2), (3, 3))
+    translation = echo("char", "the fñx quïïck a")
+    assert translation.tokens.count("<unk>") == 2  # what follows one another is one token
+    assert translation.text == "the fñx quïïck a"
+    assert translation.alignment == ((0, 0), (1, 1), (2, 2), (3, 3))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
 def test_without_spaces_every_character_is_a_word(kind):
     line = "私は東京に行きます。"
-    found = echo(kind, line)
-    assert found.text == line
-    assert found.attention is not None and found.alignment is not None
-    assert [len(row) for row in found.attention] == [10] * 10
-    assert [target for _, target in sorted(found.alignment, key=lambda link: link[1])] == [
+    translation = echo(kind, line)
+    assert translation.text == line
+    assert translation.attention is not None and translation.alignment is not None
+    assert [len(row) for row in translation.attention] == [10] * 10
+    assert [target for _, target in sorted(translation.alignment, key=lambda link: link[1])] == [
         *range(10)
     ]
-    assert all(abs(source - target) <= 3 for source, target in found.alignment)  # of one token
+    distances = [abs(source - target) for source, target in translation.alignment]
+    assert max(distances) <= 3  # characters of one token
     assert echo(kind, "は a 魑魅 東京").text == "は a 魑魅 東京"
 
 
@@ -87,44 +88,52 @@ lines = st.lists(
 @pytest.mark.parametrize("kind", KINDS)
 @given(line=lines, tokens=st.integers(1, 40))
 def test_identity_attention_restores_any_line_and_links_shared_tokens(kind, line, tokens):
-    found = echo(kind, line, tokens=tokens)
-    assert found.alignment is not None and found.attention is not None
-    if not found.tokens:
+    translation = echo(kind, line, tokens=tokens)
+    assert translation.alignment is not None and translation.attention is not None
+    if not translation.tokens:
         return
     text = " ".join(line.encode("utf-8", "replace").decode().split())
-    assert "".join(found.text.split()) == "".join(text.split())
-    assert len(found.attention) == len(split_words(found.text)) == len(found.alignment)
-    assert all(len(row) == len(split_words(line)) for row in found.attention)
-    for row in found.attention:
+    assert "".join(translation.text.split()) == "".join(text.split())
+    assert (
+        len(translation.attention)
+        == len(split_words(translation.text))
+        == len(translation.alignment)
+    )
+    assert all(len(row) == len(split_words(line)) for row in translation.attention)
+    for row in translation.attention:
         assert sum(row) == pytest.approx(1, abs=0.01)
     if kind in ("char", "word"):
-        assert split_words(found.text) == split_words(text)
+        assert split_words(translation.text) == split_words(text)
     if kind in ("char", "word") and not is_spaceless(text):  # tokens are words, or parts of one
-        assert all(source == target for source, target in found.alignment)
+        assert all(source == target for source, target in translation.alignment)
 
 
 def test_attention_of_tokens_is_averaged_over_their_words():
-    """Two tokens of a word count alike; so do the words that a source token is part of."""
+    """Tokens of a word have equal weight, and so have the words of a source token."""
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["char"])
-    (pieces,), _ = segment_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
+    (segments,), _ = segment_lines(["a x y b"], tokenizers.src, Bounds(100, 100))
     attention = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.8, 0.0], [0.1, 0.1, 0.8], [0.0, 0.0, 1.0]])
     ids = tokenizers.tgt.to_ids("c b")
-    assert [len(ids), len(pieces[0].ids), UNK_ID in ids] == [4, 3, False]
-    found = [[SegmentResult(pieces[0], ids, None, GivenScore([], attention))]]
-    (one,) = merge_segments("a x y b", found, tokenizers, Outputs(alignment=True), is_ranked=False)
-    assert one.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
-    assert one.alignment == ((0, 0), (3, 1))
+    assert [len(ids), len(segments[0].ids), UNK_ID in ids] == [4, 3, False]
+    results = [[SegmentResult(segments[0], ids, None, GivenScore([], attention))]]
+    (translation,) = merge_segments(
+        "a x y b", results, tokenizers, Outputs(alignment=True), is_ranked=False
+    )
+    assert translation.attention == ((0.4, 0.3, 0.3, 0.0), (0.05, 0.025, 0.025, 0.9))
+    assert translation.alignment == ((0, 0), (3, 1))
 
 
 def test_empty_translation_of_a_segment_has_no_alignment():
     tokenizers = Tokenizers(TOKENIZERS["word"], TOKENIZERS["word"])
-    (pieces,), _ = segment_lines(["the. b"], tokenizers.src, Bounds(100, 1))
-    assert len(pieces) == 2
+    (segments,), _ = segment_lines(["the. b"], tokenizers.src, Bounds(100, 1))
+    assert len(segments) == 2
     ids = tokenizers.tgt.to_ids("b")
-    forced = GivenScore([], torch.empty(0, len(pieces[0].ids))), GivenScore([], torch.ones(1, 1))
-    found = [
-        [SegmentResult(pieces[0], [], None, forced[0])],
-        [SegmentResult(pieces[1], ids, None, forced[1])],
+    forced = GivenScore([], torch.empty(0, len(segments[0].ids))), GivenScore([], torch.ones(1, 1))
+    results = [
+        [SegmentResult(segments[0], [], None, forced[0])],
+        [SegmentResult(segments[1], ids, None, forced[1])],
     ]
-    (one,) = merge_segments("the. b", found, tokenizers, Outputs(alignment=True), is_ranked=False)
-    assert (one.alignment, one.attention) == (((1, 0),), ((0.0, 1.0),))
+    (translation,) = merge_segments(
+        "the. b", results, tokenizers, Outputs(alignment=True), is_ranked=False
+    )
+    assert (translation.alignment, translation.attention) == (((1, 0),), ((0.0, 1.0),))

@@ -1,4 +1,4 @@
-"""The decoder in C beside a plain one in PyTorch whose products are rounded in the same way."""
+"""The decoder in C, compared with PyTorch models that round in the same way."""
 
 import itertools
 import os
@@ -14,9 +14,9 @@ from rounded_models import LINEAR, rounded
 from small_models import (
     MODES,
     build,
-    logits_through_all_changes,
+    make_requests,
     random_sources,
-    requests_of,
+    stepwise_logits,
 )
 from torch import Tensor, nn
 
@@ -60,7 +60,7 @@ def product(
 )
 @pytest.mark.parametrize("rows", [1, 5, 6, 11, 12, 16, 17, 33, 97, 200])
 def test_matrix_products_match_rounded_inputs(precision, inputs, outputs, rows):
-    """With few rows and with many, at the borders of what is done at once."""
+    """The numbers of rows are around the block sizes of the kernels."""
     torch.manual_seed(rows)
     layer = nn.Linear(inputs, outputs)
     x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
@@ -108,7 +108,7 @@ WORST = {"fp32": 1e-6, "bf16": 0.005, "int8": 0.01}
 def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
     model = build(0, vocabulary=70, **options)
     twin = model if precision == "fp32" else rounded(model, precision)
-    both = logits_through_all_changes(PlainDecoder(twin), CpuDecoder(model, precision))
+    both = stepwise_logits(PlainDecoder(twin), CpuDecoder(model, precision))
     errors = [float((actual - expected).norm() / expected.norm()) for expected, actual in both]
     assert len(errors) == 90
     if precision != "bf16" or "activation" not in options:  # of many numbers one always is
@@ -122,10 +122,10 @@ def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
 )
 @pytest.mark.parametrize("name", MODES)
 def test_cpu_decoder_batch_matches_single_sentences_bit_for_bit(name, options, precision):
-    """Whatever instructions and threads the batch takes."""
+    """The result depends neither on the instructions nor on the number of threads."""
     for seed in range(2):
         decoder = CpuDecoder(build(seed, **options), precision)
-        requests = requests_of(random_sources(13))  # more rows than are multiplied at once
+        requests = make_requests(random_sources(13))  # more rows than are multiplied at once
         alone = [search(decoder, [request], MODES[name])[0] for request in requests]
         torch.set_num_threads(2)
         try:
@@ -136,7 +136,7 @@ def test_cpu_decoder_batch_matches_single_sentences_bit_for_bit(name, options, p
 
 def test_cpu_decoder_in_fp32_finds_the_translations_of_the_model():
     for seed, mode in itertools.product(range(3), MODES):
-        model, requests = build(seed), requests_of(random_sources(20))
+        model, requests = build(seed), make_requests(random_sources(20))
         expected = search(PlainDecoder(model), requests, MODES[mode])
         found = search(CpuDecoder(model, "fp32"), requests, MODES[mode])
         for one, other in zip(found, expected, strict=True):
@@ -144,15 +144,15 @@ def test_cpu_decoder_in_fp32_finds_the_translations_of_the_model():
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "constraints",
     [{}, {"min_length": 4}, {"min_length": 30}, {"prefix": (7, 5)}, {"max_length": 3}],
     ids=str,
 )
-def test_cpu_decoder_argmax_matches_its_logits(wishes):
-    """An ensemble of one asks for logits, and search applies the rules to them."""
+def test_cpu_decoder_argmax_matches_its_logits(constraints):
+    """An ensemble of one model uses the logits and the rules of the search instead."""
     requests = [
-        replace(request, **wishes) if number % 2 else request
-        for number, request in enumerate(requests_of(random_sources(20)))
+        replace(request, **constraints) if number % 2 else request
+        for number, request in enumerate(make_requests(random_sources(20)))
     ]
     for some in (requests, requests[1::2]):
         decoder = CpuDecoder(build(3), "fp32")
@@ -162,7 +162,7 @@ def test_cpu_decoder_argmax_matches_its_logits(wishes):
 
 def test_ensemble_of_a_cpu_decoder_with_itself_matches_it():
     decoder = CpuDecoder(build(0), "int8")
-    requests = requests_of(random_sources(5))
+    requests = make_requests(random_sources(5))
     twins = search(Ensemble([decoder, decoder]), requests, MODES["beam"])
     for both, one in zip(twins, search(decoder, requests, MODES["beam"]), strict=True):
         assert [found.ids for found in both] == [found.ids for found in one]
@@ -177,7 +177,7 @@ def test_finished_sentences_get_no_cache_slots():
     states.keep(torch.tensor([6]))
     for _ in range(40):
         states.logits(last[:1])
-    assert [piece.size(2) for piece in states._past] == [8, 1]
+    assert [block.size(2) for block in states.cache.blocks] == [8, 1]
 
 
 LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}
@@ -225,7 +225,7 @@ def test_number_of_threads_changes_no_bits(precision):
 
 
 def test_cpu_decoder_uses_more_threads_for_large_batches_only():
-    """It costs more than it saves where another program keeps it from running."""
+    """A second thread costs more than it saves on small batches."""
     if not Path("/proc/self/task").exists():
         pytest.skip("no /proc")
     done = subprocess.run(
@@ -252,7 +252,7 @@ def test_number_of_threads_may_change_while_decoding():
 
 
 def test_token_ids_out_of_range_read_no_foreign_memory():
-    """A search among logits that are no numbers may ask for one."""
+    """A search over NaN logits may produce such ids."""
     states = CpuDecoder(build(0), "fp32").start(torch.tensor([[5, EOS_ID]]))
     for token in (-1, 12, 63, 2**62, -(2**62)):
         assert states.logits(torch.tensor([[token]])).shape == (1, 1, 64)
@@ -280,14 +280,14 @@ def test_argmax_takes_the_first_of_equal_logits(size):
 
 
 class Gated(nn.Module):
-    """An activation that no decoder knows."""
+    """An activation that no engine supports."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * x.sigmoid() + 1
 
 
 def with_part(kind: str) -> Transformer:
-    """A model with a part that the decoder in C does not know."""
+    """A model with a part that the decoder in C does not support."""
     model = build(0, vocabulary=70)
     for layer in (*model.encoder, *model.decoder):
         if kind == "activation":
@@ -328,13 +328,13 @@ def test_unknown_model_part_never_runs_on_the_cpu_engines(kind, known_to_fast, p
     assert CpuDecoder.unsupported(model, precision)
     assert (TorchDecoder.unsupported(model, precision) is None) == known_to_fast
     if precision == "int8" and not known_to_fast:
-        with pytest.raises(UserError, match=r"plain \(it has no int8 products\)"):
+        with pytest.raises(UserError, match=r"plain \(it does not support int8\)"):
             make_decoder(model, precision)
     else:
         decoder = make_decoder(model, precision)
         assert type(decoder) is (TorchDecoder if known_to_fast else PlainDecoder)
     plain, exact = PlainDecoder(model), make_decoder(model, "fp32")
-    for expected, actual in logits_through_all_changes(plain, exact):
+    for expected, actual in stepwise_logits(plain, exact):
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 

@@ -14,9 +14,9 @@ from small_models import (
     GREEDY,
     MODES,
     build,
-    logits_through_all_changes,
+    make_requests,
     random_sources,
-    requests_of,
+    stepwise_logits,
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
@@ -36,7 +36,7 @@ from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:
-    """One sentence, the whole prefix again at every step, no cache."""
+    """Greedy search of one sentence, recomputing the whole prefix at each step."""
     output: list[int] = []
     while len(output) < max_length:
         logits = model(torch.tensor([src]), torch.tensor([[BOS_ID, *output]]))[0, -1]
@@ -75,7 +75,7 @@ def log_prob(model: Transformer, src: list[int], ids: list[int]) -> float:
 @pytest.mark.parametrize("seed", range(8))
 def test_greedy_search_matches_naive_search(seed):
     model = build(seed)
-    requests = requests_of(random_sources(10))
+    requests = make_requests(random_sources(10))
     with torch.no_grad():
         naive = [naive_greedy(model, request.src, request.max_length) for request in requests]
     for decoder in decoders(model):
@@ -85,7 +85,7 @@ def test_greedy_search_matches_naive_search(seed):
 def test_random_models_end_sentences_at_different_lengths():
     lengths = set()
     for seed in range(8):
-        requests = requests_of(random_sources(10))
+        requests = make_requests(random_sources(10))
         lengths |= {len(ids) for ids in best(search(PlainDecoder(build(seed)), requests, GREEDY))}
     assert len(lengths) > 3
 
@@ -94,7 +94,7 @@ def test_random_models_end_sentences_at_different_lengths():
 def test_batch_matches_single_sentences(name):
     for seed in range(2):
         model = build(seed)
-        requests = requests_of(random_sources(9))
+        requests = make_requests(random_sources(9))
         for decoder in decoders(model):
             together = search(decoder, requests, MODES[name])
             alone = [search(decoder, [request], MODES[name])[0] for request in requests]
@@ -107,7 +107,7 @@ def test_batch_matches_single_sentences(name):
 @pytest.mark.parametrize("options", [{}, {"norm": "post"}, {"activation": "gelu"}], ids=str)
 def test_torch_decoder_matches_the_plain_decoder(name, options):
     model = build(3, **options)
-    requests = requests_of(random_sources(12))
+    requests = make_requests(random_sources(12))
     plain, fast = (search(decoder, requests, MODES[name]) for decoder in decoders(model))
     for actual, expected in zip(fast, plain, strict=True):
         assert ids_of(actual) == ids_of(expected)
@@ -115,12 +115,12 @@ def test_torch_decoder_matches_the_plain_decoder(name, options):
 
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "attention_bias": False}], ids=str)
 def test_torch_decoder_logits_match_the_model(options):
-    for expected, actual in logits_through_all_changes(*decoders(build(0, 70, **options))):
+    for expected, actual in stepwise_logits(*decoders(build(0, 70, **options))):
         torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
 
 
 class StoppedCall(threading.Thread):
-    """A call in a thread of its own that waits at a line of the function, if it comes there."""
+    """A call in its own thread that pauses at the n-th line of the function."""
 
     def __init__(self, function: MethodType, argument: int, line: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class StoppedCall(threading.Thread):
 
 
 def test_decoder_is_thread_safe():
-    """Whatever the lines at which one thread waits while another one looks up a position."""
+    """One thread pauses at any line while another one looks up a position."""
     for lines in itertools.product(range(1, 7), repeat=2):
         vector = TorchDecoder(build(0), "fp32").position_vector
         calls = [StoppedCall(vector, *at) for at in zip((40, 1_000), lines, strict=True)]
@@ -162,7 +162,7 @@ def test_decoder_is_thread_safe():
 
 
 def all_translations(model: Transformer, src: list[int], max_length: int) -> dict:
-    """Log-probabilities of everything that may be output, by brute force."""
+    """Log-probabilities of all possible translations, by brute force."""
     tokens = [t for t in range(model.projection.out_features) if t not in (*NEVER_OUTPUT, EOS_ID)]
     everything = (ids for n in range(max_length + 1) for ids in itertools.product(tokens, repeat=n))
     return {ids: log_prob(model, src, list(ids)) for ids in everything}
@@ -197,7 +197,7 @@ def test_hypothesis_score_matches_teacher_forcing(name):
     config = MODES[name]
     formula, alpha = config.length_penalty_formula, config.length_penalty
     model = build(1)
-    requests = requests_of(random_sources(8))
+    requests = make_requests(random_sources(8))
     for request, hypotheses in zip(
         requests, search(PlainDecoder(model), requests, config), strict=True
     ):
@@ -213,7 +213,7 @@ def test_hypothesis_score_matches_teacher_forcing(name):
 def naive_beam(
     model: Transformer, src: list[int], max_length: int, config: DecodingConfig
 ) -> list[tuple[float, list[int]]]:
-    """Beam search of one sentence without a cache, which never ends before `max_length`."""
+    """Beam search of one sentence without a cache, which never stops before `max_length`."""
     width = config.beam_size
     growing: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
@@ -235,7 +235,7 @@ def naive_beam(
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
 def test_beam_search_stops_only_when_no_open_hypothesis_can_win(alpha):
-    """Stopping early changes nothing: a longer hypothesis may still have the better mean."""
+    """A longer hypothesis may still have the better mean, so stopping must wait for it."""
     config = DecodingConfig(beam_size=3, n_best=2, length_penalty=alpha)
     for seed in range(6):
         model = build(seed)
@@ -254,7 +254,7 @@ def test_length_penalties_match_the_published_formulas():
 
 
 def test_nbest_translations_have_different_texts():
-    """Each is the best with its text, and the list is full as long as there are others."""
+    """Each hypothesis is the best with its text, and the list is as long as possible."""
 
     def text_of(ids: list[int]) -> str:  # tokens 4 and 5 are written alike, and 6 is not written
         return "".join("ab"[token > 5] for token in ids if token != 6)
@@ -281,7 +281,7 @@ def test_nbest_translations_have_different_texts():
 
 def test_diverse_beam_groups_differ_more_than_one_beam():
     model = build(4)
-    requests = requests_of(random_sources(10))
+    requests = make_requests(random_sources(10))
     kinds = []
     for groups in (1, 4):
         config = DecodingConfig(
@@ -307,7 +307,7 @@ def test_output_length_stays_within_its_limits():
 
 def test_special_tokens_are_never_output():
     for seed, config in itertools.product(range(2), MODES.values()):
-        results = search(PlainDecoder(build(seed)), requests_of(random_sources(10)), config)
+        results = search(PlainDecoder(build(seed)), make_requests(random_sources(10)), config)
         output = {
             token for hypotheses in results for hypothesis in hypotheses for token in hypothesis.ids
         }
@@ -320,20 +320,20 @@ def test_model_that_predicts_only_eos_gives_empty_translations():
         model.decoder_norm.weight.zero_()
         model.decoder_norm.bias.copy_(model.projection.weight[EOS_ID] * 100)
     for config in MODES.values():
-        results = search(PlainDecoder(model), requests_of(random_sources(4)), config)
+        results = search(PlainDecoder(model), make_requests(random_sources(4)), config)
         assert best(results) == [[]] * 4
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam", "groups", "sampling"])
 def test_vocabulary_of_one_token(name):
     model = build(0, vocabulary=5)
-    for hypotheses in search(PlainDecoder(model), requests_of(random_sources(4)), MODES[name]):
+    for hypotheses in search(PlainDecoder(model), make_requests(random_sources(4)), MODES[name]):
         assert {token for hypothesis in hypotheses for token in hypothesis.ids} <= {4}
 
 
 @pytest.mark.parametrize("name", MODES)
 def test_translation_begins_with_its_prefix(name):
-    requests = requests_of(random_sources(5), prefix=(7, 4, 4, 4))
+    requests = make_requests(random_sources(5), prefix=(7, 4, 4, 4))
     for hypotheses in search(PlainDecoder(build(2)), requests, MODES[name]):
         assert all(hypothesis.ids[:4] == [7, 4, 4, 4] for hypothesis in hypotheses)
 
@@ -362,8 +362,8 @@ def test_required_phrases_appear_in_the_translation():
     config = DecodingConfig(beam_size=5)
     required = (phrase(9, 5), phrase(11))
     for seed in range(4):
-        requests = requests_of(random_sources(6), required=required)
-        free = requests_of([request.src for request in requests])
+        requests = make_requests(random_sources(6), required=required)
+        free = make_requests([request.src for request in requests])
         for decoder in decoders(build(seed)):
             for ids in best(search(decoder, requests, config)):
                 text = ",".join(map(str, ids))
@@ -393,11 +393,11 @@ def test_missing_tokens_of_required_phrases():
 
 
 def test_required_words_are_not_extended():
-    """The model goes on with words, but the likeliest end of one is tried beside that."""
+    """The model prefers to continue the word, but the search also tries to end it."""
     ends = WordEnds([EOS_ID, 8, 9, 10, 11])
     config = DecodingConfig(beam_size=4)
     for seed in range(8):
-        requests = requests_of(random_sources(6), required=(phrase(6, 5, word_ends=ends),))
+        requests = make_requests(random_sources(6), required=(phrase(6, 5, word_ends=ends),))
         for decoder in decoders(build(seed)):
             for ids in best(search(decoder, requests, config)):
                 triples = zip(ids, ids[1:], [*ids[2:], EOS_ID], strict=False)
@@ -407,7 +407,7 @@ def test_required_words_are_not_extended():
 @pytest.mark.parametrize("name", MODES)
 def test_word_ends_after_the_prefix_if_requested(name):
     ends = WordEnds([EOS_ID, 9, 10])
-    requests = requests_of(random_sources(5), prefix=(7, 4), after_prefix=ends)
+    requests = make_requests(random_sources(5), prefix=(7, 4), after_prefix=ends)
     for hypotheses in search(PlainDecoder(build(2)), requests, MODES[name]):
         for hypothesis in hypotheses:
             assert hypothesis.ids[:2] == [7, 4]
@@ -430,7 +430,7 @@ def test_sampling_follows_the_model_and_depends_on_seed_and_line_number():
 
 
 def test_sampling_only_the_most_probable_token_is_greedy_search():
-    requests = requests_of(random_sources(10))
+    requests = make_requests(random_sources(10))
     decoder = PlainDecoder(build(0))
     greedy = best(search(decoder, requests, GREEDY))
     for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
@@ -448,15 +448,15 @@ def test_ensemble_averages_probabilities():
         ]
     expected = (each[0] + each[1]) / 2
     torch.testing.assert_close(both.softmax(-1)[..., :12], expected, atol=1e-5, rtol=1e-4)
-    requests = requests_of(random_sources(5))
+    requests = make_requests(random_sources(5))
     twins = search(Ensemble([PlainDecoder(first)] * 2), requests, MODES["beam"])
     assert best(twins) == best(search(PlainDecoder(first), requests, MODES["beam"]))
 
 
 def test_ensemble_scores_its_own_translations():
-    """Not by its first member: the order of the models does not matter."""
+    """The order of the models does not matter."""
     first, second = models = build(0), build(1)
-    requests = requests_of(random_sources(8))
+    requests = make_requests(random_sources(8))
     config = DecodingConfig(beam_size=3, n_best=2, length_penalty=0.0)
     results = search(Ensemble([PlainDecoder(model) for model in models]), requests, config)
     pairs = [(r.src[:-1], h.ids) for r, nbest in zip(requests, results, strict=True) for h in nbest]
@@ -486,7 +486,7 @@ def test_two_stage_top_k_matches_topk(size, k):
 
 
 def test_cpu_decoder_is_compiled_where_supported():
-    """Its tests are skipped where it is not."""
+    """Otherwise its tests would be skipped unnoticed."""
     info = Path("/proc/cpuinfo")
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler and info.exists() and "avx512_vnni" in info.read_text():

@@ -1,4 +1,4 @@
-"""Many processes are one: same sentences, same loss, same gradients; and they end together."""
+"""Data-parallel training matches a single process, and all processes end together."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""No engine and no export computes a model that it does not know; the plain one computes all."""
+"""Engines and exports reject models that they do not support; the plain engine runs all."""
 
 import itertools
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from small_models import build, logits_through_all_changes
+from small_models import build, stepwise_logits
 from torch import nn
 
 from seq2seq_cli.config.schema import ModelConfig
@@ -31,7 +31,7 @@ SHARED: Any = SimpleNamespace(is_shared=True)  # tokenizers with one vocabulary
 
 
 class Positioned(ModelConfig):
-    """As if somebody had added an option, of which no engine has heard."""
+    """A config with a new option that no engine supports."""
 
     positions: str = "rotary"
 
@@ -43,16 +43,16 @@ class Swish(nn.Module):
 
 @pytest.fixture
 def swish(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A model with an activation that was added to the documented table a minute ago."""
+    """A model with a newly registered activation."""
     monkeypatch.setitem(layers.ACTIVATIONS, "swish", Swish)
     model = build(0, vocabulary=70, tie_embeddings=True)
     config = model.config.model_copy(update={"activation": "swish"})
     return type(model)(config, 12, 70, False, model.pad_id).eval()
 
 
-def must_be_equal(engine: EngineName, model: Any) -> None:
+def assert_same_logits(engine: EngineName, model: Any) -> None:
     decoder = make_decoder(model, "fp32", engine)
-    for expected, actual in logits_through_all_changes(PlainDecoder(model), decoder):
+    for expected, actual in stepwise_logits(PlainDecoder(model), decoder):
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -61,7 +61,7 @@ def must_be_equal(engine: EngineName, model: Any) -> None:
 def test_every_engine_supports_or_rejects_every_model_option(engine, options):
     model = build(0, vocabulary=70, **options)
     if ENGINES[engine].unsupported(model, "fp32") is None:
-        must_be_equal(engine, model)
+        assert_same_logits(engine, model)
     else:
         with pytest.raises(UserError, match=f"decoding.engine {engine}"):
             make_decoder(model, "fp32", engine)
@@ -77,8 +77,8 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
     assert ENGINES["native"].unsupported(swish, "fp32")
     with pytest.raises(UserError, match=r"decoding\.engine native"):
         make_decoder(swish, "fp32", "native")
-    must_be_equal("torch", swish)  # which calls the model's own
-    must_be_equal("auto", swish)
+    assert_same_logits("torch", swish)  # which calls the model's own
+    assert_same_logits("auto", swish)
     for export in (ctranslate2, huggingface):
         assert export.unsupported(swish, SHARED) == "model.activation is swish"
 
@@ -94,7 +94,7 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
     with caplog.at_level("INFO"):
         assert type(make_decoder(model, precision)) is PlainDecoder
         make_decoder(model, precision)
-    assert caplog.text.count("decoded by its own code") == 1
+    assert caplog.text.count("decoding with the model's own code") == 1
     assert choose_precision("auto", model) == "fp32"
     for export in (ctranslate2, huggingface):
         assert export.unsupported(model, SHARED) == f"model.positions is {kind}"
@@ -102,6 +102,6 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):
     swish.config = Positioned(**dict(swish.config) | {"activation": "relu"})
-    with pytest.raises(UserError, match=r"plain \(it has no int8 products\)") as error:
+    with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:
         make_decoder(swish, "int8")
     assert "torch (model.positions is rotary)" in str(error.value)

@@ -1,4 +1,4 @@
-"""Rules that change logits, against their definitions."""
+"""Logit rules, compared with their definitions."""
 
 import itertools
 
@@ -15,7 +15,7 @@ TOKENS = 9
 
 
 def apply_rules(logits_WV: Tensor, past_WT: list[list[int]], **options: float) -> Tensor:
-    """The logits of one sentence with W hypotheses."""
+    """Apply the rules to the logits of one sentence with W hypotheses."""
     config = DecodingConfig(**options)
     request = Request([4, EOS_ID], max_length=100)
     rules = LogitRules([request], config, None, torch.device("cpu"))

@@ -155,7 +155,7 @@ def test_encoder_and_decoder_may_differ_in_depth():
     ("norm", "scaled", "tied"), list(product(["pre", "post"], [True, False], [True, False]))
 )
 def test_initial_embeddings_and_logits_have_unit_variance(norm, scaled, tied):
-    """Otherwise the model sees where a token stands, and hardly which."""
+    """Otherwise positions would drown out the tokens."""
     torch.manual_seed(1)
     options = TINY | {"d_model": 64, "norm": norm, "embedding_scale": scaled}
     config = ModelConfig.model_validate(options | {"tie_embeddings": tied})
@@ -282,7 +282,7 @@ def test_sinusoidal_positions_match_the_paper_at_any_length():
 
 
 def test_dropout_keeps_the_mean_and_drops_independently():
-    """Also of every place in a word of random bits, and in the gradient."""
+    """It holds for each position in a word of random bits, and for the gradient."""
     torch.manual_seed(6)
     x = torch.ones(8, 40_000, requires_grad=True)
     for p in (0.1, 0.3, 0.5):
@@ -306,7 +306,7 @@ def test_dropout_of_any_size_and_probability():
 
 @pytest.mark.parametrize("p", [0.0005, 0.001, 0.1, 0.9])
 def test_dropout_rate_is_exact_on_average(p):
-    """Though it is no multiple of 1/256: in the mean of many calls."""
+    """The rate need not be a multiple of 1/256: it is exact in the mean of many calls."""
     torch.manual_seed(8)
     dropout, ones = Dropout(p), torch.ones(1_000)
     values = torch.stack([dropout(ones) for _ in range(2_000)])
@@ -315,11 +315,11 @@ def test_dropout_rate_is_exact_on_average(p):
 
 
 def test_fused_attention_of_long_sentences_matches_the_explicit_computation(model):
-    """Recording attention weights needs the explicit one."""
+    """Recording attention weights forces the explicit computation."""
     src, tgt = torch.randint(4, 10, (2, 2, 300)).unbind()
     src[1, 150:] = PAD
     record = []
-    explicit = model.decode(tgt, model.start_cache(model.encode(src, record=record)), record)
+    explicit = model.decode(tgt, model.start_cache(model.encode(src, attention_log=record)), record)
     assert len(record) == 6
     fused = model(src, tgt)
     torch.testing.assert_close(fused, explicit, atol=1e-4, rtol=0)

@@ -1,4 +1,4 @@
-"""Batches that do not fit into memory, and how many tokens do."""
+"""Out of memory: splitting batches, and the automatic batch size."""
 
 import logging
 import multiprocessing

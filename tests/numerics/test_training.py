@@ -40,7 +40,7 @@ def loss_of(model: Transformer, use_bf16: bool = False) -> BatchLoss:
 
 
 def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
-    """Batches by hand, independent of the package's own."""
+    """Build a batch by hand, independently of the package."""
     src_length = max(len(src) for src, _ in pairs)
     tgt_length = max(len(tgt) for _, tgt in pairs)
     return Batch(
@@ -105,7 +105,7 @@ def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("std", [10, 50, 200, 2_000])
 def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):
-    """Where the label's probability is far below the smallest number: of each row, and of few."""
+    """The label's probability underflows, in all rows or in a few."""
     torch.manual_seed(5)
     projection = torch.randn(40, 16) / 4
     labels = torch.randint(40, (90,))
@@ -129,7 +129,7 @@ def test_loss_and_gradients_of_padding_are_zero():
 
 
 def test_loss_in_bf16_is_close_to_fp32_for_confident_models():
-    """Of 8,000 words; the loss within 0.5 %, gradients within 2 % of their length."""
+    """The loss is within 0.5 %, the gradients within 2 % of their norm."""
     torch.manual_seed(4)
     projection = torch.randn(8_000, 64) * 64**-0.5
     labels = torch.randint(8_000, (300,))
@@ -166,7 +166,7 @@ def test_packed_batches_match_padded_batches(norm):
     ("use_bf16", "tolerance"), [(False, 1e-5), pytest.param(True, 0.05, marks=pytest.mark.slow)]
 )
 def test_compiled_step_matches_the_eager_step(use_bf16, tolerance, monkeypatch):
-    """Traced and differentiated once for all shapes; PyTorch's own operations stand for kernels."""
+    """It is traced once for all shapes; PyTorch's operations stand in for kernels."""
     backend = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     model = build()
@@ -227,7 +227,7 @@ def test_packed_batch_without_padding_matches_padded_batch():
 
 
 def test_gradient_accumulation_matches_one_large_batch():
-    """Also with batches of very different token counts: the sum is divided once."""
+    """It holds for batches of different token counts: the sum is divided once."""
     results = []
     for size in (4, 2, 1):
         model = build()
@@ -277,7 +277,7 @@ def test_nonfinite_update_is_not_applied():
 
 
 def test_bf16_keeps_fp32_parameters_and_close_gradients():
-    """Within 1 % of the loss and 5 % of the length of every gradient (of key biases it is zero)."""
+    """The loss is within 1 %, each gradient within 5 % of its norm (zero for key biases)."""
     results = []
     for use_bf16 in (False, True):
         model = build()
@@ -329,7 +329,7 @@ def test_schedules_warm_up_to_the_peak_learning_rate(name):
 @example(warmup_steps=1_000, total_steps=999)
 @example(warmup_steps=1_000, total_steps=1_000)
 def test_schedules_stay_between_zero_and_the_peak(name, warmup_steps, total_steps):
-    """Whatever the warm-up: also one that is longer than the run."""
+    """It holds for any warm-up, even one longer than the run."""
     shares = [SCHEDULES[name](n, warmup_steps, total_steps) for n in range(1, total_steps + 1)]
     assert 0 < min(shares) <= max(shares) <= 1
     warming = shares[: warmup_steps or None]
@@ -364,7 +364,7 @@ def test_weight_decay_applies_to_matrices_only(name):
 
 
 def test_checkpoint_restores_weights_optimizer_and_position(tmp_path):
-    """Twice five updates with dropout are ten, to the last bit."""
+    """Five updates, saved and resumed for five more, match ten updates bit for bit."""
 
     def new_run() -> Run:
         model = build(dropout=0.3)

@@ -1,4 +1,4 @@
-"""Required, banned and forced words in real tokens, whatever a random model would rather say."""
+"""Required, banned and prefix words with real tokenizers and random models."""
 
 import re
 
@@ -8,7 +8,7 @@ import torch
 from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.decoding.translation import Sentence
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.word_rules import BannedWords, TargetWords
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
@@ -25,7 +25,7 @@ def tokenizer_of(kind: str, language: str) -> Tokenizer:
 
 
 def translator(tokenizer: Tokenizer, seed: int, **decoding) -> Translator:
-    """Of a random model, which ends its translations after some ten tokens."""
+    """A translator with a random model, whose translations have about ten tokens."""
     config = Config.model_validate(
         {
             "data": {"train": {"src": "a", "tgt": "b"}},
@@ -49,7 +49,8 @@ SOURCES = ["do", "the tea", "they see", "art a", "start", "seem then at"]
 def test_required_words_appear_as_whole_words(kind, required):
     tokenizer = tokenizer_of(kind, "en")
     for seed in range(4):
-        found = translator(tokenizer, seed).search([Sentence(s, "", required) for s in SOURCES])
+        inputs = [TranslationInput(source, "", required) for source in SOURCES]
+        found = translator(tokenizer, seed).search(inputs)
         for (one,) in found:
             for text in required:
                 end = r"(?!\w)" if text[-1].isalpha() else ""
@@ -62,7 +63,7 @@ def test_required_words_of_scripts_without_spaces_get_no_spaces(kind, text):
     tokenizer = tokenizer_of(kind, "ja")
     assert TargetWords(tokenizer).phrase(text).word_ends is None  # any character may follow
     for seed in range(6):
-        found = translator(tokenizer, seed).search([Sentence("私は", "", (text,))] * 2)
+        found = translator(tokenizer, seed).search([TranslationInput("私は", "", (text,))] * 2)
         assert all(text in one.text and f" {text}" not in one.text for (one,) in found)
 
 
@@ -71,7 +72,7 @@ def test_prefix_with_trailing_space_ends_its_word(kind):
     tokenizer = tokenizer_of(kind, "en")
     texts: dict[str, list[str]] = {}
     for prefix in ("the", "the ", "the\t", "a the "):
-        sentences = [Sentence(source, prefix) for source in SOURCES]
+        sentences = [TranslationInput(source, prefix) for source in SOURCES]
         found = [translator(tokenizer, seed).search(sentences) for seed in range(4)]
         texts[prefix] = [one.text for of_seed in found for (one,) in of_seed]
         assert all(text.startswith(prefix.strip()) for text in texts[prefix])

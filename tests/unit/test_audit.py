@@ -1,4 +1,4 @@
-"""What the audit of a text rests on: characters, and lines that stand twice."""
+"""The parts of the text audit: scripts of characters, and duplicate lines."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The cache of token ids has a bound, and nobody loses what is in use."""
+"""The size limit of the token cache, and protection of stores in use."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored(folder: Path, number: int, tokenizers: Tokenizers, days_ago: int = 0) -> TokenStore:
-    """A store like all others in size, which was used for the last time so long ago."""
+    """Create a store of the usual size that was last used so many days ago."""
     text = folder / f"text-{number}"
     text.write_text("".join(f"{line}\n" for line in [*LINES, "a" * 9 + str(number)]))
     store = open_store(Corpus(src=text, tgt=text), tokenizers, "error")
@@ -41,7 +41,7 @@ def stored(folder: Path, number: int, tokenizers: Tokenizers, days_ago: int = 0)
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, stores: int, size: int) -> None:
-    """Room for that many stores and a half."""
+    """Set the cache limit to this many stores and a half."""
     monkeypatch.setenv("SEQ2SEQ_CACHE_GB", str((stores + 0.5) * size / 1e9))
 
 
@@ -98,7 +98,7 @@ def test_partial_stores_of_killed_processes_are_removed(tmp_path, cache, tokeniz
 
 
 def test_eviction_leaves_other_files_alone(tmp_path, cache, tokenizers, monkeypatch):
-    """Somebody's folder may be named as the cache."""
+    """Users may name any folder as the cache."""
     cache.mkdir()
     (cache / "thesis.tex").write_text("years of work")
     (cache / ("a" * 32)).mkdir()  # like a store, but holds something else

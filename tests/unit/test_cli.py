@@ -1,4 +1,4 @@
-"""The command line itself."""
+"""The command-line interface."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ VERBS = {
 
 
 def commands() -> dict[str, Any]:
-    """Every command by its name, those of groups too."""
+    """Every command by name, including those of groups."""
     found: dict[str, Any] = {}
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         members = getattr(command, "commands", None)

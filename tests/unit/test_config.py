@@ -1,4 +1,4 @@
-"""Configs: strict, complete, and every mistake named with its place."""
+"""Configs: strict parsing, complete reference, error messages with positions."""
 
 import runpy
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_override_of_a_yaml_alias_leaves_the_anchor_unchanged(tmp_path):
 
 
 def test_override_switches_between_two_files_and_one_file_of_pairs(tmp_path):
-    """Two files and one file of pairs take each other's place."""
+    """Setting one form of a corpus unsets the other."""
     train = load(tmp_path, MINIMAL, "data.train.pairs=x.tsv").data.train
     assert [str(path) for path in train.files] == ["x.tsv"]
     text = "data: {train: {pairs: x.tsv}, valid: {pairs: y.tsv}}"

@@ -228,7 +228,7 @@ def test_epoch_plan_depends_on_seed_and_epoch_only(store):
 
 
 def test_batches_are_reshuffled_each_epoch():
-    """Of 1,000 pairs whose longer sides are equal, whatever the others, any two may meet."""
+    """All 1,000 pairs have the same longer side, so that any two may share a batch."""
     src = np.full(1_000, 20, dtype=np.int32)
     tgt = np.random.default_rng(0).integers(1, 21, 1_000, dtype=np.int32)
     batch_of = np.empty((2, 1_000), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""`docs/errors.md` and the source name the same errors.
+"""`docs/errors.md` and the source have the same error messages.
 
 That the errors which tests provoke are among them is checked wherever a test runs a command.
 """

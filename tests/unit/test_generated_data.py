@@ -1,4 +1,4 @@
-"""The quickstart and kana data are what their generators write, and keep their promises."""
+"""The quickstart and kana data match their generators and their descriptions."""
 
 import filecmp
 import re

@@ -1,4 +1,4 @@
-"""What containers leave to a process, and what PyTorch is told before it is imported."""
+"""Container limits, and the environment that PyTorch reads when it is imported."""
 
 import os
 import subprocess

@@ -39,7 +39,7 @@ def test_bleu_matches_a_case_worked_by_hand():
 
 
 def test_ter_matches_cases_worked_by_hand():
-    """A substitution, an insertion and a shift of two words are one edit each."""
+    """A substitution, an insertion and a shift are one edit each."""
     reference = "the cat sat on the mat"
     assert values(["the dog sat on the mat"], [reference])["ter"] == pytest.approx(100 / 6)
     assert values(["the cat sat on the old mat"], [reference])["ter"] == pytest.approx(100 / 6)

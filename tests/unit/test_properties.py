@@ -1,4 +1,4 @@
-"""What holds for every config, text and plan, on generated ones: the same each time.
+"""Properties of all configs, texts and plans, on generated examples: the same each time.
 
 `pytest tests/unit/test_properties.py --hypothesis-profile=long --hypothesis-seed=7` looks for
 others, for longer.
@@ -23,6 +23,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus, TokenizerConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, make_batch, plan_epoch
 from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.scoring import NOT_SCORED
 from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import read_pairs
@@ -32,7 +33,7 @@ from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """One for all examples of a test: each overwrites the last."""
+    """A folder for all examples of a test: each overwrites the last."""
     return tmp_path_factory.mktemp("properties")
 
 
@@ -40,7 +41,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def options_of(section: type[BaseModel], prefix: str = "") -> dict[str, TypeAdapter[Any]]:
-    """What checks each option alone, by its full name."""
+    """The validators of single options, by full name."""
     found: dict[str, TypeAdapter[Any]] = {}
     for name, field in section.model_fields.items():
         inner = field.annotation
@@ -96,7 +97,7 @@ INVALID = {  # also as text, which JSON's Infinity is to YAML
 
 @st.composite
 def chosen(draw: st.DrawFn, values: dict[str, list[Any]], least: int) -> dict[str, Any]:
-    """Some options with some of their values."""
+    """Draw some options with some of their values."""
     names = st.lists(st.sampled_from(sorted(values)), unique=True, min_size=least, max_size=8)
     return {name: draw(st.sampled_from(values[name])) for name in draw(names)}
 
@@ -291,7 +292,7 @@ def test_batch_has_its_pairs_and_padding_only(pairs, share):
     each=st.booleans(),
 )
 def test_segmentation_loses_no_text(kind, line, limit, tokens, sentences, each):
-    """A translator that gives back what it gets gives back the line, but for its spaces."""
+    """An identity translator returns the line, except for its white space."""
     tokenizer = TOKENIZERS[kind]
     bounds = Bounds(limit, min(tokens, limit), sentences)
     (pieces,), _ = segment_lines([line], tokenizer, bounds, each=each)
@@ -301,7 +302,7 @@ def test_segmentation_loses_no_text(kind, line, limit, tokens, sentences, each):
         assert ids == tokenizer.to_ids(sentence) * (len(ids) // len(tokenizer.to_ids(sentence)))
     if any(tokenizer.is_byte(token) for piece in pieces for token in (piece.ids[0], piece.ids[-1])):
         return  # half of a character may be in another part
-    echoes = [[SegmentResult(piece, piece.ids, None, None)] for piece in pieces]
+    echoes = [[SegmentResult(piece, piece.ids, None, NOT_SCORED)] for piece in pieces]
     tokenizers = Tokenizers(tokenizer, tokenizer)
     (found,) = merge_segments(line, echoes, tokenizers, Outputs(), is_ranked=False)
     assert "".join(found.text.split()) == "".join(tokenizer.normalize(line).split())

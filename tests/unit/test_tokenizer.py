@@ -68,7 +68,7 @@ def test_unseen_words_and_characters_become_unk():
 
 @pytest.mark.parametrize("text", ["a▁b", "▁", "▁▁ ▁x▁", "\ufdd0 \ufdd1▁\ufdd1\ufdd0\ufdd1\ufdd1"])
 def test_meta_symbol_in_text_is_not_a_space(text):
-    """▁ (U+2581) is SentencePiece's; noncharacters stand in for it, and come back themselves."""
+    """▁ (U+2581) means a space to SentencePiece; noncharacters replace it, and survive too."""
     for kind in KINDS:
         tokenizer = Tokenizer.fit([text, "a b x"] * 9, TokenizerConfig(kind=kind, vocab_size=300))
         assert UNK_ID not in tokenizer.to_ids(text)
@@ -145,7 +145,7 @@ def test_vocabulary_size_is_at_most_vocab_size(tokenizer):
 
 
 def fitted(folder: Path, src: list[str], tgt: list[str], **options) -> Tokenizers:
-    """Learnt from a text of these two sides, written to disk and loaded again."""
+    """Learn tokenizers from these two sides, save them, and load them again."""
     for side, lines in (("src", src), ("tgt", tgt)):
         (folder / side).write_text("".join(f"{line}\n" for line in lines))
     corpus = Corpus(src=folder / "src", tgt=folder / "tgt")
@@ -196,7 +196,7 @@ def test_files_of_a_shared_vocabulary_must_match(tmp_path):
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("count", [300, 3_000])
 def test_rare_characters_do_not_displace_the_vocabulary(kind, count):
-    """One line of characters that stand nowhere else, with and without."""
+    """A line of unique characters does not change the vocabulary."""
     generator = random.Random(1)
     words = ["".join(generator.choices("abcdefgh", k=5)) for _ in range(300)]
     lines = [" ".join(generator.choices(words, k=40)) for _ in range(1_000)]
@@ -288,7 +288,7 @@ def test_loading_another_file_as_tokenizer_is_rejected(tmp_path):
 
 
 def test_piece_that_is_not_utf8_is_rejected():
-    """SentencePiece quotes it in its message, which then is not UTF-8 either."""
+    """SentencePiece quotes the piece in its message, which then is not UTF-8 either."""
     model = Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=600)).model
     with pytest.raises(UserError, match="not a SentencePiece model"):
         Tokenizer(model.replace(b"<0x41>", b"<0x\xff1>"))

@@ -1,4 +1,4 @@
-"""What a search asks of a model: the next token's logits for hypotheses that grow and are chosen.
+"""The interface between search and model, incremental decoding; the plain engine; ensembles.
 
 B sentences being decoded, W hypotheses of each, V target vocabulary, S source positions.
 """
@@ -12,46 +12,44 @@ from torch import Tensor
 from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.model.transformer import Transformer
 
-WORTH_LEAVING = 0.75  # share of unfinished sentences at which copying them to leave others pays
-
 
 class DecodingState(Protocol):
-    """A batch half-way through its decoding; at first every sentence has one empty hypothesis."""
+    """A batch while it is decoded; at first every sentence has one empty hypothesis."""
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        """Of the token after `last_BW`, BWV in fp32; V may be rounded up with -inf."""
+        """Return logits of the token after `last_BW`, BWV in fp32; V may be padded with -inf."""
 
     def reorder(self, origin_BW: Tensor) -> None:
-        """From now on hypothesis w of sentence b continues the old hypothesis origin_BW[b, w]."""
+        """Let hypothesis w of sentence b continue the present hypothesis origin_BW[b, w]."""
 
     def keep(self, sentences_B: Tensor) -> None:
-        """The given sentences go on, in that order; the others have been translated."""
+        """Continue with the given sentences, in that order; the others have been translated."""
 
 
 @runtime_checkable
 class GreedyDecodingState(DecodingState, Protocol):
-    """Those that choose a token themselves, sooner than who asks for all logits."""
+    """A state that chooses the tokens of greedy search itself, faster than from its logits."""
 
     def argmax_token(self, last_BW: Tensor, forbidden_N: Tensor) -> Tensor:
-        """The likeliest token after `last_BW` but those forbidden, BW; EOS where none is left."""
+        """Return the most probable token that is not forbidden, BW; EOS where none is left."""
 
 
 class Decoder(Protocol):
-    """Something that can be searched: a model, a fast twin of it, or several models together."""
+    """An engine with a model's weights, or several models together."""
 
-    device: torch.device  # where its tensors are
+    device: torch.device  # of its tensors
     vocab_size: int
 
     def start(self, src_BS: Tensor) -> DecodingState: ...
 
 
 class PlainDecoder:
-    """The model as it is: each hypothesis is a row of its own, with its copy of the source."""
+    """The model itself: each hypothesis is a row, with its own copy of the memory."""
 
     @staticmethod
     def unsupported(model: Transformer, precision: Precision) -> str | None:
-        """It computes every model, but not in int8."""
-        return "it has no int8 products" if precision == "int8" else None
+        """Return a reason for int8 only: the model itself computes everything else."""
+        return "it does not support int8" if precision == "int8" else None
 
     def __init__(self, model: Transformer, precision: Precision = "fp32") -> None:
         self.model = model
@@ -91,14 +89,16 @@ class PlainDecodingState:
 
 
 class Ensemble:
-    """Several models with one vocabulary: the mean of their probabilities."""
+    """Several models with one vocabulary, whose probabilities are averaged."""
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         self.decoders = decoders
         self.device, self.vocab_size = decoders[0].device, decoders[0].vocab_size
 
     def start(self, src_BS: Tensor) -> "EnsembleDecodingState":
-        return EnsembleDecodingState([one.start(src_BS) for one in self.decoders], self.vocab_size)
+        return EnsembleDecodingState(
+            [decoder.start(src_BS) for decoder in self.decoders], self.vocab_size
+        )
 
 
 class EnsembleDecodingState:
@@ -107,9 +107,9 @@ class EnsembleDecodingState:
         self._vocab_size = vocab_size
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        """Log-probabilities, which are logits too: their softmax is the mean of softmaxes."""
-        of_each = [member.logits(last_BW)[..., : self._vocab_size] for member in self._members]
-        log_probs = [logits_BWV.log_softmax(dim=-1) for logits_BWV in of_each]
+        """Return logits whose softmax is the mean of the members' softmaxes."""
+        logits = [member.logits(last_BW)[..., : self._vocab_size] for member in self._members]
+        log_probs = [logits_BWV.log_softmax(dim=-1) for logits_BWV in logits]
         return torch.stack(log_probs).logsumexp(dim=0)
 
     def reorder(self, origin_BW: Tensor) -> None:
@@ -122,6 +122,6 @@ class EnsembleDecodingState:
 
 
 def rows_of(origin_BW: Tensor, width: int) -> Tensor:
-    """Numbers of the rows of `width` hypotheses each sentence has, sentence after sentence."""
+    """Return the rows of hypotheses, where each sentence has `width` rows one after the other."""
     first_B1 = torch.arange(len(origin_BW), device=origin_BW.device)[:, None] * width
     return (first_B1 + origin_BW).flatten()

@@ -1,4 +1,4 @@
-"""The engine for a model: the first that supports it, or the one that was asked for."""
+"""Chooses the engine for a model: the first that supports it, or the one asked for by name."""
 
 import functools
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 Engine = type[CpuDecoder] | type[TorchDecoder] | type[PlainDecoder]
 
-# The fastest first; the last one computes every model.
+# The fastest comes first; the last one computes every model.
 ENGINES: dict[EngineName, Engine] = {
     "native": CpuDecoder,
     "torch": TorchDecoder,
@@ -25,9 +25,9 @@ ENGINES: dict[EngineName, Engine] = {
 
 
 def make_decoder(model: Transformer, precision: Precision, engine: EngineName = "auto") -> Decoder:
-    """The first engine that supports the model in this precision, or the one asked for by name.
+    """Return the first engine that supports the model in this precision, or the one named.
 
-    Raises UserError, with each engine's reason, if there is none.
+    Raises UserError with each engine's reason if there is none.
     """
     names = ENGINES if engine == "auto" else [engine]
     reasons: list[str] = []
@@ -39,7 +39,7 @@ def make_decoder(model: Transformer, precision: Precision, engine: EngineName = 
             return ENGINES[name](model, precision)
         reasons.append(f"{name} ({reason})")
     if precision == "int8" and model.device.type != "cpu":
-        raise UserError("decoding.precision int8 is for CPUs; on a GPU take bf16 or fp32")
+        raise UserError("decoding.precision int8 needs a CPU; on a GPU, use bf16 or fp32")
     raise UserError(
         f"no engine decodes this model with decoding.engine {engine} and decoding.precision "
         f"{precision}: {', '.join(reasons)}"
@@ -49,7 +49,7 @@ def make_decoder(model: Transformer, precision: Precision, engine: EngineName = 
 def choose_precision(
     asked: DecodingPrecision, model: Transformer, engine: EngineName = "auto"
 ) -> Precision:
-    """The fastest that is exact enough for translating, where `decoding.precision` is auto."""
+    """Resolve `decoding.precision: auto` to the fastest that is exact enough for translating."""
     if asked != "auto":
         return asked
     if model.device.type != "cpu":
@@ -63,5 +63,5 @@ def choose_precision(
 
 @functools.cache
 def _note_plain(reasons: str) -> None:
-    """Say it once, not at every validation."""
-    logger.info(f"this model is decoded by its own code, which is slower: unsupported by {reasons}")
+    """Log it once, not at every validation."""
+    logger.info(f"decoding with the model's own code, which is slower; unsupported by {reasons}")

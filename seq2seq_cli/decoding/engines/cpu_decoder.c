@@ -1,13 +1,13 @@
 /* The Transformer in fp32, bf16 or int8, for processors with AVX-512.
 
-   Compiled at installation where there is a C compiler; cpu_library.py calls it. Numbers lie in
-   rows, a row for every position of a source or for every hypothesis, and what a row gives does
+   It is compiled at installation if there is a C compiler; cpu_library.py calls it. Activations are
+   rows, one for every position of a source or for every hypothesis, and the result of a row does
    not depend, to the last bit, on the rows beside it.
 
-   Precisions differ in their linear layers alone, and those in the instruction alone: inputs and
-   weights lie in words of 32 bits, each of one fp32 number, two of bf16 or four of int8, and an
-   instruction multiplies 16 words of weights by a word of inputs and adds to 16 sums in fp32 (FMA,
-   AVX512_BF16) or int32 (VNNI). AMX does the same with tiles of 16 rows. */
+   Precisions differ in the linear layers only, and these only in the instruction: inputs and
+   weights are stored in words of 32 bits, each with one fp32 number, two of bf16 or four of int8,
+   and an instruction multiplies 16 words of weights by a word of inputs and adds the products to 16
+   sums in fp32 (FMA, AVX512_BF16) or int32 (VNNI). AMX does the same with tiles of 16 rows. */
 
 #include <immintrin.h>
 #include <math.h>
@@ -22,21 +22,22 @@ enum {
     PANELS = 4,           /* registers of outputs in a group */
     GROUP = LANES * PANELS,
     ROWS = 6,             /* rows whose sums stay in registers */
-    BLOCK = 96,           /* rows that are converted at once: a multiple of ROWS and of 2 LANES */
+    CHUNK = 96,           /* rows that are converted at once: a multiple of ROWS and of 2 LANES */
     MANY = 12,            /* rows from which on AMX is faster in int8 */
-    AHEAD = 2048,         /* bytes of weights that are fetched before they are needed */
-    SLOTS = 32,           /* in a piece of the past */
+    AHEAD = 2048,         /* bytes of weights that are prefetched */
+    SLOTS = 32,           /* positions in a block of the KV cache */
 };
 
-/* Work, in words of weights times rows: some 10 ps each. A weight that is read costs as much as
-   13 rows that it is multiplied with, whatever the precision. */
+/* Work, in words of weights times rows, each of some 10 ps. Reading a weight costs as much as
+   multiplying it with 13 rows, whatever the precision. */
 enum {
-    READING = 13,
-    OF_A_NUMBER = 8,  /* that attention looks at */
-    OF_A_RESULT = 32, /* of a norm, an exponential, a search for the greatest */
-    FOR_A_THREAD = 1 << 19,   /* in a loop from which on its share pays for a second thread */
-    FOR_A_TEAM = 40 << 20,    /* in all loops of a pass: while a pass waits for a thread that another
-                                 program keeps from running, one thread would have made many */
+    WORK_OF_READING = 13,
+    WORK_OF_ATTENDING = 8,  /* for each number that attention reads */
+    WORK_OF_RESULT = 32,    /* for each output of a norm, an exponential, a maximum */
+    LOOP_THRESHOLD = 1 << 19, /* least work of a loop that pays for a second thread */
+    PASS_THRESHOLD = 40 << 20, /* and of all loops of a pass: while a pass waits for a thread that
+                                  another program keeps from running, a single thread would have
+                                  finished many passes */
 };
 
 enum { FP32, BF16, INT8 };
@@ -45,50 +46,50 @@ enum { NONE, RELU, GELU };
 
 typedef struct {
     int64_t inputs, outputs, precision;
-    const int32_t *weight; /* [groups][words][PANELS][LANES], filled up with 0 */
-    const float *bias;     /* of every output, filled up to whole groups like the next two */
-    const float *scale;    /* these of INT8 only */
+    const int32_t *weight; /* [groups][words][PANELS][LANES], padded with 0 */
+    const float *bias;     /* of every output, padded to whole groups like the next two */
+    const float *scale;    /* scale and shift: INT8 only */
     const int32_t *shift;
 } Linear;
 
 typedef struct {
-    const float *weight, *bias; /* of LayerNorm; NULL: there is none */
+    const float *weight, *bias; /* of LayerNorm; NULL if there is no norm */
     float epsilon;
 } Norm;
 
 typedef struct {
-    Linear split, join; /* self-attention: queries, keys and values side by side; and its output */
-    Norm attended;
-    Linear query, gathered; /* attention to the source, of a decoder only */
-    Norm gathered_norm;
+    Linear qkv, out; /* self-attention: queries, keys and values side by side; output projection */
+    Norm self_attention_norm;
+    Linear query, cross_out; /* cross-attention, in a decoder only */
+    Norm cross_attention_norm;
     Linear expand, contract;
-    Norm transformed;
+    Norm feed_forward_norm;
 } Layer;
 
 /* An encoder or a decoder. */
 typedef struct {
     int64_t num_layers, d_model, heads, d_ff, norm_first, activation, vocabulary;
-    const float *embedding; /* [vocabulary][d_model], with the factor that the model has */
+    const float *embedding; /* [vocabulary][d_model], scaled as in the model */
     const Layer *layers;
     Norm norm;     /* after the last layer */
     Linear output; /* encoder: keys and values of all decoder layers; decoder: logits */
 } Stack;
 
-/* Sentences half-way through their decoding. Past keys and values lie in slots; a hypothesis has
-   a list of its own. */
+/* Sentences that are being decoded. Keys and values of the past are stored in slots; every
+   hypothesis has a list of the slots of its own past. */
 typedef struct {
-    int64_t sentences, longest;      /* positions of the longest source */
-    int32_t *starts, *lengths;       /* of every source: first position, and how many */
+    int64_t sentences, longest;      /* sentences; positions of the longest source */
+    int32_t *starts, *lengths;       /* of every source: its first position, its positions */
     float *memory;                   /* [positions][layers][2][d_model]: keys, then values */
-    int64_t width, length;           /* hypotheses of each; positions, with the new one */
-    const int32_t *slots;            /* [sentences][width][length]; NULL: the first ones */
-    int64_t num_pieces;              /* of the past, each of SLOTS slots */
-    float *const *past;              /* of a piece: [layers][SLOTS][num_columns][2][d_model] */
-    const int32_t *num_columns;      /* of a piece: sentences that were there when it was made */
-    const int32_t *columns;          /* [sentences][num_pieces]: which of them a sentence is */
+    int64_t width, length;           /* hypotheses of a sentence; positions, the new one included */
+    const int32_t *slots;            /* [sentences][width][length]; NULL: slots 0 to length - 1 */
+    int64_t num_blocks;              /* of the KV cache, each of SLOTS slots */
+    float *const *blocks;            /* of a block: [layers][SLOTS][num_columns][2][d_model] */
+    const int32_t *num_columns;      /* of a block: the sentences when it was allocated */
+    const int32_t *columns;          /* [sentences][num_blocks]: a sentence's column in a block */
 } Batch;
 
-/* For cpu_library.py to compare: the text of this file, and what it knows of it. */
+/* cpu_library.py compares the text of this file, and the sizes of its structures. */
 __asm__(".section .rodata\n"
         ".globl source_start, source_end\n"
         "source_start: .incbin \"" __FILE__ "\"\n"
@@ -114,7 +115,7 @@ INLINE __mmask16 first(long count)
     return count >= LANES ? 0xffff : (__mmask16)((1u << count) - 1);
 }
 
-/* Which precisions can be computed here, a bit for each; itself it runs everywhere. */
+/* Return the precisions that this processor supports, a bit for each. This function runs on all. */
 __attribute__((target("arch=x86-64"))) int start(void)
 {
     int fp32 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -135,9 +136,9 @@ __attribute__((target("arch=x86-64"))) int start(void)
     return fp32 << FP32 | bf16 << BF16 | int8 << INT8;
 }
 
-/* VNNI and AMX multiply unsigned by signed numbers: of a row of inputs x they get
-   round(127 x / max|x|) + 128, and the 128 too much, times the sum of an output's weights, are
-   taken from the sum of products (`shift`). */
+/* VNNI and AMX multiply unsigned by signed numbers. A row of inputs x is quantized to
+   round(127 x / max|x|) + 128; `shift`, which is 128 times the sum of an output's weights, is
+   subtracted from the sum of products. */
 static void quantize(long size, long words, const float *x, uint8_t *q, float *scale)
 {
     __m512 greatest = _mm512_setzero_ps();
@@ -169,7 +170,7 @@ static void round_to_bf16(long size, long words, const float *x, uint16_t *q)
 #endif
 }
 
-/* e^x for x <= 0: 2^n e^f, n whole, |f| <= ln 2 / 2, and of e^f seven terms of its series. */
+/* e^x for x <= 0: 2^n e^f, n whole, |f| <= ln 2 / 2, with seven terms of the series of e^f. */
 INLINE __m512 exponential(__m512 x)
 {
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
@@ -183,7 +184,7 @@ INLINE __m512 exponential(__m512 x)
 }
 
 /* x (1 + erf(x / sqrt 2)) / 2 = max(0, x) - |x| (1 - erf(|x| / sqrt 2)) / 2, with 1 - erf by
-   Abramowitz and Stegun 7.1.26: to 1.5e-7. */
+   Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7. */
 INLINE __m512 apply_gelu(__m512 x)
 {
     __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781f));
@@ -199,47 +200,47 @@ INLINE __m512 apply_gelu(__m512 x)
     return _mm512_sub_ps(_mm512_max_ps(x, _mm512_setzero_ps()), half);
 }
 
-/* Rows of inputs as words, and of INT8 the scale of each. */
+/* Rows of inputs as words, in INT8 with a scale for each row. */
 typedef struct {
     long count, words;
     const void *numbers;
     const float *scale;
 } Inputs;
 
-/* One group of outputs: where its weights are, and what they become. */
+/* One group of outputs of a linear layer. */
 typedef struct {
     const Inputs *x;
     const int32_t *weight;
-    const float *bias, *scale; /* with `shift` of INT8 only */
+    const float *bias, *scale; /* scale and shift: INT8 only */
     const int32_t *shift;
     int precision, activation;
-    long outputs, stride; /* outputs that are left, and from row to row */
+    long outputs, stride; /* outputs from this group on; distance between rows */
     const float *residual;
     float *y;
 } Group;
 
-/* Sums of products to outputs, of one panel and one row. */
+/* Turn sums of products into outputs, for one panel and one row. */
 INLINE void finish(const Group *g, const int precision, int panel, long row, __m512i sum)
 {
     long o = panel * LANES;
     __mmask16 mask = first(g->outputs - o);
-    __m512 made, bias = _mm512_loadu_ps(g->bias + o);
+    __m512 result, bias = _mm512_loadu_ps(g->bias + o);
     if (precision == INT8) {
         sum = _mm512_sub_epi32(sum, _mm512_loadu_si512(g->shift + o));
         __m512 scale = _mm512_set1_ps(g->x->scale[row]);
         scale = _mm512_mul_ps(_mm512_loadu_ps(g->scale + o), scale);
-        made = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
+        result = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
     } else {
-        made = _mm512_add_ps(_mm512_castsi512_ps(sum), bias);
+        result = _mm512_add_ps(_mm512_castsi512_ps(sum), bias);
     }
     if (g->activation == RELU)
-        made = _mm512_max_ps(made, _mm512_setzero_ps());
+        result = _mm512_max_ps(result, _mm512_setzero_ps());
     if (g->activation == GELU)
-        made = apply_gelu(made);
+        result = apply_gelu(result);
     long at = row * g->stride + o;
     if (g->residual)
-        made = _mm512_add_ps(made, _mm512_maskz_loadu_ps(mask, g->residual + at));
-    _mm512_mask_storeu_ps(g->y + at, mask, made);
+        result = _mm512_add_ps(result, _mm512_maskz_loadu_ps(mask, g->residual + at));
+    _mm512_mask_storeu_ps(g->y + at, mask, result);
 }
 
 INLINE __m512i add_products(const int precision, __m512i sum, __m512i x, __m512i weight)
@@ -253,10 +254,10 @@ INLINE __m512i add_products(const int precision, __m512i sum, __m512i x, __m512i
     return (__m512i)_mm512_fmadd_ps((__m512)x, (__m512)weight, (__m512)sum);
 }
 
-/* All words one after the other, so that a row's sums have the same bits in any company. */
+/* Words are added up one after the other, so that a row's sums have the same bits in any batch. */
 INLINE void multiply_rows(const Group *g, const int precision, const int rows, long row)
 {
-    __m512i sums[ROWS][PANELS], done[ROWS][PANELS]; /* in registers, and in memory */
+    __m512i sums[ROWS][PANELS], done[ROWS][PANELS]; /* in registers; in memory */
     long words = g->x->words;
     const char *x = (const char *)g->x->numbers + 4 * row * words;
     for (int r = 0; r < rows; r++)
@@ -289,7 +290,7 @@ INLINE void multiply_in(const int precision, const Group *g)
     long row = 0, rows = g->x->count;
     for (; row + ROWS <= rows; row += ROWS)
         multiply_rows(g, precision, ROWS, row);
-    switch (rows - row) { /* of a constant number, so that the sums are in registers */
+    switch (rows - row) { /* a constant number of rows keeps the sums in registers */
     case 5: multiply_rows(g, precision, 5, row); break;
     case 4: multiply_rows(g, precision, 4, row); break;
     case 3: multiply_rows(g, precision, 3, row); break;
@@ -324,8 +325,8 @@ TILES static void take_tiles(Tiles *former, long rows)
         own.bytes[tile] = 4 * LANES;
         own.rows[tile] = tile < 6 && rows < LANES ? rows : LANES;
     }
-    _tile_storeconfig(former); /* oneDNN does not look whether its own is still there */
-    __asm__ volatile("" : "+m"(*former), "+m"(own)); /* some compilers take them for 8 bytes */
+    _tile_storeconfig(former); /* oneDNN relies on its own configuration */
+    __asm__ volatile("" : "+m"(*former), "+m"(own)); /* some compilers assume 8 bytes */
     _tile_loadconfig(&own);
 }
 
@@ -342,7 +343,7 @@ TILES static void give_back_tiles(const Tiles *former)
             _tile_dpbf16ps(sums, x, weights); \
     } while (0)
 
-/* Some of the sums of some panels, [rows][panels][LANES], to outputs. */
+/* Turn sums of some panels, [rows][panels][LANES], into outputs. */
 static void finish_tiles(const Group *g, int panel, int panels, long row, const int32_t *sums)
 {
     long rows = g->x->count - row < 2 * LANES ? g->x->count - row : 2 * LANES;
@@ -352,7 +353,7 @@ static void finish_tiles(const Group *g, int panel, int panels, long row, const 
                    _mm512_loadu_si512(sums + (r * panels + p) * LANES));
 }
 
-/* Up to 16 rows times four panels: each weight is read once, in the order in which they lie. */
+/* Up to 16 rows times four panels: each weight is read once, in the order of memory. */
 TILES static void multiply_few_tiles(const Group *g)
 {
     int32_t sums[LANES][GROUP];
@@ -382,8 +383,8 @@ TILES static void multiply_few_tiles(const Group *g)
     finish_tiles(g, 0, PANELS, 0, sums[0]);
 }
 
-/* 32 rows times two panels at once. Of rows that are not there whatever lies in `x` is multiplied,
-   and nothing is kept. */
+/* 32 rows times two panels at once. Rows beyond the last are multiplied too, whatever `x` holds
+   there, and their results are dropped. */
 TILES static void multiply_many_tiles(const Group *g)
 {
     int32_t sums[2 * LANES][2 * LANES];
@@ -428,7 +429,7 @@ static void take_tiles(Tiles *former, long rows) {}
 static void give_back_tiles(const Tiles *former) {}
 #endif
 
-/* Words of a row of inputs; those of AMX fill whole tiles. */
+/* Words of a row of inputs; AMX needs whole tiles. */
 static long words_of(int precision, long inputs)
 {
     long in_a_tile = precision == INT8 ? 4 * LANES : 2 * LANES;
@@ -441,24 +442,24 @@ typedef struct {
     long rows;
     const float *x, *residual;
     float *y;
-    void *q; /* room for BLOCK rows of inputs as words */
-    float scale[BLOCK];
+    void *q; /* CHUNK rows of inputs as words */
+    float scale[CHUNK];
 } Product;
 
-/* The part of one thread of a team; each of them calls it. */
+/* One thread's part of a product; all threads of a team call it. */
 static void multiply_all(Product *p)
 {
     const Linear *layer = p->layer;
     int precision = layer->precision;
     long inputs = layer->inputs, outputs = layer->outputs, words = words_of(precision, inputs);
     long groups = (outputs + GROUP - 1) / GROUP;
-    /* In bf16 always or never: AMX adds up in another order. */
+    /* In bf16 for any number of rows or for none: AMX adds in another order. */
     int use_amx = has_amx && (precision == BF16 || (precision == INT8 && p->rows >= MANY));
     Tiles former;
     if (use_amx)
         take_tiles(&former, p->rows);
-    for (long start = 0; start < p->rows; start += BLOCK) {
-        long count = p->rows - start < BLOCK ? p->rows - start : BLOCK;
+    for (long start = 0; start < p->rows; start += CHUNK) {
+        long count = p->rows - start < CHUNK ? p->rows - start : CHUNK;
         const float *x = p->x + start * inputs;
         Inputs converted = {count, words, precision == FP32 ? (const void *)x : p->q, p->scale};
         if (precision == INT8) {
@@ -490,15 +491,15 @@ static void multiply_all(Product *p)
 
 static long work_of(const Linear *layer, long rows)
 {
-    return words_of(layer->precision, layer->inputs) * layer->outputs * (rows + READING);
+    return words_of(layer->precision, layer->inputs) * layer->outputs * (rows + WORK_OF_READING);
 }
 
-/* `y` may be the residual that is added; `q` has room for BLOCK rows of inputs as words. */
+/* `y` may be the residual that is added; `q` is scratch for CHUNK rows of inputs as words. */
 void linear(const Linear *layer, int activation, long rows, const float *x, const float *residual,
             float *y, void *q, int threads)
 {
     Product product = {layer, activation, rows, x, residual, y, q, {0}};
-    if (threads > 1 && work_of(layer, rows) >= FOR_A_THREAD) {
+    if (threads > 1 && work_of(layer, rows) >= LOOP_THRESHOLD) {
 #pragma omp parallel num_threads(threads)
         multiply_all(&product);
     } else {
@@ -506,7 +507,7 @@ void linear(const Linear *layer, int activation, long rows, const float *x, cons
     }
 }
 
-/* In place, and filled up with 0 to whole registers. */
+/* In place; padded with 0 to whole registers. */
 static void softmax(float *scores, long count)
 {
     __m512 top = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
@@ -541,10 +542,10 @@ static void normalize(const Norm *norm, long size, const float *x, float *y)
     for (long i = 0; i < size; i += LANES) {
         __mmask16 mask = first(size - i);
         __m512 off = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), mean);
-        __m512 made = _mm512_fmadd_ps(_mm512_mul_ps(off, scale),
-                                      _mm512_maskz_loadu_ps(mask, norm->weight + i),
-                                      _mm512_maskz_loadu_ps(mask, norm->bias + i));
-        _mm512_mask_storeu_ps(y + i, mask, made);
+        __m512 result = _mm512_fmadd_ps(_mm512_mul_ps(off, scale),
+                                        _mm512_maskz_loadu_ps(mask, norm->weight + i),
+                                        _mm512_maskz_loadu_ps(mask, norm->bias + i));
+        _mm512_mask_storeu_ps(y + i, mask, result);
     }
 }
 
@@ -570,16 +571,16 @@ static void attend_head(long size, long count, const float *const *keys, long to
     }
 }
 
-/* Rows that go through a stack, and room for what its layers hand on. */
+/* A forward pass of some rows through a stack, and its scratch memory. */
 typedef struct {
     const Stack *stack;
-    long rows, longest; /* as many positions are looked at, at most */
-    int threads, in_attention; /* of the team, and those of it that attention is worth */
+    long rows, longest; /* rows; the most positions that one of them attends to */
+    int threads, in_attention; /* threads of the pass, and of attention */
     void *q; /* inputs of linear layers as words */
-    float *states, *normed, *heads, *wide; /* rows of d_model, but `wide` of 3 d_model or d_ff */
-    const float **keys; /* of the positions that a row looks at; room for each thread, as scores */
+    float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
+    const float **keys; /* of the positions that a row attends to, for each thread; like scores */
     float *scores;
-    int32_t *sentences; /* of every row, while a source is read */
+    int32_t *sentences; /* of every row, in an encoder */
 } Pass;
 
 static long most(long a, long b)
@@ -587,54 +588,54 @@ static long most(long a, long b)
     return a > b ? a : b;
 }
 
-/* Numbers of 32 bits that inputs of linear layers take as words. */
-static long room_for_words(const Stack *stack)
+/* Words that the inputs of linear layers need. */
+static long words_for_inputs(const Stack *stack)
 {
     int precision = stack->output.precision;
     long widest = most(stack->d_model, stack->d_ff);
-    return precision == FP32 ? 0 : BLOCK * words_of(precision, widest);
+    return precision == FP32 ? 0 : CHUNK * words_of(precision, widest);
 }
 
-/* Bytes of room for a pass. */
-long room_for(const Stack *stack, long rows, long longest, int threads)
+/* Bytes of scratch memory that a pass needs. */
+long workspace_size(const Stack *stack, long rows, long longest, int threads)
 {
     long d = stack->d_model, of_row = 3 * d + most(3 * d, stack->d_ff) + 1;
-    long numbers = room_for_words(stack) + rows * of_row + threads * (longest + LANES);
+    long numbers = words_for_inputs(stack) + rows * of_row + threads * (longest + LANES);
     return numbers * sizeof(float) + threads * longest * sizeof(float *);
 }
 
 static long work_of_attention(const Stack *stack, long rows, long longest)
 {
-    return rows * longest * 2 * stack->d_model * OF_A_NUMBER;
+    return rows * longest * 2 * stack->d_model * WORK_OF_ATTENDING;
 }
 
 static long work_of_pass(const Stack *stack, long rows, long longest)
 {
-    const Layer *one = stack->layers;
-    const Linear *linears[] = {&one->split, &one->join, &one->query, &one->gathered, &one->expand,
-                               &one->contract};
+    const Layer *l = stack->layers;
+    const Linear *linears[] = {&l->qkv, &l->out, &l->query, &l->cross_out, &l->expand,
+                               &l->contract};
     long work = work_of_attention(stack, rows, longest);
     for (int n = 0; n < 6; n++)
         work += work_of(linears[n], rows);
     return stack->num_layers * work + work_of(&stack->output, rows);
 }
 
-static Pass begin(const Stack *stack, long rows, long longest, void *room, int threads)
+static Pass begin(const Stack *stack, long rows, long longest, void *workspace, int threads)
 {
     long d = stack->d_model;
-    const float **keys = room;
-    float *words = (float *)(keys + threads * longest), *states = words + room_for_words(stack);
+    const float **keys = workspace;
+    float *words = (float *)(keys + threads * longest), *states = words + words_for_inputs(stack);
     float *normed = states + rows * d, *heads = normed + rows * d, *wide = heads + rows * d;
     float *scores = wide + rows * most(3 * d, stack->d_ff);
     int32_t *sentences = (int32_t *)(scores + threads * (longest + LANES));
-    if (work_of_pass(stack, rows, longest) < FOR_A_TEAM)
+    if (work_of_pass(stack, rows, longest) < PASS_THRESHOLD)
         threads = 1;
-    int in_attention = work_of_attention(stack, rows, longest) < FOR_A_THREAD ? 1 : threads;
+    int in_attention = work_of_attention(stack, rows, longest) < LOOP_THRESHOLD ? 1 : threads;
     return (Pass){stack, rows, longest, threads, in_attention, words, states, normed, heads, wide,
                   keys, scores, sentences};
 }
 
-/* Of what is no token, which only a search among numbers that are none asks for, the first. */
+/* An id that is no token gets the vector of token 0: a search among NaN logits may ask for one. */
 static void embed(const Pass *p, long row, int64_t id, const float *position)
 {
     long d = p->stack->d_model;
@@ -644,14 +645,14 @@ static void embed(const Pass *p, long row, int64_t id, const float *position)
         p->states[row * d + i] = vector[i] + position[i];
 }
 
-/* Where this thread lists the keys of a row. */
+/* This thread's list of keys. */
 static const float **own_keys(const Pass *p)
 {
     return p->keys + omp_get_thread_num() * p->longest;
 }
 
-/* softmax(q K) V for every head of a row; the scale of the scores is in the queries. Keys: those
-   in own_keys(), all heads one after the other; a position's values lie d_model behind them. */
+/* softmax(q K) V for every head of a row; the queries include the scale of the scores. own_keys()
+   points to the keys of each position, all heads side by side; its values follow d_model later. */
 static void attend(const Pass *p, long count, const float *q, long row)
 {
     long d = p->stack->d_model, size = d / p->stack->heads;
@@ -669,18 +670,18 @@ static void apply(Pass *p, const Linear *layer, int activation, const float *x, 
     linear(layer, activation, p->rows, x, NULL, y, p->q, p->threads);
 }
 
-/* LayerNorm of the states, into `y`, which may be they; where there is no norm nothing is done. */
+/* LayerNorm of the states into `y`, which may be the states; does nothing if there is no norm. */
 static void layer_norm(Pass *p, const Norm *norm, float *y)
 {
     long d = p->stack->d_model;
     if (norm->weight) {
-#pragma omp parallel for num_threads(p->threads) if (p->rows * d * OF_A_RESULT >= FOR_A_THREAD)
+#pragma omp parallel for num_threads(p->threads) if (p->rows * d * WORK_OF_RESULT >= LOOP_THRESHOLD)
         for (long r = 0; r < p->rows; r++)
             normalize(norm, d, p->states + r * d, y + r * d);
     }
 }
 
-/* What a sub-layer reads. */
+/* The input of a sub-layer. */
 static const float *input(Pass *p, const Norm *norm)
 {
     if (!p->stack->norm_first)
@@ -689,7 +690,7 @@ static const float *input(Pass *p, const Norm *norm)
     return p->normed;
 }
 
-/* A sub-layer's last product is added to what it read. */
+/* Add a sub-layer's output, the product of its last linear layer, to its input. */
 static void add_to_states(Pass *p, const Linear *last, const float *x, const Norm *norm)
 {
     linear(last, NONE, p->rows, x, p->states, p->states, p->q, p->threads);
@@ -699,8 +700,8 @@ static void add_to_states(Pass *p, const Linear *last, const float *x, const Nor
 
 static void feed_forward(Pass *p, const Layer *layer)
 {
-    apply(p, &layer->expand, p->stack->activation, input(p, &layer->transformed), p->wide);
-    add_to_states(p, &layer->contract, p->wide, &layer->transformed);
+    apply(p, &layer->expand, p->stack->activation, input(p, &layer->feed_forward_norm), p->wide);
+    add_to_states(p, &layer->contract, p->wide, &layer->feed_forward_norm);
 }
 
 static void end(Pass *p, float *y)
@@ -712,7 +713,7 @@ static void end(Pass *p, float *y)
 static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
 {
     long d = p->stack->d_model;
-    apply(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
+    apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++) {
         long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
@@ -721,16 +722,16 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
             keys[i] = p->wide + (start + i) * 3 * d + d;
         attend(p, count, p->wide + r * 3 * d, r);
     }
-    add_to_states(p, &layer->join, p->heads, &layer->attended);
+    add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
     feed_forward(p, layer);
 }
 
-/* The memory of a batch, whose sources lie in it one after the other without padding, and where.
-   `ids`: [sentences][longest], of which `rows` are not `pad`; `positions`: a vector of each. */
+/* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
+   [sentences][longest], of which `rows` are not `pad`; `positions`: a vector for each position. */
 void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
-            const float *positions, void *room, int threads)
+            const float *positions, void *workspace, int threads)
 {
-    Pass p = begin(encoder, rows, b->longest, room, threads);
+    Pass p = begin(encoder, rows, b->longest, workspace, threads);
     for (long sentence = 0, row = 0; sentence < b->sentences; sentence++) {
         b->starts[sentence] = row;
         for (long i = 0; i < b->longest; i++, ids++)
@@ -745,23 +746,23 @@ void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids,
     end(&p, b->memory);
 }
 
-/* Where the keys of a position of a hypothesis' past lie, and behind them its values. */
+/* The keys of a position in the past of a hypothesis; its values follow. */
 static float *key_of(const Batch *b, long d, long layer, long row, long position)
 {
     long slot = b->slots ? b->slots[row * b->length + position] : position;
-    long piece = slot / SLOTS, column = b->columns[row / b->width * b->num_pieces + piece];
-    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns[piece] + column;
-    return b->past[piece] + at * 2 * d;
+    long block = slot / SLOTS, column = b->columns[row / b->width * b->num_blocks + block];
+    long at = (layer * SLOTS + slot % SLOTS) * b->num_columns[block] + column;
+    return b->blocks[block] + at * 2 * d;
 }
 
 static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
 {
     long d = p->stack->d_model;
-    const float *made = p->wide + row * 3 * d, **keys = own_keys(p);
+    const float *result = p->wide + row * 3 * d, **keys = own_keys(p);
     for (long i = 0; i < b->length; i++)
         keys[i] = key_of(b, d, layer, row, i);
-    memcpy(key_of(b, d, layer, row, b->length - 1), made + d, 2 * d * sizeof *made);
-    attend(p, b->length, made, row);
+    memcpy(key_of(b, d, layer, row, b->length - 1), result + d, 2 * d * sizeof *result);
+    attend(p, b->length, result, row);
 }
 
 static void attend_to_source(Pass *p, long layer, const Batch *b, long row)
@@ -776,16 +777,16 @@ static void attend_to_source(Pass *p, long layer, const Batch *b, long row)
 static void decoder_layer(Pass *p, long number, const Batch *b)
 {
     const Layer *layer = p->stack->layers + number;
-    apply(p, &layer->split, NONE, input(p, &layer->attended), p->wide);
+    apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++)
         attend_to_past(p, number, b, r);
-    add_to_states(p, &layer->join, p->heads, &layer->attended);
-    apply(p, &layer->query, NONE, input(p, &layer->gathered_norm), p->wide);
+    add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
+    apply(p, &layer->query, NONE, input(p, &layer->cross_attention_norm), p->wide);
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++)
         attend_to_source(p, number, b, r);
-    add_to_states(p, &layer->gathered, p->heads, &layer->gathered_norm);
+    add_to_states(p, &layer->cross_out, p->heads, &layer->cross_attention_norm);
     feed_forward(p, layer);
 }
 
@@ -799,49 +800,51 @@ static float greatest(long size, const float *x)
     return _mm512_reduce_max_ps(top);
 }
 
-/* Of every row the place of the greatest number, the first of several, but none of `count` places
-   that are forbidden; `otherwise` where all others are -inf, or none is a number. */
+/* The index of the greatest number of every row, the first of several, with `count` indices
+   forbidden; `otherwise` if all that are left are -inf or NaN. */
 void find_greatest(long rows, long size, float *x, long count, const int64_t *forbidden,
                    int64_t otherwise, int64_t *y, int threads)
 {
-#pragma omp parallel for num_threads(threads) if (rows * size * OF_A_RESULT >= FOR_A_TEAM)
+#pragma omp parallel for num_threads(threads) if (rows * size * WORK_OF_RESULT >= PASS_THRESHOLD)
     for (long r = 0; r < rows; r++) {
         float *row = x + r * size;
         for (long n = 0; n < count; n++)
             row[forbidden[n]] = -INFINITY;
         __m512 top = _mm512_set1_ps(greatest(size, row));
-        __mmask16 found = 0;
+        __mmask16 matches = 0;
         long i = 0;
-        for (; i < size && !found; i += LANES)
-            found = _mm512_mask_cmpeq_ps_mask(first(size - i),
-                                              _mm512_maskz_loadu_ps(first(size - i), row + i), top);
+        for (; i < size && !matches; i += LANES)
+            matches = _mm512_mask_cmpeq_ps_mask(first(size - i),
+                                                _mm512_maskz_loadu_ps(first(size - i), row + i),
+                                                top);
         int is_finite = _mm512_cmp_ps_mask(top, _mm512_set1_ps(-INFINITY), _CMP_GT_OQ) & 1;
-        y[r] = found && is_finite ? i - LANES + __builtin_ctz(found) : otherwise;
+        y[r] = matches && is_finite ? i - LANES + __builtin_ctz(matches) : otherwise;
     }
 }
 
-/* Logits of the next token, [sentences][width][vocabulary], and, where there is room for them, the
-   likeliest tokens as find_greatest has them. `ids`: the last token of every hypothesis, whose keys
-   and values go into its last slot; `positions`: a vector of each. */
+/* One step: logits of the next token, [sentences][width][vocabulary], and, unless `tokens` is NULL,
+   the tokens that find_greatest chooses. `ids`: the last token of every hypothesis, whose keys and
+   values are stored in its last slot; `positions`: a vector for each position. */
 void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const float *positions,
             float *logits, long count, const int64_t *forbidden, int64_t otherwise,
-            int64_t *likeliest, void *room, int threads)
+            int64_t *tokens, void *workspace, int threads)
 {
-    Pass p = begin(decoder, b->sentences * b->width, most(b->longest, b->length), room, threads);
+    long longest = most(b->longest, b->length);
+    Pass p = begin(decoder, b->sentences * b->width, longest, workspace, threads);
     for (long r = 0; r < p.rows; r++)
         embed(&p, r, ids[r], positions + (b->length - 1) * decoder->d_model);
     for (long n = 0; n < decoder->num_layers; n++)
         decoder_layer(&p, n, b);
     end(&p, logits);
-    if (likeliest)
+    if (tokens)
         find_greatest(p.rows, decoder->output.outputs, logits, count, forbidden, otherwise,
-                      likeliest, threads);
+                      tokens, threads);
 }
 
-/* The logarithm of the sum of e^x, of every row. */
+/* The logarithm of the sum of e^x of every row. */
 void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
 {
-#pragma omp parallel for num_threads(threads) if (rows * size * OF_A_RESULT >= FOR_A_TEAM)
+#pragma omp parallel for num_threads(threads) if (rows * size * WORK_OF_RESULT >= PASS_THRESHOLD)
     for (long r = 0; r < rows; r++) {
         const float *row = x + r * size;
         __m512 total = _mm512_setzero_ps();

@@ -1,7 +1,7 @@
-"""The Transformer by cpu_decoder.c, for those processors that it is for.
+"""The native engine: the Transformer in cpu_decoder.c, for CPUs with AVX-512.
 
 B sentences, W hypotheses of each, S source positions, P positions of all sources together, T
-target positions so far, C pieces of the past, D d_model, L decoder layers, V vocabulary.
+target positions so far, C blocks of the KV cache, D d_model, L decoder layers, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ _ACTIVATIONS: dict[Activation, int] = {"relu": 1, "gelu": 2}  # as in C
 
 
 class CpuDecoder:
-    """A model's weights, laid out for C; later changes of the model do not reach it.
+    """A copy of a model's weights, laid out for C.
 
-    What a sentence gets does not depend on the sentences beside it, to the last bit.
+    The numbers of a sentence do not depend on the others in its batch, to the last bit.
     """
 
     device = cpu_library.CPU
 
     @staticmethod
     def unsupported(model: Transformer, precision: Precision) -> str | None:
-        """The reason why it cannot compute that model on this machine; None if it can."""
+        """Return the reason why it cannot compute the model on this machine, or None."""
         if model.device.type != "cpu":
-            return "it is for CPUs"
+            return "it needs a CPU"
         if precision not in cpu_library.precisions():
-            return f"it was not compiled, or the processor has no instructions for {precision}"
+            return f"it was not compiled, or the processor lacks instructions for {precision}"
         return unsupported_model(model, _ACTIVATIONS)
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
-        """`unsupported` has nothing against the model."""
+        """`unsupported` must have returned None."""
         encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
         decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.pad_id = model.pad_id
@@ -61,7 +61,7 @@ class CpuDecoder:
         self._positions_TD = sinusoidal_positions(0, 1, self.d_model)
 
     def positions(self, length: int) -> Tensor:
-        """Of that many positions at least, TD."""
+        """Return the position vectors of at least `length` positions, TD."""
         positions_TD = self._positions_TD
         if length > len(positions_TD):
             positions_TD = self._positions_TD = sinusoidal_positions(0, 2 * length, self.d_model)
@@ -69,52 +69,43 @@ class CpuDecoder:
 
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
-        """Read the source."""
+        """Encode the sources."""
         src_BS = src_BS.contiguous()
         num_tokens = int((src_BS != self.pad_id).sum())
         memory_PL2D = cpu_library.empty(num_tokens, self.num_layers, 2, self.d_model)
-        states = CpuDecodingState(self, memory_PL2D, *src_BS.shape)
+        state = CpuDecodingState(self, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
-        room = cpu_library.room_for(self.encoder, num_tokens, src_BS.size(1), threads)
+        workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
         positions_TD = self.positions(src_BS.size(1))
         cpu_library.library().encode(
             addressof(self.encoder),
-            addressof(states.batch),
+            addressof(state.batch),
             num_tokens,
             src_BS.data_ptr(),
             self.pad_id,
             positions_TD.data_ptr(),
-            room.data_ptr(),
+            workspace.data_ptr(),
             threads,
         )
-        return states
+        return state
 
 
 class CpuDecodingState:
-    """One batch: what `DecodingState` promises, without ever moving keys and values.
-
-    Each step of each hypothesis fills a slot, which stays where it is; a hypothesis has a list of
-    the slots of its past. Slots come in pieces, with a column for every sentence still there.
-    """
+    """The `DecodingState` of one batch; keys and values are never moved."""
 
     def __init__(
         self, model: CpuDecoder, memory_PL2D: Tensor, sentences: int, longest: int
     ) -> None:
-        """Where the sources lie in the memory is left to say."""
+        """`memory_PL2D` is filled, and divided among the sentences, by cpu_decoder.c: encode."""
         self._model = model
         self._memory_PL2D = memory_PL2D
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
-        self._past: list[Tensor] = []
-        self._addresses_C = torch.empty(0, dtype=torch.int64)
-        self._num_columns_C = torch.empty(0, dtype=torch.int32)
-        self._columns_BC = torch.empty(sentences, 0, dtype=torch.int32)
-        self._slots_BWT: Tensor | None = None  # while each sentence has one hypothesis: all
-        self._num_slots = 0
-        self._room, self._room_sizes = torch.empty(0), (0, 0, 0)
+        self._workspace, self._workspace_sizes = torch.empty(0), (0, 0, 0)
         self._positions_TD = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
         self.batch = cpu_library.Batch(longest=longest, memory=memory_PL2D.data_ptr())
-        self._point_to_sentences()
+        self.cache = BlockCache(self.batch, model.num_layers, model.d_model, sentences)
+        self._point_to_sources()
 
     def logits(self, last_BW: Tensor) -> Tensor:
         logits_BWV = cpu_library.empty(*last_BW.shape, self._model.rounded_vocab_size)
@@ -130,85 +121,113 @@ class CpuDecodingState:
         return tokens_BW
 
     def _decode(self, last_BW: Tensor, *outputs: int | None) -> None:
-        """A step, into `outputs` as cpu_decoder.c has them."""
+        """Make a step; `outputs` are the parameters of cpu_decoder.c: decode for its results."""
         last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
-        self._new_slots(last_BW.size(1))
-        self._make_room(last_BW.numel(), threads)
+        self.cache.append(last_BW.size(1))
+        self._grow_workspace(last_BW.numel(), threads)
         cpu_library.library().decode(
             addressof(self._model.decoder),
             addressof(self.batch),
             last_BW.data_ptr(),
             self._positions_TD.data_ptr(),
             *outputs,
-            self._room.data_ptr(),
+            self._workspace.data_ptr(),
             threads,
         )
+
+    def reorder(self, origin_BW: Tensor) -> None:
+        self.cache.reorder(origin_BW)
+
+    def keep(self, sentences_B: Tensor) -> None:
+        self._starts_B, self._lengths_B = self._starts_B[sentences_B], self._lengths_B[sentences_B]
+        self._point_to_sources()
+        self.cache.keep(sentences_B)
+
+    def _point_to_sources(self) -> None:
+        self.batch.sentences = len(self._starts_B)
+        self.batch.starts = self._starts_B.data_ptr()
+        self.batch.lengths = self._lengths_B.data_ptr()
+
+    def _grow_workspace(self, rows: int, threads: int) -> None:
+        """Make room for this step and some more, if there is not enough."""
+        had_rows, had_threads, until = self._workspace_sizes
+        if rows > had_rows or threads > had_threads or self.batch.length > until:
+            model, until = self._model, self.batch.length + cpu_library.SLOTS
+            self._workspace_sizes = (rows, threads, until)
+            longest = max(self.batch.longest, until)
+            self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
+            self._positions_TD = model.positions(until)
+
+
+class BlockCache:
+    """Keys and values of the past of a batch, in blocks that C reads and writes.
+
+    Each step of each hypothesis fills a slot, which is never moved; a hypothesis has a list of the
+    slots of its past. A block has slots for the sentences that were there when it was allocated, a
+    column for each.
+    """
+
+    def __init__(
+        self, batch: cpu_library.Batch, num_layers: int, d_model: int, sentences: int
+    ) -> None:
+        """`batch` always points to the present tensors."""
+        self._batch = batch
+        self._num_layers, self._d_model = num_layers, d_model
+        self.blocks: list[Tensor] = []
+        self._addresses_C = torch.empty(0, dtype=torch.int64)
+        self._num_columns_C = torch.empty(0, dtype=torch.int32)
+        self._columns_BC = torch.empty(sentences, 0, dtype=torch.int32)
+        self._slots_BWT: Tensor | None = None  # None: every hypothesis has all slots
+        self._num_slots = 0
+
+    def append(self, width: int) -> None:
+        """Give every hypothesis a slot at the end of its list."""
+        first, self._num_slots = self._num_slots, self._num_slots + width
+        self._batch.width = width
+        self._batch.length += 1
+        while self._num_slots > cpu_library.SLOTS * len(self.blocks):
+            self._add_block()
+        if self._slots_BWT is not None:
+            new_W1 = torch.arange(first, self._num_slots, dtype=torch.int32)[:, None]
+            new_BW1 = new_W1.expand(len(self._slots_BWT), -1, -1)
+            self._slots_BWT = torch.cat([self._slots_BWT, new_BW1], dim=2)
+            self._batch.slots = self._slots_BWT.data_ptr()
 
     def reorder(self, origin_BW: Tensor) -> None:
         if self._slots_BWT is None:
             if origin_BW.size(1) == 1:
                 return
-            slots_T = torch.arange(self.batch.length, dtype=torch.int32)
+            slots_T = torch.arange(self._batch.length, dtype=torch.int32)
             self._slots_BWT = slots_T.expand(len(origin_BW), 1, -1)
-        index = origin_BW[:, :, None].expand(-1, -1, self.batch.length)
+        index = origin_BW[:, :, None].expand(-1, -1, self._batch.length)
         self._slots_BWT = self._slots_BWT.gather(1, index)
 
     def keep(self, sentences_B: Tensor) -> None:
-        kept = (self._starts_B, self._lengths_B, self._columns_BC)
-        self._starts_B, self._lengths_B, self._columns_BC = (one[sentences_B] for one in kept)
-        self._point_to_sentences()
+        self._columns_BC = self._columns_BC[sentences_B]
+        self._batch.columns = self._columns_BC.data_ptr()
         if self._slots_BWT is not None:
             self._slots_BWT = self._slots_BWT[sentences_B]
 
-    def _point_to_sentences(self) -> None:
-        batch = self.batch
-        batch.sentences = len(self._starts_B)
-        batch.starts, batch.lengths = self._starts_B.data_ptr(), self._lengths_B.data_ptr()
-        batch.columns = self._columns_BC.data_ptr()
-
-    def _make_room(self, rows: int, threads: int) -> None:
-        """For some steps more, where it is not enough."""
-        had_rows, had_threads, until = self._room_sizes
-        if rows > had_rows or threads > had_threads or self.batch.length > until:
-            model, until = self._model, self.batch.length + cpu_library.SLOTS
-            self._room_sizes = (rows, threads, until)
-            longest = max(self.batch.longest, until)
-            self._room = cpu_library.room_for(model.decoder, rows, longest, threads)
-            self._positions_TD = model.positions(until)
-
-    def _new_slots(self, width: int) -> None:
-        """One for every hypothesis, at the end of its list."""
-        first, self._num_slots = self._num_slots, self._num_slots + width
-        self.batch.width = width
-        self.batch.length += 1
-        while self._num_slots > cpu_library.SLOTS * len(self._past):
-            self._new_piece()
-        if self._slots_BWT is not None:
-            new_W1 = torch.arange(first, self._num_slots, dtype=torch.int32)[:, None]
-            new_BW1 = new_W1.expand(len(self._slots_BWT), -1, -1)
-            self._slots_BWT = torch.cat([self._slots_BWT, new_BW1], dim=2)
-            self.batch.slots = self._slots_BWT.data_ptr()
-
-    def _new_piece(self) -> None:
+    def _add_block(self) -> None:
         columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
-        sizes = (cpu_library.SLOTS, len(columns_B), 2, self._model.d_model)
-        self._past.append(cpu_library.empty(self._model.num_layers, *sizes))
-        self._addresses_C = torch.tensor([piece.data_ptr() for piece in self._past])
-        num_columns = [piece.size(2) for piece in self._past]
+        sizes = (cpu_library.SLOTS, len(columns_B), 2, self._d_model)
+        self.blocks.append(cpu_library.empty(self._num_layers, *sizes))
+        self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
+        num_columns = [block.size(2) for block in self.blocks]
         self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
         self._columns_BC = torch.cat([self._columns_BC, columns_B[:, None]], dim=1)
-        self.batch.num_pieces = len(self._past)
-        self.batch.past = self._addresses_C.data_ptr()
-        self.batch.num_columns = self._num_columns_C.data_ptr()
-        self.batch.columns = self._columns_BC.data_ptr()
+        self._batch.num_blocks = len(self.blocks)
+        self._batch.blocks = self._addresses_C.data_ptr()
+        self._batch.num_columns = self._num_columns_C.data_ptr()
+        self._batch.columns = self._columns_BC.data_ptr()
 
 
 class _Weights:
-    """Makes the structures of a model, and keeps alive what they point to."""
+    """Makes the C structures of a model, and keeps alive the memory that they point to."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
-        self._kept: list[object] = []
+        self._alive: list[object] = []
 
     def stack(
         self,
@@ -219,7 +238,7 @@ class _Weights:
         output: cpu_library.Linear,
     ) -> cpu_library.Stack:
         array = (cpu_library.Layer * len(layers))(*map(self._layer, layers))
-        self._kept.append(array)
+        self._alive.append(array)
         first = layers[0]
         feed_forward = first.feed_forward
         return cpu_library.Stack(
@@ -238,24 +257,24 @@ class _Weights:
 
     def _layer(self, layer: EncoderLayer | DecoderLayer) -> cpu_library.Layer:
         attention = layer.self_attention
-        made = cpu_library.Layer(
-            split=self.linear([scaled_query(attention), attention.key, attention.value]),
-            join=self.linear([attention.output]),
-            attended=self._norm(layer.self_attention_residual.norm),
+        structure = cpu_library.Layer(
+            qkv=self.linear([scaled_query(attention), attention.key, attention.value]),
+            out=self.linear([attention.output]),
+            self_attention_norm=self._norm(layer.self_attention_residual.norm),
             expand=self.linear([layer.feed_forward.expand]),
             contract=self.linear([layer.feed_forward.contract]),
-            transformed=self._norm(layer.feed_forward_residual.norm),
+            feed_forward_norm=self._norm(layer.feed_forward_residual.norm),
         )
         if isinstance(layer, DecoderLayer):
-            made.query = self.linear([scaled_query(layer.cross_attention)])
-            made.gathered = self.linear([layer.cross_attention.output])
-            made.gathered_norm = self._norm(layer.cross_attention_residual.norm)
-        return made
+            structure.query = self.linear([scaled_query(layer.cross_attention)])
+            structure.cross_out = self.linear([layer.cross_attention.output])
+            structure.cross_attention_norm = self._norm(layer.cross_attention_residual.norm)
+        return structure
 
     def linear(self, layers: Sequence[nn.Linear], *, round_up: bool = False) -> cpu_library.Linear:
-        """Layers of one input as one, their outputs side by side.
+        """Join layers of the same input into one, their outputs side by side.
 
-        With `round_up` there are outputs of -inf up to a whole group.
+        With `round_up`, outputs of -inf fill up the last group.
         """
         weights = [layer.weight.detach() for layer in layers]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0]
@@ -264,7 +283,7 @@ class _Weights:
         bias = torch.full((rows,), -torch.inf if round_up else 0.0, dtype=torch.float32)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         bias[:outputs] = torch.cat(biases) if biases else 0.0
-        made = cpu_library.Linear(
+        structure = cpu_library.Linear(
             inputs=inputs,
             outputs=rows if round_up else outputs,
             precision=cpu_library.PRECISIONS.index(self._precision),
@@ -276,11 +295,11 @@ class _Weights:
             weight = (weight / scale[:outputs, None]).round_().to(torch.int8)
             shift = torch.zeros(rows, dtype=torch.int32)
             shift[:outputs] = 128 * weight.sum(dim=1, dtype=torch.int32)
-            made.scale, made.shift = self._address(scale), self._address(shift)
+            structure.scale, structure.shift = self._address(scale), self._address(shift)
         elif self._precision == "bf16":
             weight = weight.bfloat16()
-        made.weight = self._address(_packed(weight))
-        return made
+        structure.weight = self._address(_packed(weight))
+        return structure
 
     def _norm(self, norm: nn.Module) -> cpu_library.Norm:
         if not isinstance(norm, nn.LayerNorm):
@@ -289,14 +308,14 @@ class _Weights:
         return cpu_library.Norm(self._address(weight), self._address(bias), norm.eps)
 
     def _address(self, tensor: Tensor) -> int:
-        self._kept.append(tensor)
+        self._alive.append(tensor)
         return tensor.data_ptr()
 
 
 def _packed(weight_OI: Tensor) -> Tensor:
-    """Words of 32 bits, (groups, words, outputs of a group); words are filled up to whole tiles.
+    """Pack a weight into words of 32 bits: (groups, words, outputs of a group).
 
-    O outputs, I inputs. An fp32 number is a word, and does not go into tiles.
+    O outputs, I inputs. In bf16 and int8, words are padded to whole tiles of AMX.
     """
     outputs, inputs = weight_OI.shape
     per_word = 4 // weight_OI.element_size()

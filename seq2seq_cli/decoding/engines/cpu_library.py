@@ -1,4 +1,4 @@
-"""The functions of cpu_decoder.c, their structures, and whether they can be called.
+"""Bindings of cpu_decoder.c: its structures, its functions, and whether they can be called.
 
 B sentences, W hypotheses of each, V vocabulary.
 """
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 # As cpu_decoder.c has them.
 LANES, GROUP = 16, 64  # words in a register, outputs in a group
-SLOTS = 32  # in a piece of the past
+SLOTS = 32  # positions in a block of the KV cache
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
 
 CPU = torch.device("cpu")
@@ -43,15 +43,15 @@ class Norm(ctypes.Structure):
 
 class Layer(ctypes.Structure):
     _fields_ = (
-        ("split", Linear),
-        ("join", Linear),
-        ("attended", Norm),
+        ("qkv", Linear),
+        ("out", Linear),
+        ("self_attention_norm", Norm),
         ("query", Linear),
-        ("gathered", Linear),
-        ("gathered_norm", Norm),
+        ("cross_out", Linear),
+        ("cross_attention_norm", Norm),
         ("expand", Linear),
         ("contract", Linear),
-        ("transformed", Norm),
+        ("feed_forward_norm", Norm),
     )
 
 
@@ -81,8 +81,8 @@ class Batch(ctypes.Structure):
         ("width", c_int64),
         ("length", c_int64),
         ("slots", c_void_p),
-        ("num_pieces", c_int64),
-        ("past", c_void_p),
+        ("num_blocks", c_int64),
+        ("blocks", c_void_p),
         ("num_columns", c_void_p),
         ("columns", c_void_p),
     )
@@ -96,10 +96,9 @@ def _library() -> ctypes.CDLL | None:
 
 
 def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
-    """A library that was compiled from `source` as it is now, and fits the structures here.
+    """Load a library that was compiled from the present text of `source`, which it contains.
 
-    None where there was no compiler. The library holds the text it was compiled from, so that
-    nobody has to remember to count versions.
+    Return None if there is none, as without a compiler at installation.
     """
     try:
         library = ctypes.CDLL(str(path))
@@ -113,11 +112,11 @@ def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
         is_current = False
     if not is_current:
         logger.warning(
-            f"{path.name} was compiled from another version of {source.name} and is not used: "
-            "install seq2seq-cli again for faster decoding"
+            f"{path.name} was compiled from another version of {source.name} and is not used; "
+            "reinstall seq2seq-cli for faster decoding"
         )
         return None
-    expected = [ctypes.sizeof(one) for one in (Linear, Norm, Layer, Stack, Batch)]
+    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, Batch)]
     expected += [GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "cpu_library.py and cpu_decoder.c differ"
@@ -128,8 +127,8 @@ def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
 def _declare(library: ctypes.CDLL) -> None:
     pointer = c_void_p
     library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
-    library.room_for.argtypes = (pointer, c_long, c_long, c_int)
-    library.room_for.restype = c_long
+    library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
+    library.workspace_size.restype = c_long
     library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 2, c_int)
     choice = (c_long, pointer, c_int64, pointer)
     library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
@@ -141,22 +140,22 @@ def _declare(library: ctypes.CDLL) -> None:
 
 @functools.cache
 def precisions() -> frozenset[Precision]:
-    """Those that this processor has the instructions for; none where nothing was compiled."""
+    """Return those that this processor has instructions for; none if nothing was compiled."""
     library = _library()
     mask = library.start() if library is not None else 0
-    return frozenset(one for number, one in enumerate(PRECISIONS) if mask >> number & 1)
+    return frozenset(name for number, name in enumerate(PRECISIONS) if mask >> number & 1)
 
 
 def library() -> ctypes.CDLL:
-    """Where `precisions` names any."""
+    """Return the library; `precisions` must not be empty."""
     loaded = _library()
     assert loaded is not None
     return loaded
 
 
-def room_for(stack: Stack, rows: int, longest: int, threads: int) -> Tensor:
-    """For a pass of so many rows, which look at so many positions at most."""
-    size = library().room_for(ctypes.addressof(stack), rows, longest, threads)
+def workspace(stack: Stack, rows: int, longest: int, threads: int) -> Tensor:
+    """Allocate the memory of a pass of `rows` rows that attend to at most `longest` positions."""
+    size = library().workspace_size(ctypes.addressof(stack), rows, longest, threads)
     return torch.empty(size, dtype=torch.uint8, device=CPU)
 
 
@@ -169,7 +168,7 @@ def rounded_up(size: int, to: int) -> int:
 
 
 def log_sum_exp(logits_BWV: Tensor) -> Tensor:
-    """The logarithm of the sum of e^logits, BW1."""
+    """Return the logarithm of the sum of e^logits, BW1."""
     if not can_read(logits_BWV):
         return logits_BWV.logsumexp(dim=-1, keepdim=True)
     totals_BW1 = empty(*logits_BWV.shape[:-1], 1)
@@ -179,7 +178,7 @@ def log_sum_exp(logits_BWV: Tensor) -> Tensor:
 
 
 def argmax_token(logits_BWV: Tensor, otherwise: int) -> Tensor:
-    """The token of the greatest logit, BW, the first of several; `otherwise` where all are -inf."""
+    """Return the first token of the greatest logit, BW; `otherwise` where all logits are -inf."""
     tokens_BW = torch.empty(logits_BWV.shape[:-1], dtype=torch.int64)
     rows, size, threads = tokens_BW.numel(), logits_BWV.size(-1), torch.get_num_threads()
     library().find_greatest(
@@ -189,6 +188,6 @@ def argmax_token(logits_BWV: Tensor, otherwise: int) -> Tensor:
 
 
 def can_read(x: Tensor) -> bool:
-    """Whether C can read it here."""
+    """Whether C can read the tensor, and was compiled for this processor."""
     is_plain = x.device == CPU and x.dtype == torch.float32 and x.is_contiguous()
     return is_plain and bool(precisions())

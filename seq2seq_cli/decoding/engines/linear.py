@@ -1,4 +1,4 @@
-"""Linear layers for decoding on a CPU by PyTorch's operations, in fp32, bf16 or int8."""
+"""Linear layers of the torch engine: fp32, bf16 or dynamically quantized int8."""
 
 import copy
 import math
@@ -15,13 +15,13 @@ from seq2seq_cli.model.attention import MultiHeadAttention
 Precision = Literal["fp32", "bf16", "int8"]
 Linear = Callable[[Tensor], Tensor]
 
-_FEW_ROWS = 8  # up to which fbgemm's kernels are faster than oneDNN's
-_SMALL = 1 << 17  # weights of a layer that stays in fp32 while its rows are few
-_WORTH_INT8 = 5 << 20  # products of a small layer from which on int8 is faster
+_FEW_ROWS = 8  # up to so many rows fbgemm's kernels are faster than oneDNN's
+_SMALL = 1 << 17  # a layer with fewer weights stays in fp32 while its rows are few
+_WORTH_INT8 = 5 << 20  # products from which on int8 is faster in a small layer
 
 
 def make_linear(layers: Sequence[nn.Linear], precision: Precision, *, relu: bool = False) -> Linear:
-    """Layers of one input as one, their outputs side by side; the input has two dimensions."""
+    """Join layers of the same input into one, outputs side by side; inputs have two dimensions."""
     weight = torch.cat([layer.weight.detach() for layer in layers])
     bias = None
     if layers[0].bias is not None:
@@ -34,17 +34,17 @@ def make_linear(layers: Sequence[nn.Linear], precision: Precision, *, relu: bool
 
 
 class _Fp32:
-    """The weight lies transposed: with few rows such products take half the time."""
+    """fp32, with a transposed weight: with few rows such products take half the time."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
         self._weight, self._bias, self._relu = weight.T.contiguous(), bias, relu
 
     def __call__(self, states: Tensor) -> Tensor:
         if self._bias is None:
-            made = torch.mm(states, self._weight)
+            outputs = torch.mm(states, self._weight)
         else:
-            made = torch.addmm(self._bias, states, self._weight)
-        return made.relu_() if self._relu else made
+            outputs = torch.addmm(self._bias, states, self._weight)
+        return outputs.relu_() if self._relu else outputs
 
 
 class _Bf16:
@@ -53,24 +53,24 @@ class _Bf16:
         self._bias = None if bias is None else bias.bfloat16()
 
     def __call__(self, states: Tensor) -> Tensor:
-        made = F.linear(states.bfloat16(), self._weight, self._bias)
-        return (made.relu_() if self._relu else made).float()
+        outputs = F.linear(states.bfloat16(), self._weight, self._bias)
+        return (outputs.relu_() if self._relu else outputs).float()
 
 
 class _Int8:
-    """Weights in 8 bits with a scale for every output; inputs in 8 bits with one for all rows.
+    """int8: weights with a scale for every output, inputs with one scale for all rows of a call.
 
-    The rows of one call share a scale, so that what a row gives depends a little on the others.
+    So the result of a row depends slightly on the other rows.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
         scales = weight.abs().amax(dim=1).clamp_(min=1e-12) / 127
         zeros = torch.zeros(len(weight), dtype=torch.int64)
-        with warnings.catch_warnings():  # PyTorch means to drop these tensors, see int8_engines
+        with warnings.catch_warnings():  # PyTorch has deprecated these tensors, see int8_engines
             warnings.simplefilter("ignore")
             quantized = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
         engines = int8_engines()
-        assert engines is not None, "make_linear has asked"
+        assert engines is not None, "make_linear has checked"
         few, many = engines
         self._few = _packed(quantized, bias, few)
         self._many = _packed(quantized, bias, many)
@@ -84,12 +84,12 @@ class _Int8:
         if self._exact is not None and rows * self._size < _WORTH_INT8:
             return self._exact(states)
         packed = self._few if rows <= _FEW_ROWS else self._many
-        made: Tensor = self._multiply(states, packed, False)
-        return made
+        outputs: Tensor = self._multiply(states, packed, False)
+        return outputs
 
 
 def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
-    """Queries over sqrt(K), so that the scores need no division."""
+    """Return the query projection divided by sqrt(K), so that the scores need no division."""
     scaled = copy.deepcopy(attention.query)
     with torch.no_grad():
         for part in scaled.parameters():
@@ -99,13 +99,13 @@ def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
 
 def has_int8() -> bool:
     """Whether PyTorch has 8-bit products, and the processor has instructions for them (VNNI)."""
-    asks = ("_is_vnni_supported", "_is_avx512_vnni_supported", "_is_amx_tile_supported")
-    has = any(getattr(torch.cpu, ask)() for ask in asks if hasattr(torch.cpu, ask))
-    return has and int8_engines() is not None
+    checks = ("_is_vnni_supported", "_is_avx512_vnni_supported", "_is_amx_tile_supported")
+    has_vnni = any(getattr(torch.cpu, name)() for name in checks if hasattr(torch.cpu, name))
+    return has_vnni and int8_engines() is not None
 
 
 def int8_engines() -> tuple[str, str] | None:
-    """PyTorch's kernels for few rows and for many; None where it has none for this processor."""
+    """Return PyTorch's kernels for few rows and for many; None if this processor has none."""
     supported = torch.backends.quantized.supported_engines
     if "onednn" not in supported or not hasattr(torch, "quantize_per_channel"):
         return None

@@ -1,7 +1,7 @@
-"""Which models the engines for CPUs and the exports can compute: they repeat the arithmetic.
+"""Checks that an engine or an export, which repeats the model's arithmetic, knows the whole model.
 
-The Transformer's own code is right for every model. An engine takes a model only if it knows every
-option of section `model` and every part; a new option or part is unknown until it is added here.
+The Transformer's own code is right for every model. An engine accepts a model only if it knows all
+options of section `model` and all modules; a new one is unknown until it is added here.
 """
 
 from collections.abc import Collection
@@ -15,8 +15,8 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 
-# Options that engines and exports compute with, whatever their values. The values of `norm` and
-# `activation` are compared one by one.
+# Options of which engines and exports support all values. The values of `norm` and `activation` are
+# checked one by one.
 _OPTIONS = {
     *("d_model", "heads", "layers", "d_ff", "attention_bias", "embedding_scale", "tie_embeddings"),
     *("dropout", "attention_dropout", "activation_dropout"),
@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.G
 def unsupported_model(
     model: Transformer, activations: Collection[Activation] | None = None
 ) -> str | None:
-    """The reason why an engine would compute this model wrongly; None if it would not.
+    """Return the reason why an engine would compute this model wrongly, or None.
 
     `activations` are those that the engine has; None if it calls the model's own.
     """
@@ -47,7 +47,7 @@ def unsupported_model(
 def unsupported_option(
     config: ModelConfig, activations: Collection[Activation] | None = None
 ) -> str | None:
-    """The first option that an engine with these activations does not know, or not that value."""
+    """Return the first option whose name or value an engine with these activations lacks."""
     for name, value in config:
         if name == "activation":
             is_known = activations is None or value in activations
@@ -75,7 +75,7 @@ def _unsupported_part(model: Transformer, activations: Collection[Activation] | 
 
 
 def _difference_of_layers(model: Transformer) -> str | None:
-    """An option in which layers differ, though the engines look at the first layer alone."""
+    """Return an option in which layers differ, as the engines read the first layer only."""
     parts = list(model.modules())
     attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
     feed_forwards = [part for part in parts if isinstance(part, FeedForward)]

@@ -1,10 +1,11 @@
-"""Layers of the fast decoder: one product where the model makes several.
+"""Layers of the torch engine: one product where the model computes several.
 
 B sentences, W hypotheses of each, S source positions, N rows of all, D d_model, H heads, G = B·H
-groups that attend by themselves, K size of one head, M positions looked at.
+independent attentions, K size of one head, M positions attended to.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,18 @@ from seq2seq_cli.decoding.engines.linear import Linear, Precision, make_linear, 
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 
-_VECTOR = 16  # numbers: the softmax over fewer takes them one by one, ten times slower
-_MANY = 1_024  # numbers from which on it is worth filling up to that
+_VECTOR = 16  # a softmax over fewer numbers is not vectorized, and ten times slower
+_MANY = 1_024  # scores from which on padding them to that size pays
 Shape = Sequence[int]  # B, and W or S
 KeysAndValues = tuple[Tensor, Tensor]  # GKM and GMK
+
+
+class Step(NamedTuple):
+    """Inputs of one step that are the same for all layers; -inf in a mask bias masks a position."""
+
+    shape: Shape  # B and W
+    past_bias_GWM: Tensor
+    memory_bias_G1S: Tensor | None  # None: nothing is masked
 
 
 class TorchEncoderLayer:
@@ -39,7 +48,7 @@ class TorchDecoderLayer:
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         self.attention = _SelfAttention(layer.self_attention, precision)
         self.query = make_linear([scaled_query(layer.cross_attention)], precision)
-        self.gathered = make_linear([layer.cross_attention.output], precision)
+        self.cross_out = make_linear([layer.cross_attention.output], precision)
         self.feed_forward = _FeedForward(layer.feed_forward, precision)
         self.self_attention_residual = _Residual(layer.self_attention_residual)
         self.cross_attention_residual = _Residual(layer.cross_attention_residual)
@@ -51,50 +60,45 @@ class TorchDecoderLayer:
         states_ND: Tensor,
         new_BW2HK: Tensor,
         past: KeysAndValues,
-        mask_bias_GWM: Tensor,
         memory: KeysAndValues,
-        mask_bias_G1S: Tensor | None,
-        shape: Shape,
+        step: Step,
     ) -> Tensor:
-        """One position of all hypotheses; its keys and values are written into `new_BW2HK`."""
+        """Compute one position of all hypotheses; write its keys and values into `new_BW2HK`."""
         inner_ND = self.self_attention_residual.before(states_ND)
-        attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, mask_bias_GWM, shape)
+        attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, step)
         states_ND = self.self_attention_residual.after(states_ND, attended_ND)
         inner_ND = self.cross_attention_residual.before(states_ND)
-        q_GWK = _split(self.query(inner_ND), shape, self.heads)
-        gathered_ND = self.gathered(_join(_attend(q_GWK, *memory, mask_bias_G1S), shape))
-        states_ND = self.cross_attention_residual.after(states_ND, gathered_ND)
+        q_GWK = _split_heads(self.query(inner_ND), step.shape, self.heads)
+        heads_GWK = _attend(q_GWK, *memory, step.memory_bias_G1S)
+        attended_ND = self.cross_out(_merge_heads(heads_GWK, step.shape))
+        states_ND = self.cross_attention_residual.after(states_ND, attended_ND)
         inner_ND = self.feed_forward_residual.before(states_ND)
         return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
 
 
 class _SelfAttention:
-    """Queries, keys and values from one product; the scale of the scores is in the queries."""
+    """Self-attention with one product for queries, keys and values; queries include the scale."""
 
     def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
         self.heads = attention.heads
         parts = [scaled_query(attention), attention.key, attention.value]
-        self.split = make_linear(parts, precision)
-        self.join = make_linear([attention.output], precision)
+        self.qkv = make_linear(parts, precision)
+        self.out = make_linear([attention.output], precision)
 
     def of_source(self, states_ND: Tensor, mask_bias_G1S: Tensor | None, shape: Shape) -> Tensor:
-        made_BS3HK = self.split(states_ND).view(*shape, 3, self.heads, -1)
-        q_GSK, k_GSK, v_GSK = made_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
-        return self.join(_join(_attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S), shape))
+        qkv_BS3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
+        q_GSK, k_GSK, v_GSK = qkv_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
+        return self.out(_merge_heads(_attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S), shape))
 
     def of_position(
-        self,
-        states_ND: Tensor,
-        new_BW2HK: Tensor,
-        past: KeysAndValues,
-        mask_bias_GWM: Tensor,
-        shape: Shape,
+        self, states_ND: Tensor, new_BW2HK: Tensor, past: KeysAndValues, step: Step
     ) -> Tensor:
-        made_BW3HK = self.split(states_ND).view(*shape, 3, self.heads, -1)
-        q_BW1HK, made_BW2HK = torch.split_with_sizes(made_BW3HK, [1, 2], dim=2)
-        new_BW2HK.copy_(made_BW2HK)
-        heads_GWK = _attend(_split(q_BW1HK, shape, self.heads), *past, mask_bias_GWM)
-        return self.join(_join(heads_GWK, shape))
+        shape = step.shape
+        qkv_BW3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
+        q_BW1HK, kv_BW2HK = torch.split_with_sizes(qkv_BW3HK, [1, 2], dim=2)
+        new_BW2HK.copy_(kv_BW2HK)
+        heads_GWK = _attend(_split_heads(q_BW1HK, shape, self.heads), *past, step.past_bias_GWM)
+        return self.out(_merge_heads(heads_GWK, shape))
 
 
 class _FeedForward:
@@ -109,7 +113,7 @@ class _FeedForward:
 
 
 class _Residual:
-    """Where the norm stands: before a sub-layer, or after its sum with what went in."""
+    """The norm of a sub-layer: before it (pre), or after its residual sum (post)."""
 
     def __init__(self, residual: Residual) -> None:
         norm = residual.norm
@@ -119,21 +123,22 @@ class _Residual:
     def before(self, states: Tensor) -> Tensor:
         return torch.layer_norm(states, *self._norm) if self._norm_first else states
 
-    def after(self, states: Tensor, made: Tensor) -> Tensor:
-        added = made.add_(states)
+    def after(self, states: Tensor, output: Tensor) -> Tensor:
+        """Add a sub-layer's output, which is overwritten, to its input."""
+        added = output.add_(states)
         return added if self._norm_first else torch.layer_norm(added, *self._norm)
 
 
-def _split(states: Tensor, shape: Shape, heads: int) -> Tensor:
-    """ND or BW1HK as GWK, each head of each sentence by itself."""
+def _split_heads(states: Tensor, shape: Shape, heads: int) -> Tensor:
+    """Return states, ND or BW1HK, as GWK: each head of each sentence by itself."""
     sentences, width = shape
     if width == 1:
         return states.reshape(sentences * heads, 1, -1)
     return states.reshape(sentences, width, heads, -1).transpose(1, 2).flatten(0, 1)
 
 
-def _join(heads_GWK: Tensor, shape: Shape) -> Tensor:
-    """The way back, ND."""
+def _merge_heads(heads_GWK: Tensor, shape: Shape) -> Tensor:
+    """Return the heads of each position side by side, ND."""
     sentences, width = shape
     if width == 1:
         return heads_GWK.view(sentences, -1)
@@ -141,11 +146,14 @@ def _join(heads_GWK: Tensor, shape: Shape) -> Tensor:
     return heads_BHWK.transpose(1, 2).reshape(sentences * width, -1)
 
 
-def _attend(q_GWK: Tensor, k_GKM: Tensor, v_GMK: Tensor, hidden: Tensor | None) -> Tensor:
-    """softmax(Q K + hidden) V, GWK."""
-    scores_GWM = torch.bmm(q_GWK, k_GKM) if hidden is None else torch.baddbmm(hidden, q_GWK, k_GKM)
+def _attend(q_GWK: Tensor, k_GKM: Tensor, v_GMK: Tensor, mask_bias: Tensor | None) -> Tensor:
+    """Return softmax(Q K + mask bias) V, GWK."""
+    if mask_bias is None:
+        scores_GWM = torch.bmm(q_GWK, k_GKM)
+    else:
+        scores_GWM = torch.baddbmm(mask_bias, q_GWK, k_GKM)
     missing = _VECTOR - scores_GWM.size(2)
     if missing <= 0 or scores_GWM.numel() < _MANY:
         return torch.bmm(scores_GWM.softmax(dim=-1), v_GMK)
-    filled = F.pad(scores_GWM, (0, missing), value=-torch.inf)
-    return torch.bmm(filled.softmax(dim=-1)[..., :-missing], v_GMK)
+    padded = F.pad(scores_GWM, (0, missing), value=-torch.inf)
+    return torch.bmm(padded.softmax(dim=-1)[..., :-missing], v_GMK)

@@ -1,0 +1,87 @@
+"""Requests for a search, made of lines that have been cut into segments."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
+from seq2seq_cli.decoding.segmentation import Segment
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.word_rules import TargetWords
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
+
+Search = Callable[[Sequence[Request]], list[list[Hypothesis]]]
+
+
+class RequestBuilder:
+    """Makes a request of each segment: ids, length limits, prefix, required phrases."""
+
+    def __init__(self, tokenizer: Tokenizer, options: DecodingConfig, search: Search) -> None:
+        """`tokenizer` is the target's; `search` shows which segment a phrase costs least."""
+        self._tokenizer = tokenizer
+        self._options = options
+        self._search = search
+
+    def build(
+        self,
+        inputs: Sequence[TranslationInput],
+        segments: Sequence[Sequence[Segment]],
+        first_number: int,
+    ) -> list[Request]:
+        """Return the requests of all segments in order; `segments` are those of each input."""
+        requests: list[Request] = []
+        for number, (line, of_line) in enumerate(zip(inputs, segments, strict=True), first_number):
+            requests += self._line_requests(line, of_line, number)
+        return requests
+
+    def max_length(self, src_length: int) -> int:
+        """Return the most tokens that a translation of `src_length` source tokens may have."""
+        return int(self._options.max_len_factor * src_length) + self._options.max_len_extra
+
+    def _min_length(self, src_length: int) -> int:
+        return int(self._options.min_len_factor * src_length) + self._options.min_len_extra
+
+    @functools.cached_property
+    def _words(self) -> TargetWords:
+        return TargetWords(self._tokenizer)
+
+    def _line_requests(
+        self, line: TranslationInput, segments: Sequence[Segment], number: int
+    ) -> list[Request]:
+        phrases = [self._words.phrase(text) for text in line.required if text.strip()]
+        if phrases and (self._options.beam_size == 1 or self._options.diversity_groups > 1):
+            raise UserError("required words need a beam search (--beam-size 5) without groups")
+        requests = []
+        for place, segment in enumerate(segments):
+            max_length = self.max_length(len(segment.ids))
+            min_length = min(max_length, self._min_length(len(segment.ids)))
+            src = [*segment.ids, EOS_ID]
+            requests.append(Request(src, max_length, min_length, number=number, segment=place))
+        if requests and line.prefix:  # the translation of the first segment begins with it
+            prefix, after_prefix = self._words.prefix(line.prefix)
+            room = max(requests[0].max_length, len(prefix))
+            requests[0] = replace(
+                requests[0], prefix=prefix, after_prefix=after_prefix, max_length=room
+            )
+        return self._with_phrases(requests, phrases) if phrases else requests
+
+    def _with_phrases(
+        self, requests: Sequence[Request], phrases: Sequence[Phrase]
+    ) -> list[Request]:
+        """Require each phrase in the segment whose score it lowers least."""
+        if len(requests) < 2:
+            return [_requiring(request, phrases) for request in requests]
+        free = [hypotheses[0].score for hypotheses in self._search(requests)]
+        required: list[list[Phrase]] = [[] for _ in requests]
+        for phrase in phrases:
+            results = self._search([_requiring(request, [phrase]) for request in requests])
+            losses = [score - best.score for score, (best, *_) in zip(free, results, strict=True)]
+            required[losses.index(min(losses))].append(phrase)
+        return [_requiring(*pair) for pair in zip(requests, required, strict=True)]
+
+
+def _requiring(request: Request, phrases: Sequence[Phrase]) -> Request:
+    needed = len(request.prefix) + sum(phrase.length for phrase in phrases)
+    return replace(request, required=tuple(phrases), max_length=max(request.max_length, needed))

@@ -1,0 +1,57 @@
+"""Every option of the optimizer and of the learning rate reaches the update."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from seq2seq_cli.config.schema import TrainingConfig
+from seq2seq_cli.training.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, set_lr
+
+OPTIONS = {"max_steps": 100, "warmup_steps": 4, "lr": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.8}
+OPTIONS |= {"adam_epsilon": 0.01, "weight_decay": 0.3}
+
+
+def adam_by_hand(weights: list[float], gradients: list[float], config: TrainingConfig, lr: float):
+    """Kingma & Ba 2015, algorithm 1; the weight decay is decoupled with adamw, else L2."""
+    mean = square = [0.0] * len(weights)
+    for step in (1, 2, 3):
+        decayed = gradients
+        if config.optimizer == "adam":
+            pairs = zip(gradients, weights, strict=True)
+            decayed = [g + config.weight_decay * w for g, w in pairs]
+        else:
+            weights = [w * (1 - lr * config.weight_decay) for w in weights]
+        beta1, beta2 = config.adam_beta1, config.adam_beta2
+        mean = [beta1 * m + (1 - beta1) * g for m, g in zip(mean, decayed, strict=True)]
+        square = [beta2 * v + (1 - beta2) * g * g for v, g in zip(square, decayed, strict=True)]
+        for i, weight in enumerate(weights):
+            scaled = math.sqrt(square[i] / (1 - beta2**step)) + config.adam_epsilon
+            weights[i] = weight - lr * mean[i] / (1 - beta1**step) / scaled
+    return weights
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_matches_adam_by_hand_with_every_option(name):
+    config = TrainingConfig(**OPTIONS, optimizer=name)
+    layer = nn.Linear(3, 1, bias=False)
+    gradients = [0.02, -0.5, 3.0]
+    expected = adam_by_hand(layer.weight[0].tolist(), gradients, config, lr=0.05)
+    optimizer = build_optimizer(layer, config)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.05
+    for _ in range(3):
+        layer.weight.grad = torch.tensor([gradients])
+        optimizer.step()
+    assert layer.weight[0].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_set_lr_uses_schedule_peak_and_warmup(schedule):
+    config = TrainingConfig(**OPTIONS, schedule=schedule)
+    optimizer = build_optimizer(nn.Linear(3, 1), config)
+    for step in (1, 4, 5, 40, 60):
+        lr = set_lr(optimizer, config, step, total_steps=60)
+        assert lr == pytest.approx(0.1 * SCHEDULES[schedule](step, 4, 60))
+        assert [group["lr"] for group in optimizer.param_groups] == [lr, lr]
