@@ -53,15 +53,14 @@ def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> H
     limit = _LONGEST * data.max_length
     num_tokens = np.maximum(store.src.lengths(), store.tgt.lengths()) - 1  # without EOS
     is_scored = num_tokens <= limit
-    names = " and ".join(map(str, corpus.files))
     if not is_scored.any():
         raise UserError(
-            f"no pairs to score in {names}: all have more than {limit:,} tokens, {_LONGEST} times "
-            "data.max_length"
+            f"no pairs to score in {corpus.name}: all have more than {limit:,} tokens, {_LONGEST} "
+            "times data.max_length"
         )
     if not is_scored.all():
         logger.warning(
-            f"{names}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
+            f"{corpus.name}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
             f"{len(pairs):,} pairs, which have more than {limit:,} tokens ({_LONGEST} times "
             f"data.max_length); the first is pair {is_scored.argmin() + 1:,}"
         )

@@ -1,6 +1,6 @@
-"""What this process may use of the machine, within the limits of containers, and how long it lives.
+"""The cores and memory that this process may use, within container limits, and its lifetime.
 
-Without torch.
+Does not import torch.
 """
 
 import os
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# PyTorch reads these when it is imported. Threads that wait for work spin for some 10 µs: with the
-# milliseconds of GNU's OpenMP another program on one core slows the whole process sevenfold. Large
-# tensors lie on large pages.
+# Environment variables that PyTorch reads on import. Idle threads spin for about 10 µs: with the
+# milliseconds that are GNU OpenMP's default, another program on one core slows the whole process
+# down sevenfold. Large tensors are allocated on huge pages.
 _TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _ROOT = Path("/")
 
 
 def torch_environment() -> dict[str, str]:
-    """The environment, with defaults for what PyTorch reads when it is imported."""
+    """Return the environment, with defaults for the variables that PyTorch reads on import."""
     defaults = dict(_TORCH_DEFAULTS)
     if num_cores() < _num_processors():  # OpenMP knows nothing of quotas
         defaults["OMP_NUM_THREADS"] = str(num_cores())
@@ -41,13 +41,13 @@ def held_interrupts() -> Iterator[None]:
 
 
 def num_cores(root: Path = _ROOT) -> int:
-    """Processors that this process may use, within a container's quota of processor time."""
+    """Return the number of cores that this process may use, within a container's CPU quota."""
     quotas = [max(1, int(quota)) for quota in _cpu_quotas(root)]
     return min(_num_processors(), *quotas, sys.maxsize)
 
 
 def available_memory(root: Path = _ROOT) -> int:
-    """Bytes that processes may still take here: the machine's, within the limits of containers."""
+    """Return the bytes of memory still available, within container limits."""
     meminfo = root / "proc/meminfo"
     if not meminfo.exists():
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
@@ -55,9 +55,9 @@ def available_memory(root: Path = _ROOT) -> int:
 
 
 def peak_memory() -> int:
-    """Bytes that this process has had at most."""
+    """Return this process's peak memory in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage's peak begins with that of the process that started this one
+    if status.exists():  # getrusage's peak includes that of the parent process
         (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) << 10
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -85,7 +85,7 @@ def _num_processors() -> int:
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Processors' worth of time that each cgroup leaves to this process."""
+    """Yield the CPU quota of each cgroup of this process, in cores."""
     for folder, is_first_version in _cgroups(root, "cpu"):
         try:
             if is_first_version:
@@ -100,7 +100,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 def _left_in_cgroups(root: Path) -> Iterator[int]:
-    """Bytes that each cgroup leaves to this process."""
+    """Yield the bytes that each cgroup leaves to this process."""
     for folder, is_first_version in _cgroups(root, "memory"):
         names = ("limit_in_bytes", "usage_in_bytes") if is_first_version else ("max", "current")
         try:
@@ -113,7 +113,7 @@ def _left_in_cgroups(root: Path) -> Iterator[int]:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Folders of this process's groups and those above them, and whether of cgroups' version 1."""
+    """Yield the folders of this process's cgroups and their parents, and whether they are v1."""
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
@@ -126,5 +126,5 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Of a file whose lines are a name and a number."""
+    """Read a file whose lines are a name and a number."""
     return {name: int(number) for name, number, *_ in map(str.split, path.read_text().splitlines())}

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,28 +63,24 @@ def config_yaml(config: Config) -> str:
     return yaml.dump(tree, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
-def flatten(section: BaseModel, prefix: str = "") -> dict[str, Any]:
+def flatten(section: Section) -> dict[str, Any]:
     """Return every option by its full name: `{"model.d_model": 256, ...}`."""
-    flat: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, BaseModel):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
+    return {full: getattr(part, name) for full, part, name in _options(section)}
 
 
-def resume_policies(section: Section, prefix: str = "") -> dict[str, OnResume]:
+def resume_policies(config: Config) -> dict[str, OnResume]:
     """Return whether each option, by its full name, may change when a run is resumed."""
-    policies: dict[str, OnResume] = {}
+    return {full: section.resume_policy(name) for full, section, name in _options(config)}
+
+
+def _options(section: Section, prefix: str = "") -> Iterator[tuple[str, Section, str]]:
+    """Yield the full name of every option, its section, and its name in the section."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
-            policies |= resume_policies(value, f"{prefix}{name}.")
+            yield from _options(value, f"{prefix}{name}.")
         else:
-            policies[prefix + name] = section.resume_policy(name)
-    return policies
+            yield prefix + name, section, name
 
 
 def differing_options(a: Config, b: Config) -> dict[str, tuple[str, str]]:

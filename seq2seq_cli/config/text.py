@@ -95,6 +95,11 @@ class Corpus(Section):
         return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
 
     @property
+    def name(self) -> str:
+        """The names of the files, for messages."""
+        return " and ".join(map(str, self.files))
+
+    @property
     def forms(self) -> list[str]:
         """The extensions that say how each file is read: .gz, .tsv, .jsonl.gz or none."""
         known = r"(\.tsv|\.jsonl)?(\.gz)?$" if self.pairs else r"(\.gz)?$"

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.config.types import OnBadLine
@@ -120,17 +121,11 @@ class TokenStore:
     """Both sides of a corpus as ids, with statistics."""
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
-        """Open a store; OSError, ValueError, KeyError or TypeError if it is missing or damaged."""
+        """Open a store; OSError or ValueError if it is missing or damaged."""
         weakref.finalize(self, os.close, lock(folder))
-        facts = json.loads((folder / "facts.json").read_text())
         self.key = folder.name  # the hash of text, tokenizers and filters
         self.num_bytes = size_of(folder)
-        self.facts = StoreStats(
-            facts["pairs"],
-            facts["too_long"],
-            SideStats(**facts["src"]),
-            SideStats(**facts["tgt"]),
-        )
+        self.facts = TypeAdapter(StoreStats).validate_json((folder / "facts.json").read_bytes())
         self.src = Sentences(folder, "src")
         self.tgt = Sentences(folder, "tgt")
         if not len(self.src) == len(self.tgt) == self.facts.pairs:
@@ -166,7 +161,7 @@ def open_store(
     folder = cache_folder() / key
     try:
         store = TokenStore(folder, tokenizers)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # missing or damaged
+    except (OSError, ValueError):  # missing or damaged
         shutil.rmtree(folder, ignore_errors=True)
         pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
         if max_length is not None:
@@ -180,7 +175,7 @@ def open_store(
             if max_length is not None
             else "there is no line that can be read"
         )
-        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: {reason}")
+        raise UserError(f"no pairs in {corpus.name}: {reason}")
     return store
 
 

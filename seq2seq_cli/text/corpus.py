@@ -77,10 +77,9 @@ def _count_pairs(corpus: Corpus, on_bad_line: OnBadLine, counts: CorpusCounts) -
         else:
             yield pair
     if not counts.pairs:
-        names = " and ".join(map(str, corpus.files))
         raise UserError(
-            f"no pairs in {names}: {counts.lines:,} lines, of which {counts.empty:,} have an empty "
-            f"side and {counts.bad:,} cannot be read"
+            f"no pairs in {corpus.name}: {counts.lines:,} lines, of which {counts.empty:,} have an "
+            f"empty side and {counts.bad:,} cannot be read"
         )
 
 
@@ -109,8 +108,7 @@ def readable_pairs(corpus: Corpus, on_bad_line: OnBadLine) -> Iterator[Pair]:
         else:
             yield pair
     if num_bad:
-        names = ", ".join(map(str, corpus.files))
-        logger.warning(f"{names}: skipped {num_bad:,} lines that cannot be read")
+        logger.warning(f"{corpus.name}: skipped {num_bad:,} lines that cannot be read")
 
 
 def hash_of_files(paths: Iterable[Path]) -> str:

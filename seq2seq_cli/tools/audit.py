@@ -135,7 +135,7 @@ def audit_text(
         ratios.add(pairs, all_src_ids, all_tgt_ids)
     if not num_pairs:
         reason = "no line is readable and has text on both sides"
-        raise UserError(f"no pairs in {' and '.join(map(str, corpus.files))}: {reason}")
+        raise UserError(f"no pairs in {corpus.name}: {reason}")
     audit = TextAudit(
         files=[_audit_file(path) for path in corpus.files],
         lines=num_lines,

@@ -277,7 +277,7 @@ def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
         save_file(weights | {name: weights[name].fill_(number)}, run / "model.safetensors")
         result = seq2seq("translate", run, "--sampling", "1 2")
         assert result.exit_code == 2
-        assert f"model.safetensors is damaged: {name} holds" in result.stderr
+        assert f"model.safetensors is damaged: {name} contains" in result.stderr
 
 
 def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):

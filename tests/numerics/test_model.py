@@ -319,7 +319,7 @@ def test_fused_attention_of_long_sentences_matches_the_explicit_computation(mode
     src, tgt = torch.randint(4, 10, (2, 2, 300)).unbind()
     src[1, 150:] = PAD
     record = []
-    explicit = model.decode(tgt, model.start_cache(model.encode(src, record=record)), record)
+    explicit = model.decode(tgt, model.start_cache(model.encode(src, attention_log=record)), record)
     assert len(record) == 6
     fused = model(src, tgt)
     torch.testing.assert_close(fused, explicit, atol=1e-4, rtol=0)
