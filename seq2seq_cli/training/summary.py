@@ -1,4 +1,4 @@
-"""What a run is about to do, in a page: printed at the start of `train`, and first by `check`."""
+"""The summary of a run, which `train` and `check` print before anything else."""
 
 from dataclasses import asdict
 from typing import Any
