@@ -1,8 +1,8 @@
 """Resolves `training.tokens_per_batch: auto`: as many tokens as memory holds.
 
-The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU, Linux
-would kill the process instead; so two small batches are measured in a process of their own, and the
-memory of larger ones is extrapolated linearly.
+The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU,
+Linux would kill the process instead; so two small batches are measured in a process of their own,
+and the memory of larger ones is extrapolated linearly.
 """
 
 import logging
@@ -53,7 +53,7 @@ def find_tokens_per_batch(
     """
     if config.training.tokens_per_batch != "auto":
         return config
-    logger.info("trying how many tokens a batch can have")
+    logger.info("looking for the largest tokens_per_batch that fits into memory")
     device = choose_device(config.training.device)
     longest = max(store.facts.src.longest, store.facts.tgt.longest)
     most = max(longest, min(MOST_TOKENS, _positions(store) // FEWEST_BATCHES))
@@ -132,7 +132,7 @@ def sentences_on_gpu(model: TrialModel, device: torch.device, wanted: int) -> in
 
 
 def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
-    """Return the largest number that fits, within 5 %, by doubling and bisection; 0 if none does."""
+    """Return the largest number that fits, within 5 %, by doubling and bisection, or 0."""
     low, high = 0, 1
     while fits(high):
         if high == wanted:
@@ -145,7 +145,7 @@ def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
 
 
 def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
-    """Call `sentences_on_cpu` in a new process, as the peak memory of this one would hide theirs."""
+    """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as executor:
         try:

@@ -88,7 +88,9 @@ def read_manifest(run: RunFolder) -> dict[str, Any]:
     """Read the manifest. Raises UserError if it is missing or damaged."""
     manifest = read_json(run.manifest)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("data"), dict):
-        raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
+        raise UserError(
+            f"{run.manifest} is damaged: it does not say what text the run started with"
+        )
     return manifest
 
 
@@ -103,7 +105,7 @@ def check_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -
     recorded = manifest.get("tokenizer")  # not in a manifest of an earlier version
     if isinstance(recorded, dict) and recorded != _tokenizer_hashes(run, config):
         raise UserError(
-            f"the vocabulary in {run.path} is not the one that the run began with; "
+            f"the vocabulary in {run.path} is not the one that the run started with; "
             "put it back, or start another run with --run-dir"
         )
 

@@ -216,8 +216,8 @@ def _check_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) ->
     ]
     if refused:
         raise UserError(
-            f"the text of {' and '.join(refused)} changed since this run began; put it back, "
-            f"go on with --allow-changed {refused[0]}, or start another run with --run-dir"
+            f"the text of {' and '.join(refused)} changed since this run started; put it back, "
+            f"allow it with --allow-changed {refused[0]}, or start another run with --run-dir"
         )
 
 

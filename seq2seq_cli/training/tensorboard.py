@@ -75,7 +75,7 @@ class EventFile:
         self._file.append(self._records(Event(step=step, summary=markdown)))
 
     def options(self, values: dict[str, float | str]) -> None:
-        """Write the hyperparameters that the HParams tab compares, replacing those of earlier starts.
+        """Write the hyperparameters for the HParams tab, replacing those of earlier starts.
 
         In a file of its own, the first in the order of their names: of such events TensorBoard
         takes the first that it reads, and one for a run.

@@ -30,9 +30,9 @@ def with_vocabulary_of(source: Path, config: Config) -> Config:
     run.ensure_is_run()
     theirs = load_config(run.config).tokenizer.model_copy(update={"reuse": source})
     if other := asks_for_another(config.tokenizer, theirs):
-        logger.info(f"--from {source}: not with its vocabulary, as the config has {other}")
+        logger.info(f"--from {source}: learning a new vocabulary, because the config sets {other}")
         return config
-    logger.info(f"--from {source}: with its vocabulary; tokenizer.reuse: null learns another")
+    logger.info(f"--from {source}: reusing its vocabulary (tokenizer.reuse: null learns a new one)")
     return config.model_copy(update={"tokenizer": theirs})
 
 
