@@ -127,8 +127,8 @@ def _largest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
 def _advice(action: OnNonfinite) -> str:
     skip = "; or skip such updates with --set training.on_nonfinite=skip"
     return (
-        "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, warm up longer, "
-        "or set training.precision: fp32, in another --run-dir" + skip * (action == "stop")
+        "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, "
+        "warm up longer, or set training.precision: fp32, in another --run-dir" + skip * (action == "stop")
     )
 
 
