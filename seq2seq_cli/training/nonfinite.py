@@ -125,11 +125,13 @@ def _largest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
 
 
 def _advice(action: OnNonfinite) -> str:
-    skip = "; or skip such updates with --set training.on_nonfinite=skip"
-    return (
+    advice = (
         "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, "
-        "warm up longer, or set training.precision: fp32, in another --run-dir" + skip * (action == "stop")
+        "warm up longer, or set training.precision: fp32, in another --run-dir"
     )
+    if action == "stop":
+        advice += "; or skip such updates with --set training.on_nonfinite=skip"
+    return advice
 
 
 def _describe(batch: Batch, tokenizers: Tokenizers) -> list[str]:
