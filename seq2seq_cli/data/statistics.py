@@ -44,7 +44,7 @@ class Quantiles(_Record, Generic[Number]):
 
 
 class Counts(Quantiles[Count]):
-    """Quantiles of whole numbers."""
+    """Quantiles of whole numbers; a named class, unlike Quantiles[Count], can be pickled."""
 
 
 class Ratios(Quantiles[Ratio]):
