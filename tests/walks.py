@@ -1,5 +1,6 @@
 """Walks through the code: the calls that lead from a command to a function deep inside it."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,43 @@ def documented_walk(heading: str) -> list[str]:
     """Return the lines of the first text block below a heading of docs/architecture.md."""
     document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     return document.split(f"## {heading}")[1].split("```text\n")[1].split("```")[0].splitlines()
+
+
+Named = tuple[str, str, str]  # file, class or "", function or class
+
+
+def documented_functions(heading: str) -> list[Named]:
+    """Return the functions, as `file.py: Class.function`, that a section of the document names."""
+    document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = document.split(f"## {heading}")[1].split("\n##")[0]
+    return re.findall(r"`([\w/]+\.py): (?:(\w+)\.)?(\w+)`", section)
+
+
+def calls_during(run: Callable[[], object]) -> set[tuple[str, str]]:
+    """Return the file and the qualified name of every function of the package that `run` calls."""
+    called: set[tuple[str, str]] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+            called.add((code.co_filename, code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def is_called(named: Named, called: set[tuple[str, str]]) -> bool:
+    """Return True if a function, or any method of a class, is among those called."""
+    file, of_class, name = named
+    wanted = f"{of_class}.{name}" if of_class else name
+    return any(
+        path.endswith(f"/{file}") and (qualified == wanted or qualified.startswith(f"{wanted}."))
+        for path, qualified in called
+    )
 
 
 def _callers(frame: FrameType | None) -> list[str]:

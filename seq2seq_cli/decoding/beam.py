@@ -95,10 +95,10 @@ class BeamSearch:
         batch = self._batch
         totals_BW1 = log_sum_exp(logits_BWV)
         batch.rules.apply(logits_BWV, batch.past_BWT)
-        offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
+        score_offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
         if self._is_constrained:
-            self._forbid_ends(logits_BWV, offsets_BW1)
-        batch.sums_BW, origins_BW, tokens_BW = self._continuations(logits_BWV, offsets_BW1)
+            self._forbid_ends(logits_BWV, score_offsets_BW1)
+        batch.sums_BW, origins_BW, tokens_BW = self._continuations(logits_BWV, score_offsets_BW1)
         batch.reorder(origins_BW)
         batch.append(tokens_BW)
 
@@ -120,12 +120,12 @@ class BeamSearch:
         penalty = self._penalty(self._batch.requests[row].max_length + 1)
         return self._finished[self._batch.active[row]].are_all_better_than(best / penalty)
 
-    def _forbid_ends(self, logits_BWV: Tensor, offsets_BW1: Tensor) -> None:
+    def _forbid_ends(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> None:
         """Let no hypothesis end before it has all required phrases; note the best that may."""
         batch = self._batch
         has_met = [bool(self._finished[n].best or self._spare[n].best) for n in batch.active]
         forbid_end(logits_BWV, batch.past_BWT, batch.requests, has_met)
-        ends_BW = logits_BWV[..., EOS_ID] + offsets_BW1[..., 0]
+        ends_BW = logits_BWV[..., EOS_ID] + score_offsets_BW1[..., 0]
         best_B, places_B = ends_BW.max(dim=1)
         penalty = self._penalty(batch.length + 1)
         for row, request in enumerate(batch.requests):
@@ -133,15 +133,18 @@ class BeamSearch:
                 ids = batch.past_BWT[row, places_B[row]].tolist()
                 self._spare[batch.active[row]].add(ids, best_B[row].item() / penalty)
 
-    def _continuations(self, logits_BWV: Tensor, offsets_BW1: Tensor) -> Candidates:
+    def _continuations(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> Candidates:
         """Return the hypotheses of the next step, group by group, and finish what ends.
 
-        `offsets` turn logits into sums of log-probabilities.
+        `score_offsets` turn logits into sums of log-probabilities.
         """
         width, chosen = self._width, list[Candidates]()
         for first in range(0, self._config.beam_size, width):
             start = 0 if logits_BWV.size(1) == 1 else first
-            group = logits_BWV[:, start : start + width], offsets_BW1[:, start : start + width]
+            group = (
+                logits_BWV[:, start : start + width],
+                score_offsets_BW1[:, start : start + width],
+            )
             if chosen:
                 best = self._diverse_candidates(*group, torch.cat([c.tokens for c in chosen], 1))
             else:
@@ -154,21 +157,21 @@ class BeamSearch:
         return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
 
     def _diverse_candidates(
-        self, logits_BWV: Tensor, offsets_BW1: Tensor, used_BK: Tensor
+        self, logits_BWV: Tensor, score_offsets_BW1: Tensor, used_BK: Tensor
     ) -> Candidates:
         """Charge for tokens that earlier groups took at this step (Vijayakumar et al. 2016)."""
         cost_BV = logits_BWV.new_zeros(len(logits_BWV), logits_BWV.size(2))
         cost_BV.scatter_add_(1, used_BK, torch.ones_like(used_BK, dtype=cost_BV.dtype))
         cost_BV *= self._config.diversity_penalty
-        best = best_candidates(logits_BWV - cost_BV[:, None], offsets_BW1, 2 * self._width)
+        best = best_candidates(logits_BWV - cost_BV[:, None], score_offsets_BW1, 2 * self._width)
         return best._replace(sums=best.sums + cost_BV.gather(1, best.tokens))
 
-    def _allocate(self, best: Candidates, logits_BWV: Tensor, offsets_BW1: Tensor) -> None:
+    def _allocate(self, best: Candidates, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> None:
         """Order the candidates of sentences with required phrases by what they have met."""
         for row, request in enumerate(self._batch.requests):
             if request.required:
                 candidates, past_WT = [part[row] for part in best], self._batch.past_BWT[row]
-                sums_WV = logits_BWV[row] + offsets_BW1[row]
+                sums_WV = logits_BWV[row] + score_offsets_BW1[row]
                 ordered = allocate_beam(candidates, sums_WV, past_WT, request.required)
                 for part, values_K in zip(best, ordered, strict=True):
                     part[row] = values_K
@@ -189,10 +192,10 @@ class BeamSearch:
         return length_penalty(formula, alpha, length)
 
 
-def best_candidates(logits_BWV: Tensor, offsets_BW1: Tensor, count: int) -> Candidates:
-    """Return the best continuations of a sentence's hypotheses; `offsets` turn logits into sums."""
+def best_candidates(logits_BWV: Tensor, score_offsets_BW1: Tensor, count: int) -> Candidates:
+    """Return the best continuations; `score_offsets` turn logits into sums of log-probabilities."""
     best = top_k(logits_BWV, count)
-    sums_BM = (best.logits + offsets_BW1).flatten(1)
+    sums_BM = (best.logits + score_offsets_BW1).flatten(1)
     sums_BK, places_BK = sums_BM.topk(min(count, sums_BM.size(1)))
     return Candidates(
         sums_BK, places_BK // best.tokens.size(2), best.tokens.flatten(1).gather(1, places_BK)

@@ -34,20 +34,19 @@ def search(
     lengths = np.array([len(request.src) for request in requests], dtype=np.int32)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for numbers in bucket_by_length(lengths, lengths, config.tokens_per_batch // width):
-        some = [requests[i] for i in numbers]
-        rules = LogitRules(some, config, word_rules, decoder.device)
-        batch = ActiveBatch(decoder, some, rules)
+        batch_requests = [requests[i] for i in numbers]
+        rules = LogitRules(batch_requests, config, word_rules, decoder.device)
+        batch = ActiveBatch(decoder, batch_requests, rules)
         strategy: BeamSearch | GreedyOrSampling
         if config.beam_size > 1:
             strategy = BeamSearch(batch, config, text_of)
         else:
             strategy = GreedyOrSampling(batch, config, decoder.vocab_size)
         state = batch.state
-        chooser = state if is_greedy and isinstance(state, GreedyDecodingState) else None
+        greedy = state if is_greedy and isinstance(state, GreedyDecodingState) else None
         while batch.active:
-            never_N = None if chooser is None else rules.forbidden(batch.length)
-            if chooser is not None and never_N is not None:  # the engine need not hand out logits
-                tokens_BW = chooser.argmax_token(batch.last_BW, never_N)
+            if greedy and (forbidden_N := rules.forbidden(batch.length)) is not None:
+                tokens_BW = greedy.argmax_token(batch.last_BW, forbidden_N)
                 batch.append(batch.end_at_max_length(tokens_BW))
             else:
                 strategy.advance(state.logits(batch.last_BW))

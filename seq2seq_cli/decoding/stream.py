@@ -166,7 +166,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
                 "a translating process died (out of memory?); try --processes 1"
             ) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # if exit came first, the processes would never end
             all_cuts.report()
     if unreadable is not None:
         raise unreadable

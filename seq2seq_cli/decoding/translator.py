@@ -50,27 +50,22 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Transformer | Sequence[Transformer],
         tokenizers: Tokenizers,
         config: Config,
-        decoder: Decoder | None = None,
-        *,
-        precision: Precision = "fp32",
-        others: Sequence[Transformer] = (),
         statistics: TextStatistics | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
-        """`others` form an ensemble with `model`; a search multiplies in `precision`.
+        """Several models form an ensemble. `decoder` is made of them; left out, it is in fp32.
 
-        `decoder` has been made of all these models; left out, it is made now. `statistics` of the
-        training text, if known, decide which lines are cut.
+        `statistics` of the training text, if known, decide which lines are cut.
         """
-        self.model = model
-        self.models = (model, *others)
+        self.models = (model,) if isinstance(model, Transformer) else tuple(model)
+        self.model = self.models[0]
         self.tokenizers = tokenizers
         self.config = config
-        self.precision = precision
         self.statistics = statistics
-        self.decoder = decoder or _decoder_of(self.models, precision, config.decoding.engine)
+        self.decoder = decoder or ensemble_of(self.models, "fp32", config.decoding.engine)
         options, tgt = config.decoding, tokenizers.tgt
         self._is_ranked = options.beam_size > 1
         self._search = functools.partial(
@@ -118,8 +113,7 @@ class Translator:
             asked = "fp32" if exact and asked == "auto" else asked
             precision = choose_precision(asked, model, config.decoding.engine)
             decoder = make_decoder(model, precision, config.decoding.engine)
-        statistics = read_statistics(run)
-        return cls(model, tokenizers, config, decoder, precision=precision, statistics=statistics)
+        return cls(model, tokenizers, config, read_statistics(run), decoder)
 
     @classmethod
     def ensemble(cls, translators: Sequence[Self]) -> Self:
@@ -127,31 +121,17 @@ class Translator:
 
         Raises UserError unless all have the same vocabulary.
         """
-        first, *others = translators
-        for other in others:
-            if other.tokenizers.tgt.model != first.tokenizers.tgt.model or (
-                other.tokenizers.src.model != first.tokenizers.src.model
-            ):
-                raise UserError("the runs of an ensemble must have the same vocabulary")
-        return cls(
-            first.model,
-            first.tokenizers,
-            first.config,
-            Ensemble([translator.decoder for translator in translators]),
-            precision=first.precision,
-            others=[other.model for other in others],
-            statistics=first.statistics,
-        )
+        first = translators[0]
+        if len({tuple(side.model for side in t.tokenizers) for t in translators}) > 1:
+            raise UserError("the runs of an ensemble must have the same vocabulary")
+        models = [translator.model for translator in translators]
+        decoder = Ensemble([translator.decoder for translator in translators])
+        return cls(models, first.tokenizers, first.config, first.statistics, decoder)
 
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Copy without the decoder, which is made anew, in another process perhaps."""
-        make = functools.partial(
-            type(self),
-            precision=self.precision,
-            others=self.models[1:],
-            statistics=self.statistics,
-        )
-        return make, (self.model, self.tokenizers, self.config)
+        parts = (self.models, self.tokenizers, self.config, self.statistics)
+        return _remake, (type(self), parts, self.decoder.precision)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Return the translation of every line; an empty line gives an empty one.
@@ -245,7 +225,14 @@ class Translator:
         ]
 
 
-def _decoder_of(models: Sequence[Transformer], precision: Precision, engine: EngineName) -> Decoder:
+def _remake(kind: type[Translator], parts: tuple[Any, ...], precision: Precision) -> Translator:
+    models, tokenizers, config, statistics = parts
+    decoder = ensemble_of(models, precision, config.decoding.engine)
+    return kind(models, tokenizers, config, statistics, decoder)
+
+
+def ensemble_of(models: Sequence[Transformer], precision: Precision, engine: EngineName) -> Decoder:
+    """Make a decoder of one model or several."""
     decoders = [make_decoder(model, precision, engine) for model in models]
     return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
 

@@ -197,6 +197,7 @@ def test_tensorboard_and_metrics_file_have_the_same_points(trained):
         assert [value for _, value in shown] == pytest.approx([v for _, v in points], rel=1e-5)
     assert [p["step"] for p in written if "train/loss" in p] == list(range(20, 241, 20))
     assert [p["step"] for p in written if "valid/loss" in p] == [120, 240]
+    assert 0 < max(p["train/padding"] for p in written if "train/padding" in p) < 0.1
 
 
 def test_tensorboard_shows_samples_and_the_config(trained, numbers):

@@ -166,7 +166,7 @@ def test_export_rejects_unsupported_models(seq2seq, tmp_path):
 
 
 SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。 <b>a</b> <0x4> </s 0x"
-LEARNT = [SEEN, *SEEN.split()] * 4
+LEARNED = [SEEN, *SEEN.split()] * 4
 ALL = [*itertools.product(("bpe", "unigram", "char", "word"), ("identity", "nfkc", "nfkc_cf"))]
 odd_texts = st.lists(
     st.text(max_size=5) | st.sampled_from([*ATOMS, *SEEN.split(), " ", " a", "<s>", "</s> "]),
@@ -178,8 +178,8 @@ odd_texts = st.lists(
 def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()):
     options = TokenizerConfig(kind=kind, vocab_size=420, user_defined_symbols=symbols)
     form = normalization.split("_")[0].upper()
-    learnt = LEARNT if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNT]
-    ours = Tokenizer.fit(learnt, options).with_normalization(normalization, options)
+    learned = LEARNED if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNED]
+    ours = Tokenizer.fit(learned, options).with_normalization(normalization, options)
     with tempfile.TemporaryDirectory() as folder:
         fast_tokenizer(ours, 1_024).save_pretrained(folder)
         return ours, transformers.AutoTokenizer.from_pretrained(folder)

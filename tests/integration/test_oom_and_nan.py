@@ -89,7 +89,7 @@ def test_oom_at_random_batches_does_not_change_the_run(numbers, seq2seq, tmp_pat
 
 
 def test_run_with_a_split_batch_resumes_exactly(numbers, seq2seq, tmp_path):
-    """What was learnt in a failure before the interruption is used after it."""
+    """What was learned in a failure before the interruption is used after it."""
     tried: list[int] = []
 
     def fails(batch: Batch) -> bool:

@@ -171,6 +171,19 @@ def test_constraints_of_single_lines(trained, seq2seq):
     assert "line 2: not of the form" in broken.stderr
 
 
+def test_output_length_options(trained, seq2seq):
+    def num_words(line: str, **options: float) -> int:
+        given = [f"--set=decoding.{name}={value}" for name, value in options.items()]
+        return len(seq2seq("translate", trained, *given, line).stdout.split())
+
+    line = "1 2 3 4 5 6"
+    assert num_words(line) == 6
+    assert num_words(line, max_len_factor=0, max_len_extra=2) == 2
+    assert num_words(line, max_len_factor=0.5, max_len_extra=1) == 4
+    assert num_words("1", min_len_extra=3) == 3
+    assert num_words("1 2", min_len_factor=1.5, min_len_extra=1) == 4
+
+
 def test_sampling_is_reproducible_with_its_seed(trained, seq2seq):
     def draw(seed: int) -> str:
         options = ("--sampling", "--n-best", 4, "--format", "nbest")

@@ -1,6 +1,7 @@
 """Input and output of translate: files, pipes, and unreadable lines."""
 
 import json
+import multiprocessing
 import os
 import select
 import subprocess
@@ -86,6 +87,15 @@ def test_lines_before_an_unreadable_line_are_translated(trained, seq2seq, tmp_pa
     broken = seq2seq("translate", trained, "-i", tmp_path / "in.txt", "--processes", processes)
     assert (broken.exit_code, broken.stdout) == (2, "one\ntwo\n")
     assert "line 3: longer than" in broken.stderr
+
+
+def test_no_process_outlives_the_translation(trained, seq2seq, tmp_path):
+    """Exit would close the queue that tells them to end, and wait for them."""
+    (tmp_path / "in.txt").write_text("1\n2\n")
+    for _ in range(3):
+        done = seq2seq("translate", trained, "-i", tmp_path / "in.txt", "--processes", 2)
+        assert done.stdout == "one\ntwo\n"
+        assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("processes", [1, 2])

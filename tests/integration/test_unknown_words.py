@@ -1,4 +1,4 @@
-"""Out-of-vocabulary names, translated by a model that has learnt to copy them."""
+"""Out-of-vocabulary names, translated by a model that has learned to copy them."""
 
 import random
 from pathlib import Path

@@ -15,10 +15,10 @@ from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import is_spaceless, split_words
 
 SEEN = "the quick brown fox , über den Hund ! a b c . 私 は 東京 に 行きます 。"
-LEARNT = [SEEN, SEEN.replace(" ", ""), *SEEN.split()] * 4
+LEARNED = [SEEN, SEEN.replace(" ", ""), *SEEN.split()] * 4
 KINDS = ("bpe", "unigram", "char", "word")
 TOKENIZERS = {
-    kind: Tokenizer.fit(LEARNT, TokenizerConfig(kind=kind, vocab_size=400)) for kind in KINDS
+    kind: Tokenizer.fit(LEARNED, TokenizerConfig(kind=kind, vocab_size=400)) for kind in KINDS
 }
 
 

@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, MethodType
 
@@ -414,19 +415,50 @@ def test_word_ends_after_the_prefix_if_requested(name):
             assert {*hypothesis.ids[2:3]} <= ends.tokens
 
 
-def test_sampling_follows_the_model_and_depends_on_seed_and_line_number():
+def sampling_distribution(logits: torch.Tensor, options: dict[str, float]) -> dict[int, float]:
+    """The most probable tokens until top_k or top_p is reached, renormalized."""
+    scaled = logits / options.get("temperature", 1.0)
+    kept: dict[int, float] = {}
+    for token in scaled.argsort(descending=True).tolist():
+        if len(kept) < options.get("top_k", 99) and sum(kept.values()) < options.get("top_p", 1):
+            kept[token] = float(scaled.softmax(dim=-1)[token])
+    return {token: probability / sum(kept.values()) for token, probability in kept.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 3.0}, {"temperature": 0.5}],
+    ids=str,
+)
+def test_sampling_follows_the_model_and_its_options(options):
     model = build(0)
     source = random_sources(1)[0]
     many = [Request(source, max_length=1, number=number) for number in range(4_000)]
-    config = DecodingConfig(sampling=True)
-    samples = best(search(PlainDecoder(model), many, config))
-    assert samples == best(search(PlainDecoder(model), many, config))
-    assert samples != best(search(PlainDecoder(model), many, DecodingConfig(sampling=True, seed=2)))
-    logits = model(torch.tensor([source]), torch.tensor([[BOS_ID]]))[0, 0]
+    config = DecodingConfig(sampling=True, **options)
+    samples = [ids[0] if ids else EOS_ID for ids in best(search(PlainDecoder(model), many, config))]
+    logits = model(torch.tensor([source]), torch.tensor([[BOS_ID]]))[0, 0].detach()
     logits[list(NEVER_OUTPUT)] = -torch.inf
-    for token, probability in enumerate(logits.softmax(dim=-1).tolist()):
-        share = sum(ids[:1] == ([token] if token != EOS_ID else []) for ids in samples) / len(many)
-        assert share == pytest.approx(probability, abs=0.03)
+    expected = sampling_distribution(logits, options)
+    assert {*samples} <= {token for token, probability in expected.items() if probability > 0}
+    for token, probability in expected.items():
+        assert samples.count(token) / len(many) == pytest.approx(probability, abs=0.03)
+
+
+def test_sampling_depends_on_seed_and_line_number():
+    model = build(0)
+    source = random_sources(1)[0]
+    requests = [Request(source, max_length=9, min_length=5, number=n) for n in range(50)]
+
+    def sample(seed: int = 1, **changed: int) -> list[list[int]]:
+        config = DecodingConfig(sampling=True, seed=seed)
+        given = [replace(request, **changed) for request in requests]
+        return best(search(PlainDecoder(model), given, config))
+
+    first = sample()
+    assert first == sample() != sample(seed=2)
+    assert len({tuple(ids) for ids in first}) > 40  # the lines are equal, their numbers are not
+    assert len({tuple(ids) for ids in sample(number=7)}) == 1
+    assert first != sample(segment=1)
 
 
 def test_sampling_only_the_most_probable_token_is_greedy_search():
@@ -538,3 +570,13 @@ def test_given_translations_get_the_log_probs_of_the_model():
         assert given.attention_TS is not None
         assert given.attention_TS.shape == (len(tgt), len(src))
         torch.testing.assert_close(given.attention_TS.sum(-1), torch.ones(len(tgt)))
+
+
+def test_alignment_is_the_mean_attention_of_the_last_layer_but_one():
+    model = build(0, layers={"encoder": 1, "decoder": 3})
+    src, tgt = [5, 6, 7], [8, 9]
+    (given,) = score_given([model], [(src, tgt)], 100, with_attention=True)
+    src_BS, tgt_in_BT = torch.tensor([[*src, EOS_ID]]), torch.tensor([[BOS_ID, *tgt]])
+    weights_BHTS = model.attention_weights(src_BS, tgt_in_BT).cross[1]
+    weights_TS = weights_BHTS.mean(dim=1)[0, :2, :3]  # without EOS
+    torch.testing.assert_close(given.attention_TS, weights_TS / weights_TS.sum(-1, keepdim=True))

@@ -170,7 +170,7 @@ def test_other_errors_are_not_mistaken_for_oom():
         updates(fails, [BATCHES])
 
 
-def test_failed_allocation_is_recognised_as_oom():
+def test_failed_allocation_is_recognized_as_oom():
     with pytest.raises(RuntimeError) as failed:
         torch.empty(1 << 60, dtype=torch.int8)
     assert is_out_of_memory(failed.value)

@@ -303,13 +303,13 @@ def test_packed_batches_are_close_to_padded_batches_in_bf16():
     assert (packed - padded).norm() <= 0.02 * padded.norm()
 
 
-def test_dropout_depends_on_step_and_rank_only():
-    def noise(step: int, rank: int) -> float:
-        seed_dropout(1, step, rank)
+def test_dropout_depends_on_seed_step_and_rank_only():
+    def noise(seed: int, step: int, rank: int) -> float:
+        seed_dropout(seed, step, rank)
         return torch.rand(()).item()
 
-    assert noise(3, 0) == noise(3, 0)
-    assert len({noise(3, 0), noise(4, 0), noise(3, 1)}) == 3
+    assert noise(1, 3, 0) == noise(1, 3, 0)
+    assert len({noise(1, 3, 0), noise(1, 4, 0), noise(1, 3, 1), noise(2, 3, 0)}) == 4
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -165,9 +165,9 @@ def test_override_is_applied_or_rejected(folder, text):
 
 KINDS = ("bpe", "unigram", "char", "word")
 SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。"
-LEARNT = [SEEN, *SEEN.split()] * 4
+LEARNED = [SEEN, *SEEN.split()] * 4
 TOKENIZERS = {
-    kind: Tokenizer.fit(LEARNT, TokenizerConfig(kind=kind, vocab_size=400)) for kind in KINDS
+    kind: Tokenizer.fit(LEARNED, TokenizerConfig(kind=kind, vocab_size=400)) for kind in KINDS
 }
 SPECIAL = {PAD_ID, BOS_ID, EOS_ID}
 odd_texts = st.lists(

@@ -180,7 +180,7 @@ def test_normalization_per_side(tmp_path, kind, shared):
     assert src.to_ids(SHOUTED[3]) == src.to_ids(SHOUTED[3].lower())
     assert src.to_text(src.to_ids(SHOUTED[3])) == SHOUTED[3].lower()
     assert tgt.to_text(tgt.to_ids(TITLES[3])) == TITLES[3]
-    assert not [piece for piece in src.pieces() if "HÄ" in piece]  # learnt as it is used
+    assert not [piece for piece in src.pieces() if "HÄ" in piece]  # learned as it is used
     assert {path.name for path in tmp_path.glob("*.model")} == {"src.model", "tgt.model"}
 
 
@@ -242,7 +242,7 @@ def test_user_defined_symbol_is_one_token(tmp_path, kind, normalization):
         assert tokenizer.to_pieces(line).count(symbol) == 4
         assert tokenizer.to_text(tokenizer.to_ids(line)) == line
     others = [p for p in tokenizer.pieces() if p not in SYMBOLS and not p.startswith("<0x")]
-    assert not [p for p in others[4:] if set(p) & set("<>#E")]  # nothing is learnt of them
+    assert not [p for p in others[4:] if set(p) & set("<>#E")]  # nothing is learned of them
 
 
 def test_user_defined_symbol_is_a_word_in_a_word_vocabulary(tmp_path):

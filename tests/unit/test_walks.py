@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from faults.victims import call, make_run
-from walks import calls_until, documented_walk
+from faults.victims import call, config_of, make_run
+from number_task import write_config
+from walks import calls_during, calls_until, documented_functions, documented_walk, is_called
 
 from seq2seq_cli.decoding.engines import cpu_library
 
@@ -31,3 +32,41 @@ def test_a_sentence_comes_to_the_engine_in_four_calls(run, engine, options, file
     assert walk[:-1] == documented_walk("Second walk")[:-1]
     assert walk[-1] == f"decoding/engines/{file}: {function}"
     assert len(walk) - 1 <= 4
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+    return write_config(tmp_path, config_of(tmp_path, "bpe"))
+
+
+def test_train_reaches_the_optimizer_in_three_calls(config, tmp_path):
+    command = ("train", config, "--run-dir", tmp_path / "run")
+    chain = calls_until(lambda: call(*command), "optim/adam.py", "step")
+    walk = chain[chain.index("cli/train.py: train") :]
+    assert walk == documented_walk("First walk")[:-1]
+    assert len(walk) == 3
+
+
+def test_all_functions_of_the_training_walk_are_called(config, tmp_path):
+    """But for what several processes need, and a class that has no function of its own."""
+    others = {
+        ("distributed.py", "Ranks", "all_reduce"),
+        ("launcher.py", "", "launch"),
+        ("resume.py", "", "join_as_replica"),
+        ("config/schema.py", "", "Config"),
+    }
+
+    def commands() -> None:
+        auto = ("--set", "training.tokens_per_batch=auto", "--set", "validation.metric=auto")
+        train = ("train", config, "--run-dir", tmp_path / "run", *auto)
+        assert call(*train).exit_code == 0
+        assert call(*train, "--set", "training.max_steps=3").exit_code == 0
+        infinite = ("--set", "training.lr=1e30")
+        assert call("train", config, "--run-dir", tmp_path / "nan", *infinite).exit_code == 2
+        assert call("check", config).exit_code == 0
+
+    named = set(documented_functions("First walk"))
+    assert others < named
+    called = calls_during(commands)
+    assert {name for name in named - others if not is_called(name, called)} == set()

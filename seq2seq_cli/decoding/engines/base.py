@@ -38,6 +38,7 @@ class Decoder(Protocol):
     """An engine with a model's weights, or several models together."""
 
     device: torch.device  # of its tensors
+    precision: Precision
     vocab_size: int
 
     def start(self, src_BS: Tensor) -> DecodingState: ...
@@ -53,12 +54,12 @@ class PlainDecoder:
 
     def __init__(self, model: Transformer, precision: Precision = "fp32") -> None:
         self.model = model
-        self.use_bf16 = precision == "bf16"
+        self.precision = precision
         self.device = model.device
         self.vocab_size = model.projection.out_features
 
     def start(self, src_BS: Tensor) -> "PlainDecodingState":
-        return PlainDecodingState(self.model, src_BS, use_bf16=self.use_bf16)
+        return PlainDecodingState(self.model, src_BS, use_bf16=self.precision == "bf16")
 
 
 class PlainDecodingState:
@@ -93,7 +94,8 @@ class Ensemble:
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         self.decoders = decoders
-        self.device, self.vocab_size = decoders[0].device, decoders[0].vocab_size
+        self.device, self.precision = decoders[0].device, decoders[0].precision
+        self.vocab_size = decoders[0].vocab_size
 
     def start(self, src_BS: Tensor) -> "EnsembleDecodingState":
         return EnsembleDecodingState(

@@ -44,6 +44,7 @@ class CpuDecoder:
         encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
         decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.pad_id = model.pad_id
+        self.precision = precision
         self.vocab_size = model.projection.out_features
         self.rounded_vocab_size = cpu_library.rounded_up(self.vocab_size, cpu_library.GROUP)
         self.d_model = model.projection.in_features

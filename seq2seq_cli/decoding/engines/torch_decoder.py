@@ -58,6 +58,7 @@ class TorchDecoder:
         encoder: list[EncoderLayer] = list(model.encoder)  # type: ignore[arg-type]
         decoder: list[DecoderLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.pad_id = model.pad_id
+        self.precision = precision
         self.vocab_size = model.projection.out_features
         self.heads = encoder[0].self_attention.heads
         self.d_model = model.projection.in_features

@@ -1,0 +1,86 @@
+"""Every option that should change a trained model does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import last_checkpoint
+from number_task import numbers_config, write_config
+from safetensors.torch import load_file
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.training.loop import train
+
+CHANGES = {
+    "data.max_length": 4,
+    "model.dropout": 0.3,
+    "model.attention_dropout": 0.3,
+    "model.activation_dropout": 0.3,
+    "model.activation": "gelu",
+    "model.embedding_scale": "false",
+    "model.heads": 1,
+    "training.seed": 2,
+    "training.lr": 0.02,
+    "training.schedule": "constant",
+    "training.warmup_steps": 3,
+    "training.optimizer": "adam",
+    "training.weight_decay": 0.3,
+    "training.adam_beta1": 0.5,
+    "training.adam_beta2": 0.5,
+    "training.adam_epsilon": 0.01,
+    "training.max_grad_norm": 0.05,
+    "training.label_smoothing": 0.3,
+    "training.gradient_accumulation": 2,
+    "training.tokens_per_batch": 64,
+    "training.precision": "bf16",
+    "training.freeze": "[encoder]",
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("options")
+    options: dict[str, Any] = numbers_config(folder, max_steps=4, warmup_steps=2, log_every=1)
+    options["training"] |= {"weight_decay": 0.1, "precision": "fp32", "device": "cpu"}
+    options["model"] = {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 16, "dropout": 0.1}
+    options["model"] |= {"attention_dropout": 0.1, "activation_dropout": 0.1}
+    options["validation"]["decode"] = False
+    return write_config(folder, options)
+
+
+def trained_weights(config: Path, run: Path, *overrides: str) -> dict[str, torch.Tensor]:
+    train(load_config(config, overrides), run)
+    return load_file(last_checkpoint(run) / "weights.safetensors")
+
+
+@pytest.fixture(scope="module")
+def weights(config: Path, tmp_path_factory) -> dict[str, torch.Tensor]:
+    return trained_weights(config, tmp_path_factory.mktemp("options") / "run")
+
+
+def test_training_is_the_same_without_a_change(config, weights, tmp_path):
+    repeated = trained_weights(config, tmp_path / "run")
+    assert all(torch.equal(repeated[name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_option_changes_the_trained_weights(option, config, weights, tmp_path):
+    changed = trained_weights(config, tmp_path / "run", f"{option}={CHANGES[option]}")
+    assert changed.keys() == weights.keys()
+    assert any(not torch.equal(changed[name], weight) for name, weight in weights.items())
+
+
+def test_logged_metrics_of_an_update(config, tmp_path):
+    """Before the model has learned anything, its loss is near that of a uniform guess."""
+    trained_weights(config, tmp_path / "run", "training.max_grad_norm=null")
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    points = [point for point in map(json.loads, lines) if "train/loss" in point]
+    state = json.loads((last_checkpoint(tmp_path / "run") / "state.json").read_text())
+    assert [point["step"] for point in points] == [1, 2, 3, 4]
+    for point in points:
+        assert 1.5 < point["train/loss"] < 5
+        assert 0.1 < point["train/grad_norm"] < 100
+        assert point["train/tokens_per_second"] > 300 / state["seconds"]  # of one update alone
+    assert len({point["train/grad_norm"] for point in points}) == 4
