@@ -28,10 +28,10 @@ def torch_environment() -> dict[str, str]:
 
 @contextmanager
 def held_interrupts() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block; processes that are started in it never hear of it.
+    """Defer Ctrl-C until the block ends; processes started in the block ignore it for good.
 
-    It is the first process's business, which ends the others; while they import PyTorch they could
-    only print where they are.
+    The main process handles it and ends the others, which could only print a traceback while they
+    import PyTorch.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -65,14 +65,16 @@ def peak_memory() -> int:
 
 
 def end_with_parent(status: int) -> None:
-    """Wait for the end of the process that started this one, then end this one with that status.
+    """Wait until the parent process ends, then end this process with the given status.
 
-    Meant for a thread: whatever the others wait for, they end too.
+    Call it in a thread: it also ends threads that are blocked.
     """
-    from multiprocessing import parent_process  # 10 ms that most commands need not wait for
+    from multiprocessing import (
+        parent_process,  # importing it takes 10 ms, which most commands need not spend
+    )
 
     parent = parent_process()
-    assert parent is not None, "another process of this program started this one"
+    assert parent is not None, "started by multiprocessing"
     parent.join()
     os._exit(status)
 

@@ -43,13 +43,21 @@ class Quantiles(_Record, Generic[Number]):
         return self
 
 
+class Counts(Quantiles[Count]):
+    """Quantiles of whole numbers; a named class, unlike Quantiles[Count], can be pickled."""
+
+
+class Ratios(Quantiles[Ratio]):
+    """Quantiles of ratios."""
+
+
 class TextStatistics(_Record):
     """Statistics of the pairs that a run is trained on; EOS is not counted."""
 
-    src_tokens: Quantiles[Count]
-    tgt_tokens: Quantiles[Count]
-    length_ratio: Quantiles[Ratio]  # target tokens over source tokens
-    src_sentences: Quantiles[Count]  # per line
+    src_tokens: Counts
+    tgt_tokens: Counts
+    length_ratio: Ratios  # target tokens over source tokens
+    src_sentences: Counts  # per line
     src_inner_marks: str = Field(max_length=len(MARKS))  # which end no sentence: find_inner_marks
 
 
@@ -61,10 +69,10 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
     inner_marks = find_inner_marks(lines)
     sentences = [max(1, len(split_sentences(line, inner_marks))) for line in lines]
     return TextStatistics(
-        src_tokens=Quantiles[Count](**_quantiles(src)),
-        tgt_tokens=Quantiles[Count](**_quantiles(tgt)),
-        length_ratio=Quantiles[Ratio](**_quantiles(tgt / src)),
-        src_sentences=Quantiles[Count](**_quantiles(np.array(sentences))),
+        src_tokens=Counts(**_quantiles(src)),
+        tgt_tokens=Counts(**_quantiles(tgt)),
+        length_ratio=Ratios(**_quantiles(tgt / src)),
+        src_sentences=Counts(**_quantiles(np.array(sentences))),
         src_inner_marks=inner_marks,
     )
 
