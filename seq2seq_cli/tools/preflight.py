@@ -13,7 +13,7 @@ from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.tools.audit import audit_text
 from seq2seq_cli.tools.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.tools.duplicates import Overlap
-from seq2seq_cli.tools.preflight_report import LongestBatches, Report, Shape, TimeEstimate
+from seq2seq_cli.tools.preflight_report import BatchShape, LongestBatches, Report, TimeEstimate
 from seq2seq_cli.training.run import TrainingData
 from seq2seq_cli.training.summary import summarize, summary_json
 
@@ -90,7 +90,7 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
     for batch in trial.run.data.batches.largest_batches():
         trial.update_from(batch)
         seconds.append(trial.seconds_of_last)
-        shapes.append(Shape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
+        shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)
     over_processes = ranks.all_reduce_max if device.type == "cuda" else ranks.all_reduce_sum
     return LongestBatches(shapes, max(seconds), over_processes(peak), over_processes(peak - before))

@@ -39,7 +39,7 @@ _SIDE_DEFECTS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """The shape of a batch; positions include padding."""
 
     pairs: int
@@ -51,7 +51,7 @@ class Shape:
 class LongestBatches:
     """The batch with the most positions, and the one with the most attention weights."""
 
-    shapes: list[Shape]
+    shapes: list[BatchShape]
     seconds: float  # of the slower update
     peak_memory_mb: float  # resident, of all processes; on GPUs allocated, of the fullest one
     growth_mb: float  # above the peak before, which on a CPU is that of reading the text

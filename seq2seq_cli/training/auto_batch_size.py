@@ -1,7 +1,8 @@
-"""`training.tokens_per_batch: auto`: as many tokens as memory holds of the longest sentences.
+"""Resolves `training.tokens_per_batch: auto`: as many tokens as memory holds.
 
-On a GPU batches grow until one fails. On a CPU nothing fails (Linux ends the process instead), so
-two small batches are measured, in a process of their own, and memory grows in proportion.
+The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU,
+Linux would kill the process instead; so two small batches are measured in a process of their own,
+and the memory of larger ones is extrapolated linearly.
 """
 
 import logging
@@ -32,10 +33,10 @@ from seq2seq_cli.training.step import accumulate_gradients
 
 logger = logging.getLogger(__name__)
 
-_USED = 0.9  # of what fits
-_USED_ON_CPU = 0.75  # of what is free: memory in fragments, validation, other programs
-_MEASURED_TOKENS = 1_024  # of the smaller batch that is measured on a CPU
-_LARGER = 4  # times as many in the other
+_USED = 0.9  # share of the largest batch that fits
+_USED_ON_CPU = 0.75  # share of free memory; the rest is for fragmentation and validation
+_MEASURED_TOKENS = 1_024  # in the smaller batch that is measured on a CPU
+_LARGER = 4  # the larger batch has this many times as many
 
 
 def find_tokens_per_batch(
@@ -45,25 +46,27 @@ def find_tokens_per_batch(
     num_processes: int,
     available_memory: Callable[[], int],
 ) -> Config:
-    """The config with `training.tokens_per_batch` as a number.
+    """Return the config with a number in place of `training.tokens_per_batch: auto`.
 
-    Leaves no trace: what is tried is a model that nobody uses. Raises UserError if not even one
-    pair for each process fits.
+    The model that is tried is discarded. Raises UserError if not even one pair for each process
+    fits into memory.
     """
     if config.training.tokens_per_batch != "auto":
         return config
-    logger.info("trying how many tokens a batch can have")
+    logger.info("looking for the largest tokens_per_batch that fits into memory")
     device = choose_device(config.training.device)
     longest = max(store.facts.src.longest, store.facts.tgt.longest)
     most = max(longest, min(MOST_TOKENS, _positions(store) // FEWEST_BATCHES))
-    shape = Shape(config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest)
+    model = TrialModel(
+        config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest
+    )
     wanted = math.ceil(most / _USED / (longest * num_processes))  # sentences of each process
     if device.type == "cuda":
-        sentences = sentences_on_gpu(shape, device, wanted)
+        sentences = sentences_on_gpu(model, device, wanted)
         free_memory()
     else:
         available = int(_USED_ON_CPU * available_memory() / num_processes)
-        sentences = in_own_process(shape, wanted, available)
+        sentences = in_own_process(model, wanted, available)
     if sentences == 0:
         raise UserError(
             f"training.tokens_per_batch: auto: not even one pair of {longest:,} tokens fits into "
@@ -77,13 +80,13 @@ def find_tokens_per_batch(
 
 
 def _positions(store: TokenStore) -> int:
-    """Of the longer sides of all pairs."""
+    """Return the number of positions of the longer sides of all pairs."""
     return int(np.maximum(store.src.lengths(), store.tgt.lengths()).sum(dtype=np.int64))
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the memory of an update depends on."""
+class TrialModel:
+    """The properties of model and text that the memory of an update depends on."""
 
     config: Config
     src_vocab: int
@@ -93,18 +96,18 @@ class Shape:
 
 
 class Trial:
-    """A model like the one that will be trained, and updates of it with the longest sentences."""
+    """Updates of a model of the same shape as the one to train, with the longest sentences."""
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
-        training, sides = shape.config.training, (shape.src_vocab, shape.tgt_vocab)
-        model = Transformer(shape.config.model, *sides, shape.is_shared, PAD_ID).to(device)
+    def __init__(self, model: TrialModel, device: torch.device) -> None:
+        training, sides = model.config.training, (model.src_vocab, model.tgt_vocab)
+        transformer = Transformer(model.config.model, *sides, model.is_shared, PAD_ID).to(device)
         use_bf16 = choose_bf16(training.precision, device)
-        self._loss = BatchLoss(model, training.label_smoothing, use_bf16, training.compile)
-        self._optimizer = build_optimizer(model, training)
-        self._longest = shape.longest
+        self._loss = BatchLoss(transformer, training.label_smoothing, use_bf16, training.compile)
+        self._optimizer = build_optimizer(transformer, training)
+        self._longest = model.longest
 
     def fits(self, sentences: int) -> bool:
-        """Whether an update of so many goes through."""
+        """Return True if an update of this many sentences fits into memory."""
         ids_BT = torch.full((sentences, self._longest), EOS_ID)
         num_tokens = ids_BT.numel()
         batch = Batch(ids_BT, torch.full_like(ids_BT, BOS_ID), ids_BT, num_tokens, num_tokens)
@@ -118,18 +121,18 @@ class Trial:
         return False
 
 
-def sentences_on_gpu(shape: Shape, device: torch.device, wanted: int) -> int:
-    """The longest sentences that a batch can have, up to those wanted, by trying."""
+def sentences_on_gpu(model: TrialModel, device: torch.device, wanted: int) -> int:
+    """Return how many of the longest sentences a batch can have, up to `wanted`, by trying."""
     try:
-        trial = Trial(shape, device)
-        trial.fits(1)  # makes the optimizer's state, beside which the others must fit
+        trial = Trial(model, device)
+        trial.fits(1)  # allocates the optimizer's state, beside which the batches must fit
     except torch.OutOfMemoryError:
         return 0
     return largest_that_fits(trial.fits, wanted)
 
 
 def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
-    """The largest number, within 5 %, that fits, if all smaller ones do; 0 if none does."""
+    """Return the largest number that fits, within 5 %, by doubling and bisection, or 0."""
     low, high = 0, 1
     while fits(high):
         if high == wanted:
@@ -141,33 +144,33 @@ def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
     return low
 
 
-def in_own_process(shape: Shape, wanted: int, available: int) -> int:
-    """`sentences_on_cpu` without this process's past, whose peak hides theirs."""
+def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
+    """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as executor:
         try:
-            return executor.submit(sentences_on_cpu, shape, wanted, available).result()
-        except BrokenProcessPool:  # Linux ended it
+            return executor.submit(sentences_on_cpu, model, wanted, available).result()
+        except BrokenProcessPool:  # out of memory: Linux killed it
             return 0
 
 
-def sentences_on_cpu(shape: Shape, wanted: int, available: int) -> int:
-    """The longest sentences that a batch can have in so many bytes, up to those wanted."""
+def sentences_on_cpu(model: TrialModel, wanted: int, available: int) -> int:
+    """Return how many of the longest sentences fit into the available bytes, up to `wanted`."""
     retain_freed_pages()
     before = peak_memory()
-    trial = Trial(shape, torch.device("cpu"))
+    trial = Trial(model, torch.device("cpu"))
 
     def needed(sentences: int) -> int:
         trial.fits(sentences)
         return peak_memory() - before
 
-    few = min(wanted, max(1, _MEASURED_TOKENS // shape.longest))
-    trial.fits(few)  # makes the optimizer's state, which then is there from the beginning
-    of_few = needed(few)
-    if of_few > available:
+    few = min(wanted, max(1, _MEASURED_TOKENS // model.longest))
+    trial.fits(few)  # allocates the optimizer's state, which is then there from the start
+    bytes_of_few = needed(few)
+    if bytes_of_few > available:
         return 0
-    more = min(_LARGER * few, wanted, few * available // of_few)
+    more = min(_LARGER * few, wanted, few * available // bytes_of_few)
     if more <= few:
         return more
-    of_each = max(1.0, (needed(more) - of_few) / (more - few))
-    return min(wanted, few + int((available - of_few) / of_each))
+    bytes_each = max(1.0, (needed(more) - bytes_of_few) / (more - few))
+    return min(wanted, few + int((available - bytes_of_few) / bytes_each))

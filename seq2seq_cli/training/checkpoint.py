@@ -91,7 +91,7 @@ def load_last_checkpoint(
         raise UserError(f"{old} was written by another version of this program")
     if not checkpoints:
         raise UserError(
-            f"{folder.path} holds a run but no checkpoint to continue from; "
+            f"{folder.path} holds a run but no checkpoint to resume from; "
             "start another one with --run-dir"
         )
     for checkpoint in checkpoints.values():
@@ -100,7 +100,7 @@ def load_last_checkpoint(
         except UserError as error:
             damage = error
             logger.warning("%s; looking for the checkpoint before it", error)
-    raise UserError(f"no checkpoint of {folder.path} can be continued from: {damage}")
+    raise UserError(f"no checkpoint of {folder.path} can be resumed from: {damage}")
 
 
 def load_checkpoint(
@@ -259,7 +259,7 @@ class Saver:
             if is_end:
                 raise
             logger.warning(
-                f"cannot write the checkpoint of step {step:,} ({error}); training goes on, "
+                f"cannot write the checkpoint of step {step:,} ({error}); training continues, and "
                 f"the last checkpoint is that of step {self._last:,}"
             )
         else:

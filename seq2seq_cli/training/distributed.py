@@ -23,7 +23,7 @@ from seq2seq_cli.model.device import choose_device, use_threads
 
 Value = TypeVar("Value")
 
-WHAT_NOW = "the last checkpoint stands, and the same command continues"
+WHAT_NOW = "the same command resumes from the last checkpoint"
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
 _BYTES_OF_A_TOKEN = 4  # nearly

@@ -202,7 +202,7 @@ def log_update(
 
 def note_stop(run: Run, stop_signal: int) -> None:
     """Log that training stopped; raise Interrupted if a signal asked for it."""
-    message = f"stopped and saved at step {run.state.step:,}; the same command continues"
+    message = f"stopped and saved at step {run.state.step:,}; the same command resumes"
     logger.debug("%s", message)
     if stop_signal:
         raise Interrupted(message, 128 + stop_signal)
@@ -240,8 +240,8 @@ def score_model(run: Run, held_out: HeldOut) -> Scores:
         raise UserError(
             f"step {run.state.step:,}: out of memory in the validation, whose longest lines have "
             f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
-            "decoding.tokens_per_batch, which may change in a run; the last checkpoint stands, and "
-            "the same command continues"
+            "decoding.tokens_per_batch, which may change in a run; the same "
+            "command resumes from the last checkpoint"
         ) from None
 
 

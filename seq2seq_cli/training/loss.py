@@ -20,7 +20,7 @@ _CHUNK_STEP = 64  # chunks are a multiple of it: few shapes of matrix products, 
 
 
 class BatchLoss(nn.Module):
-    """What training minimises, of a whole batch: the model, its layout, its precision."""
+    """The training loss of a whole batch: a model with its batch layout and its precision."""
 
     def __init__(
         self, model: Transformer, label_smoothing: float, use_bf16: bool, compiles: bool = False

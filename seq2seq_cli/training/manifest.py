@@ -1,4 +1,4 @@
-"""manifest.json: what a run began with, and what it was continued with each time."""
+"""manifest.json: what a run started with, and what it was resumed with each time."""
 
 import datetime
 import hashlib
@@ -24,15 +24,15 @@ from seq2seq_cli.text.corpus import hash_of_files
 logger = logging.getLogger(__name__)
 
 _RECORDED_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors")
-_CONTINUATIONS = 100  # the last ones are kept, the others counted
+_CONTINUATIONS = 100  # the last ones are kept; earlier ones are only counted
 _LONGEST = 500  # characters of a recorded value
-_SECONDS_FOR_GIT = 5.0  # it looks at two or three small files
+_SECONDS_FOR_GIT = 5.0  # it reads two or three small files
 
 
 def write_manifest(
     run: RunFolder, config: Config, device: torch.device, source: Path | None
 ) -> None:
-    """Record a beginning; the tokenizers are in the folder already."""
+    """Record the start of a run, whose tokenizers are in the folder already."""
     manifest = {
         "begun": _now(),
         "from": None if source is None else str(source),
@@ -54,7 +54,7 @@ def record_continuation(
     step: int,
     hashes: dict[str, str],
 ) -> None:
-    """Append when and how a run goes on, and which options are no longer those of before.
+    """Append when and how a run is resumed, and which options have changed.
 
     `hashes` are those of the text from now on.
     """
@@ -64,7 +64,7 @@ def record_continuation(
         for name, (old, new) in differing_options(before, config).items()
     }
     here = _environment(config, device)
-    _say_what_is_other(([manifest, *continuations(manifest)])[-1], here)
+    _log_changed_environment(([manifest, *continuations(manifest)])[-1], here)
     entry = {"continued": _now(), "step": step, **here}
     entries = [*continuations(manifest), {**entry, "changed": changed}]
     count = manifest.get("num_continuations", 0)
@@ -74,8 +74,8 @@ def record_continuation(
     write_json(run.manifest, manifest)
 
 
-def _say_what_is_other(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """The order of the data stays everywhere; roundings do not."""
+def _log_changed_environment(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Log in what this environment differs from the one before, and with what consequence."""
     names = [n for n in ("device", "threads", "processes", "packages") if before.get(n) != now[n]]
     if names:
         logger.info(
@@ -85,31 +85,33 @@ def _say_what_is_other(before: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def read_manifest(run: RunFolder) -> dict[str, Any]:
-    """Raises UserError when it is missing or damaged."""
+    """Read the manifest. Raises UserError if it is missing or damaged."""
     manifest = read_json(run.manifest)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("data"), dict):
-        raise UserError(f"{run.manifest} is damaged: it does not say what text the run began with")
+        raise UserError(
+            f"{run.manifest} is damaged: it does not say what text the run started with"
+        )
     return manifest
 
 
 def continuations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries; none in a manifest of an earlier version."""
+    """Return the entries; a manifest of an earlier version has none."""
     entries = manifest.get("continuations")
     return [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
 
 
-def must_have_its_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -> None:
-    """Raises UserError when the tokenizers are not those that the run began with."""
+def check_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -> None:
+    """Raise UserError if the tokenizers are not those that the run started with."""
     recorded = manifest.get("tokenizer")  # not in a manifest of an earlier version
     if isinstance(recorded, dict) and recorded != _tokenizer_hashes(run, config):
         raise UserError(
-            f"the vocabulary in {run.path} is not the one that the run began with; "
+            f"the vocabulary in {run.path} is not the one that the run started with; "
             "put it back, or start another run with --run-dir"
         )
 
 
 def _environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """What the same config may run with, today and tomorrow."""
+    """Return what may differ between two runs of the same config."""
     return {
         "command": [_short(argument) for argument in sys.argv[:100]],
         "config": hashlib.sha256(config_yaml(config).encode("utf-8")).hexdigest(),
@@ -134,10 +136,10 @@ def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the working directory; None outside of git.
+    """Return the commit of the working directory; None outside of git.
 
-    Whether there are changes beside it is not asked: to know that, git runs what the repository's
-    own configuration names, and reads every file.
+    Uncommitted changes are not looked for: git would run what the repository's own configuration
+    names, and read every file.
     """
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a run shows of itself: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
+"""Logging during training: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
 
 import json
 import logging
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Monitor:
-    """One call for a logged point; it goes to every place where somebody may look.
+    """Logs points, samples and the config to the progress bar, the log files and TensorBoard.
 
-    A run that continues from a step first loses what was logged after it, so that no point is
-    there twice.
+    A run that resumes from a step first drops what was logged after it, so that no point is there
+    twice.
     """
 
     def __init__(self, folder: RunFolder, run: Run) -> None:
@@ -82,7 +82,7 @@ class Monitor:
         )
 
     def advance(self) -> None:
-        """One update is done."""
+        """Advance the progress bar by one update."""
         self._bar.update()
 
     def training_point(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -113,7 +113,7 @@ class Monitor:
         self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
     def _seconds_left(self, step: int) -> float:
-        """At the pace of this process so far, validations included."""
+        """Estimate from the pace since this start, validations included."""
         pace = (time.monotonic() - self._started) / (step - self._first_step)
         return pace * (self._total - step)
 
@@ -123,7 +123,7 @@ class Monitor:
 
 
 class _LogHandler(logging.Handler):
-    """Into train.log."""
+    """Writes log messages to train.log."""
 
     def __init__(self, file: AppendOnlyFile) -> None:
         super().__init__()

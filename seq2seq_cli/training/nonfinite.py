@@ -108,7 +108,7 @@ def _report(source: NonfiniteSource, model: nn.Module) -> list[str]:
     return [
         f"  began in    {began}",
         f"  gradients   not finite: {len(bad)} of {len(gradients)} parameters ({names})",
-        f"  norms       greatest finite ones: {largest or 'none'}",
+        f"  norms       largest finite ones: {largest or 'none'}",
         f"  in          {source.batch[0]}",
         *(f"              {line}" for line in source.batch[1:]),
     ]
@@ -125,11 +125,13 @@ def _largest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
 
 
 def _advice(action: OnNonfinite) -> str:
-    skip = "; or let this run go on with --set training.on_nonfinite=skip"
-    return (
-        "The update is not made and the last checkpoint stands. Lower training.lr, warm up longer, "
-        "or set training.precision: fp32, in another --run-dir" + skip * (action == "stop")
+    advice = (
+        "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, "
+        "warm up longer, or set training.precision: fp32, in another --run-dir"
     )
+    if action == "stop":
+        advice += "; or skip such updates with --set training.on_nonfinite=skip"
+    return advice
 
 
 def _describe(batch: Batch, tokenizers: Tokenizers) -> list[str]:

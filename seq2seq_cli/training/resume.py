@@ -29,7 +29,7 @@ from seq2seq_cli.training.checkpoint import (
 )
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.manifest import (
-    must_have_its_vocabulary,
+    check_vocabulary,
     read_manifest,
     record_continuation,
     text_hashes,
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class StartOptions(NamedTuple):
-    """What a user may ask for when starting or resuming a run, beside the config."""
+    """What a user may give beside the config when starting or resuming a run."""
 
     source: Path | None = None  # run folder whose best weights a new run starts from
     allow_changed: Sequence[str] = ()  # options in which a resumed run may differ from its config
@@ -118,9 +118,9 @@ def resume_run(
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
     config = config_to_resume(folder, begun, config, options.allow_changed, changed)
-    _must_be_allowed(changed, options.allow_changed)
-    must_have_its_vocabulary(folder, config, manifest)
-    _must_have_started_from(folder, options.source, manifest)
+    _check_allowed(changed, options.allow_changed)
+    check_vocabulary(folder, config, manifest)
+    _check_source(folder, options.source, manifest)
     run = set_up_run(config, ranks, hooks, folder)
     run.state = load_last_checkpoint(folder, run.model, run.optimizer)
     _apply_changes(run, hashes)
@@ -140,11 +140,11 @@ def config_to_resume(
     allow_changed: Sequence[str],
     changed_text: Collection[str],
 ) -> Config:
-    """The config with which the run that began with `begun` goes on.
+    """Return the config with which a run that started with `begun` is resumed.
 
-    What is `auto` keeps the run's value, and so does a vocabulary taken from another run where the
-    config asks for no other. Text that is not among `changed_text` is the same under any path.
-    Raises UserError naming the options that differ and may not.
+    An option that is `auto` keeps the run's value, and so does a vocabulary taken from another run
+    unless the config asks for another one. Text that is not in `changed_text` may have moved to
+    another path. Raises UserError naming the options that changed and may not.
     """
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
@@ -172,7 +172,7 @@ def config_to_resume(
 
 
 def _with_values_of(begun: Config, config: Config) -> Config:
-    """The config, with the run's values where its own are found anew in each run."""
+    """Return the config with the run's values of the options that each new run determines."""
     training: dict[str, Any] = {}
     if config.training.warmup_steps == "auto":
         training["warmup_steps"] = begun.training.warmup_steps
@@ -195,7 +195,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
 def _is_path_of_same_text(
     name: str, begun: Config, config: Config, changed_text: Collection[str]
 ) -> bool:
-    """Whether the option is a path to text that has the bytes, and the form, that it had."""
+    """Return True if the option is a path to text whose content and form are unchanged."""
     section, text, *path = name.split(".")
     if section != "data" or not path or f"data.{text}" in changed_text:
         return False
@@ -204,11 +204,11 @@ def _is_path_of_same_text(
 
 
 def _is_within(name: str, key: str) -> bool:
-    """Whether the option is the one that `key` names, or one of its section."""
+    """Return True if the option is the one that `key` names, or in the section it names."""
     return name == key or name.startswith(f"{key}.")
 
 
-def _must_be_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) -> None:
+def _check_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) -> None:
     refused = [
         name
         for name in changed_text
@@ -216,14 +216,12 @@ def _must_be_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) 
     ]
     if refused:
         raise UserError(
-            f"the text of {' and '.join(refused)} changed since this run began; put it back, "
-            f"go on with --allow-changed {refused[0]}, or start another run with --run-dir"
+            f"the text of {' and '.join(refused)} changed since this run started; put it back, "
+            f"allow it with --allow-changed {refused[0]}, or start another run with --run-dir"
         )
 
 
-def _must_have_started_from(
-    folder: RunFolder, source: Path | None, manifest: dict[str, Any]
-) -> None:
+def _check_source(folder: RunFolder, source: Path | None, manifest: dict[str, Any]) -> None:
     if source is not None and manifest.get("from") != str(source):
         raise UserError(
             f"the run in {folder.path} did not start from {source}; leave out --from to continue "

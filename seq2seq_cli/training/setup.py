@@ -154,7 +154,7 @@ def settle_warmup(run: Run) -> None:
             f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
             f"{getattr(training, limit):,} ends the run after {run.total_steps:,} updates, before "
             f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
-            "new run; a run that has begun keeps its own (--allow-changed training.warmup_steps)"
+            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a run is about to do, in a page: printed at the start of `train`, and first by `check`."""
+"""The summary of a run, which `train` and `check` print before anything else."""
 
 from dataclasses import asdict
 from typing import Any
@@ -100,7 +100,7 @@ def _held_out_text(valid: HeldOut, counts: CorpusCounts) -> str:
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
     if counts.overlap:
-        text += f"; WARNING: {counts.overlap:,} source lines stand in the training text too"
+        text += f"; WARNING: {counts.overlap:,} source lines also occur in the training text"
     return text
 
 

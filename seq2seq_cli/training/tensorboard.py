@@ -1,4 +1,4 @@
-"""Files that only grow while a run trains: lines of text, and TensorBoard's events."""
+"""Append-only files of a run: lines of text, and TensorBoard events."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class AppendOnlyFile:
-    """Appends at once and whole; what finds no room waits, and is written before what follows."""
+    """Appends data whole; what finds no room on the disk waits and is written first later."""
 
     def __init__(self, path: Path, hooks: Hooks) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class AppendOnlyFile:
                 logger.warning(f"cannot write {self.path} now ({error}); it will be written later")
 
     def sync(self) -> None:
-        """Return when all of it is on the disk for certain. Raises OSError if it cannot be."""
+        """Write what waits, and flush to disk. Raises OSError if that fails."""
         self._write_waiting()
         if self.path.exists():
             fsync(self.path)
@@ -48,9 +48,9 @@ class AppendOnlyFile:
 
 
 class EventFile:
-    """What TensorBoard reads: one file for each start of a run.
+    """A TensorBoard event file; each start of a run has one.
 
-    PyTorch's own writer leaves writing to a thread, which a full disk ends.
+    PyTorch's SummaryWriter writes in a thread, which a full disk would end.
     """
 
     def __init__(self, folder: Path, step: int, hooks: Hooks) -> None:
@@ -75,7 +75,7 @@ class EventFile:
         self._file.append(self._records(Event(step=step, summary=markdown)))
 
     def options(self, values: dict[str, float | str]) -> None:
-        """What the tab HParams compares runs by, in place of what an earlier start said.
+        """Write the hyperparameters for the HParams tab, replacing those of earlier starts.
 
         In a file of its own, the first in the order of their names: of such events TensorBoard
         takes the first that it reads, and one for a run.
@@ -109,7 +109,7 @@ def _next_event_file(folder: Path, now: int) -> Path:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """All of it, or on an OSError nothing."""
+    """Append all of the data, or nothing if an OSError occurs."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(descriptor).st_size

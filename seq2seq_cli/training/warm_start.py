@@ -1,4 +1,4 @@
-"""A new run that starts from the model of another one: fine-tuning."""
+"""Fine-tuning: a new run starts from the weights of another one."""
 
 import logging
 from pathlib import Path
@@ -21,23 +21,23 @@ _MAY_DIFFER = ("dropout", "attention_dropout", "activation_dropout", "tie_embedd
 
 
 def with_vocabulary_of(source: Path, config: Config) -> Config:
-    """The config with the vocabulary of the run folder `source`, unless it asks for another.
+    """Return the config with the vocabulary of the run folder `source`.
 
-    It does by an option of its section `tokenizer` that is not that run's, or by any `reuse`.
-    Raises UserError when there is no run.
+    The config keeps its own if its section `tokenizer` sets `reuse`, or another option to a value
+    that the run does not have. Raises UserError if there is no run.
     """
     run = RunFolder(source)
     run.ensure_is_run()
     theirs = load_config(run.config).tokenizer.model_copy(update={"reuse": source})
     if other := asks_for_another(config.tokenizer, theirs):
-        logger.info(f"--from {source}: not with its vocabulary, as the config has {other}")
+        logger.info(f"--from {source}: learning a new vocabulary, because the config sets {other}")
         return config
-    logger.info(f"--from {source}: with its vocabulary; tokenizer.reuse: null learns another")
+    logger.info(f"--from {source}: reusing its vocabulary (tokenizer.reuse: null learns a new one)")
     return config.model_copy(update={"tokenizer": theirs})
 
 
 def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | None:
-    """The first option that is given, and not as it is known: `tokenizer.kind: char`."""
+    """Return the first option set to another value than `known` has, as `tokenizer.kind: char`."""
     for name in type(asked).model_fields:
         value = getattr(asked, name)
         if name in asked.model_fields_set and value != getattr(known, name):
@@ -46,11 +46,11 @@ def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | No
 
 
 def start_from(source: Path, run: Run) -> None:
-    """Give the fresh model the best weights of the run folder `source`, and say what fitted.
+    """Copy the best weights of the run folder `source` into a new model, and log what fitted.
 
-    A vector that belongs to a token goes to the token of the same text; tokens that only the new
-    vocabulary has keep their fresh vectors. Raises UserError when the models differ in more than
-    their vocabularies.
+    Embeddings are copied to the tokens of the same text; tokens that only the new vocabulary has
+    keep their random initialisation. Raises UserError if the models differ in more than their
+    vocabularies.
     """
     other = Translator.load(source, "cpu", exact=True)
     theirs, ours = flatten(other.config.model), flatten(run.config.model)
@@ -85,7 +85,7 @@ def start_from(source: Path, run: Run) -> None:
 
 
 def _same_pieces(old: Tokenizer, new: Tokenizer) -> list[tuple[int, int]]:
-    """Ids of the same text, in the old and in the new vocabulary."""
+    """Return pairs of ids of the same text, in the old and in the new vocabulary."""
     places = {piece: i for i, piece in enumerate(old.pieces())}
     return [(places[piece], i) for i, piece in enumerate(new.pieces()) if piece in places]
 

@@ -265,7 +265,7 @@ def test_damaged_or_missing_checkpoints_are_not_overwritten(trained, numbers, se
     shutil.rmtree(run / "checkpoints")
     result = seq2seq(*train, run)
     assert result.exit_code == 2
-    assert "no checkpoint to continue from" in result.stderr
+    assert "no checkpoint to resume from" in result.stderr
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["step"] == 20
 
 

@@ -127,4 +127,4 @@ def test_run_with_a_replaced_vocabulary_cannot_be_resumed(copy, config, seq2seq)
     longer = ("--set", "training.max_steps=50")
     result = seq2seq("train", config, "--run-dir", copy, *longer)
     assert result.exit_code == 2
-    assert "is not the one that the run began with" in result.stderr
+    assert "is not the one that the run started with" in result.stderr

@@ -268,7 +268,7 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
         with signal_after(stop_at):
             result = train_short(seq2seq, config, tmp_path / "parts", *dropout)
         assert result.exit_code == 130
-        assert f"saved at step {stop_at}; the same command continues" in result.stderr
+        assert f"saved at step {stop_at}; the same command resumes" in result.stderr
     assert train_short(seq2seq, config, tmp_path / "parts", *dropout).exit_code == 0
     whole, parts = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "parts")
     for point in whole + parts:
@@ -333,7 +333,7 @@ def test_resuming_with_changed_text_is_rejected(seq2seq, tmp_path, numbers):
     write_pairs(tmp_path, "train", number_pairs(500, seed=9))
     result = train_short(seq2seq, config, run, *options, "--set", "training.max_steps=70")
     assert result.exit_code == 2
-    assert "the text of data.train changed since this run began" in result.stderr
+    assert "the text of data.train changed since this run started" in result.stderr
 
 
 def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ def test_auto_batch_size_is_kept_by_the_run(numbers, seq2seq, tmp_path):
     assert all(ours[name].equal(theirs[name]) for name in theirs), "the trial leaves no trace"
     result = train(seq2seq, numbers, run, auto, "training.max_steps=45")
     assert result.exit_code == 0, result.stderr
-    assert "trying how many tokens a batch can have" not in result.stderr
+    assert "looking for the largest tokens_per_batch that fits into memory" not in result.stderr
     assert (budget_of(run), metrics_of(run)[-1]["step"]) == (positions // 50, 45)
 
 
@@ -172,7 +172,7 @@ def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_pat
     assert "gradients   not finite: " in report[1]
     texts = {f"{src} → {tgt}" for src, tgt in pairs_of(numbers)}
     assert {line.strip() for line in report[4:7]} <= texts
-    assert "the last checkpoint stands. Lower training.lr" in report[7]
+    assert "the last checkpoint is unaffected. Lower training.lr" in report[7]
     assert first.removeprefix("error: ") in (tmp_path / "run/train.log").read_text()
     state = json.loads((last_checkpoint(tmp_path / "run") / "state.json").read_text())
     assert state["step"] == 10
@@ -214,7 +214,7 @@ def test_infinite_gradient_is_reported_as_the_backward_pass(numbers, seq2seq, tm
     assert "began in    the backward pass" in result.stderr
     assert "not finite: 1 of" in result.stderr
     assert "(encoder.0.feed_forward.expand.weight)" in result.stderr
-    assert "greatest finite ones: " in result.stderr
+    assert "largest finite ones: " in result.stderr
 
 
 def test_skipped_updates_are_counted_and_keep_the_weights(numbers, seq2seq, tmp_path):

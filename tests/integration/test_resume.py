@@ -316,7 +316,7 @@ def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
     write_pairs(tmp_path, "train", number_pairs(3_000, seed=5))
     more = ("train", config, "--run-dir", run, *option("max_steps", 12))
-    assert "go on with --allow-changed data.train" in seq2seq(*more).stderr
+    assert "allow it with --allow-changed data.train" in seq2seq(*more).stderr
     result = seq2seq(*more, "--allow-changed", "data.train")
     assert result.exit_code == 0
     assert "the training data changed; a new epoch starts" in result.stderr
@@ -335,7 +335,9 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     result = seq2seq("train", config, "--run-dir", run, "--from", whole, *option("keep_last", 9))
     assert result.exit_code == 0, result.stderr
-    assert "not with its vocabulary, as the config has tokenizer.reuse: null" in result.stderr
+    assert (
+        "learning a new vocabulary, because the config sets tokenizer.reuse: null" in result.stderr
+    )
     assert "source vocabulary: the embeddings of 14 of 15 tokens are copied from" in result.stderr
     assert "1 new tokens are initialised randomly" in result.stderr
     theirs = load_file(whole / "model.safetensors")
@@ -386,7 +388,9 @@ def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, s
     assert "tokenizer.reuse: " in result.stderr
     other = ("--run-dir", tmp_path / "other", "--set", "tokenizer.kind=char", "--from", whole)
     result = seq2seq("train", config, *other)
-    assert "not with its vocabulary, as the config has tokenizer.kind: char" in result.stderr
+    assert (
+        "learning a new vocabulary, because the config sets tokenizer.kind: char" in result.stderr
+    )
     assert "learning the vocabulary (char)" in result.stderr
 
 

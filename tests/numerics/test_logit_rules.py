@@ -18,7 +18,7 @@ def apply_rules(logits_WV: Tensor, past_WT: list[list[int]], **options: float) -
     """Apply the rules to the logits of one sentence with W hypotheses."""
     config = DecodingConfig(**options)
     request = Request([4, EOS_ID], max_length=100)
-    rules = LogitRules([request], config, None, torch.device("cpu"))
+    rules = LogitRules([request], config, (), torch.device("cpu"))
     logits_1WV = logits_WV[None].clone()
     rules.apply(logits_1WV, torch.tensor(past_WT, dtype=torch.int64)[None])
     return logits_1WV[0]

@@ -21,7 +21,7 @@ from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.auto_batch_size import (
-    Shape,
+    TrialModel,
     in_own_process,
     largest_that_fits,
     sentences_on_gpu,
@@ -233,9 +233,9 @@ def test_largest_that_fits_is_found_within_five_percent(limit):
     assert 0.95 * min(limit, 500) <= found <= min(limit, 500)
 
 
-def shape_of(config: Path, **model: int) -> Shape:
+def trial_model(config: Path, **model: int) -> TrialModel:
     loaded = load_config(config, [f"model.{name}={value}" for name, value in model.items()])
-    return Shape(loaded, 30, 40, is_shared=False, longest=12)
+    return TrialModel(loaded, 30, 40, is_shared=False, longest=12)
 
 
 def test_auto_batch_size_tries_the_longest_sentences(config):
@@ -248,21 +248,21 @@ def test_auto_batch_size_tries_the_longest_sentences(config):
         return batch.num_tokens > 700
 
     with out_of_memory(fails):
-        sentences = sentences_on_gpu(shape_of(config), torch.device("cpu"), 1_000)
+        sentences = sentences_on_gpu(trial_model(config), torch.device("cpu"), 1_000)
         assert [sentences, 12] == largest
         assert 0.95 * (700 // 12) <= sentences <= 700 // 12
-        assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 20
+        assert sentences_on_gpu(trial_model(config), torch.device("cpu"), 20) == 20
 
 
 def test_auto_batch_size_is_zero_if_the_model_does_not_fit(config):
     with before_update(raise_out_of_memory):
-        assert sentences_on_gpu(shape_of(config), torch.device("cpu"), 20) == 0
+        assert sentences_on_gpu(trial_model(config), torch.device("cpu"), 20) == 0
 
 
 @pytest.mark.slow
 def test_auto_batch_size_on_cpu_uses_the_memory_limit(config):
     """Measured with batches of at most 4,096 tokens, in a process of its own."""
-    assert 4_096 // 12 < in_own_process(shape_of(config), 50_000, 200 << 20) < 50_000
+    assert 4_096 // 12 < in_own_process(trial_model(config), 50_000, 200 << 20) < 50_000
 
 
 def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[int]]:

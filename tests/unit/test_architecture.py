@@ -123,3 +123,20 @@ def test_dependencies_have_no_upper_bounds():
     extras = itertools.chain.from_iterable(project["optional-dependencies"].values())
     for requirement in (project["requires-python"], *project["dependencies"], *extras):
         assert not re.search(r"<|==|~=|!=", requirement), requirement
+
+
+def test_tests_patch_nothing_of_the_package():
+    """They use its public arguments and hooks, so that its modules can be rearranged."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        ours = {
+            alias.asname or alias.name
+            for node in imports
+            if (node.module or "").startswith("seq2seq_cli")
+            for alias in node.names
+        }
+        for node in nodes:
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
+                target = ast.unparse(node.args[0]).strip("'\"").split(".")[0]
+                assert target not in {*ours, "seq2seq_cli"}, f"{path.name} patches {target}"
