@@ -5,6 +5,7 @@ B sentences, S source positions, T target positions, M memory positions, D d_mod
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,13 @@ class LayerCache:
         return LayerCache(self.memory.select(rows_B), past)
 
 
+class DecoderMasks(NamedTuple):
+    """The causal mask of self-attention, and the padding mask of cross-attention."""
+
+    causal_11TT: Tensor
+    memory_B11S: Tensor | None
+
+
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention to the encoder's output, then feed-forward."""
 
@@ -142,8 +150,7 @@ class DecoderLayer(nn.Module):
         states_BTD: Tensor,
         layout: BatchLayout,
         cache: LayerCache,
-        causal_mask_11TT: Tensor,
-        memory_mask_B11S: Tensor | None,
+        masks: DecoderMasks,
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
         """Run the layer; the keys and values of `states_BTD` are appended to `cache.past`."""
@@ -152,13 +159,13 @@ class DecoderLayer(nn.Module):
             new = self.self_attention.keys_values(x_BTD, layout)
             cache.past = new if cache.past is None else cache.past.extend(new)
             attended_BTD: Tensor = self.self_attention(
-                x_BTD, layout, cache.past, causal_mask_11TT, attention_log
+                x_BTD, layout, cache.past, masks.causal_11TT, attention_log
             )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
             attended_BTD: Tensor = self.cross_attention(
-                x_BTD, layout, cache.memory, memory_mask_B11S, attention_log
+                x_BTD, layout, cache.memory, masks.memory_B11S, attention_log
             )
             return attended_BTD
 

@@ -16,6 +16,7 @@ from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
     DecoderLayer,
+    DecoderMasks,
     EncoderLayer,
     LayerCache,
     sinusoidal_positions,
@@ -173,12 +174,11 @@ class Transformer(nn.Module):
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
         start, cache.length = cache.length, cache.length + tgt_BT.size(1)
-        mask_11TT = causal_mask(tgt_BT.size(1), cache.length, tgt_BT.device)
+        causal_11TT = causal_mask(tgt_BT.size(1), cache.length, tgt_BT.device)
+        masks = DecoderMasks(causal_11TT, cache.mask_B11S)
         states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            states_BTD = layer(
-                states_BTD, layout, layer_cache, mask_11TT, cache.mask_B11S, attention_log
-            )
+            states_BTD = layer(states_BTD, layout, layer_cache, masks, attention_log)
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 
