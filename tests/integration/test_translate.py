@@ -14,6 +14,7 @@ import pytest
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.linear import has_int8
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -199,6 +200,15 @@ def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq,
     one = seq2seq("translate", trained, "-b", 3, "--format", "tsv", "1 2").stdout
     two = seq2seq("translate", trained, "-b", 3, "--ensemble", trained, "--format", "tsv", "1 2")
     assert two.stdout.split("\t")[:2] == one.split("\t")[:2]
+
+
+def test_auto_precision_is_int8_where_supported_and_fp32_for_evaluation(trained):
+    has_kernels = "int8" in cpu_library.precisions() or has_int8()
+    assert Translator.load(trained, "cpu").precision == ("int8" if has_kernels else "fp32")
+    assert Translator.load(trained, "cpu", exact=True).precision == "fp32"
+    for precision in ("fp32", "bf16"):
+        given = [f"decoding.precision={precision}"]
+        assert Translator.load(trained, "cpu", given, exact=True).precision == precision
 
 
 def test_all_precisions_translate_alike(trained, numbers, seq2seq):

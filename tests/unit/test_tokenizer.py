@@ -119,6 +119,13 @@ def test_tokenizer_sample_is_deterministic_across_processes():
     assert first.stdout.split()[1] == "True"
 
 
+def test_max_sentences_limits_the_sample():
+    lines = [f"word{i}" for i in range(500)]
+    for max_sentences, num_words in ((1_000, 500), (200, 200)):
+        config = TokenizerConfig(kind="word", vocab_size=1_000, max_sentences=max_sentences)
+        assert len(Tokenizer.fit(lines, config)) == num_words + 4
+
+
 def test_tokenizer_sample_has_a_limit_of_characters():
     lines = ["x" * 100] * 50
     assert sample(lines, 1_000, max_characters=5_000) == lines

@@ -1,0 +1,34 @@
+"""Files are replaced whole, and read up to a limit."""
+
+import pytest
+
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import read_bounded, write_atomic
+
+
+def test_write_atomic_replaces_the_file_and_never_changes_it(tmp_path):
+    """Whoever has the old file open still reads all of it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with path.open("rb") as old:
+        write_atomic(path, b"new content")
+        assert old.read() == b"old"
+    assert path.read_bytes() == b"new content"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_write_atomic_that_fails_leaves_the_old_file_and_names_it(tmp_path):
+    path = tmp_path / "folder"
+    path.mkdir()  # which no file can replace
+    with pytest.raises(OSError) as error:
+        write_atomic(path, b"new")
+    assert error.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_read_bounded_reads_files_up_to_the_limit(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_bounded(path, 5) == b"12345"
+    with pytest.raises(UserError, match="file is larger than 4 bytes"):
+        read_bounded(path, 4)
