@@ -74,7 +74,7 @@ class Cuts:
         if self.lines:
             logger.warning(
                 "lines with more sentences or tokens than lines of the training text: "
-                f"{self.lines:,}; translated sentence by sentence, as {self.sentences:,} sentences"
+                f"{self.lines:,}; translated as {self.sentences:,} separate sentences"
             )
         if self.long_sentences:
             logger.warning(

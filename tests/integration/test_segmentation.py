@@ -81,7 +81,7 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     assert result.stdout == "".join(" ".join(outputs[group]) + "\n" for group in groups)
     assert result.stderr == (
         f"lines with more sentences or tokens than lines of the training text: {len(groups)}; "
-        f"translated sentence by sentence, as {LINES} sentences\n"
+        f"translated as {LINES} separate sentences\n"
     )
     asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
@@ -92,7 +92,7 @@ def test_segmentation_is_reported_once(run, lines, seq2seq, tmp_path, processes)
     """The lines make more than one chunk."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))
     result = seq2seq("translate", run, "-i", tmp_path / "in", "--processes", processes)
-    counts = f"{30 * LINES:,}, translated as {60 * LINES:,} sentences"
+    counts = f"{30 * LINES:,}; translated as {60 * LINES:,} separate sentences"
     assert counts in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
@@ -107,7 +107,7 @@ def test_eval_segments_lines_like_translate(folder, run, lines, seq2seq):
     options = ("--src", files["src"], "--ref", files["tgt"], "--json")
     result = seq2seq("eval", run, *options)
     assert json.loads(result.stdout)["exact_match"] >= 80
-    assert "10, translated as 40 sentences" in result.stderr
+    assert "10; translated as 40 separate sentences" in result.stderr
 
 
 def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq2seq, tmp_path):
@@ -118,7 +118,7 @@ def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq
     config = (earlier / "config.yaml").read_text()
     (earlier / "config.yaml").write_text(config.replace("max_length: 256", "max_length: 12"))
     result = seq2seq("translate", earlier, line)
-    assert "1, translated as 3 sentences" in result.stderr
+    assert "1; translated as 3 separate sentences" in result.stderr
     assert result.stdout == seq2seq("translate", run, line).stdout
 
 
@@ -128,7 +128,7 @@ def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
     result = seq2seq("translate", run, f"{between} {beyond}")
     assert result.stderr.splitlines() == [
         "lines with more sentences or tokens than lines of the training text: 1; translated "
-        "sentence by sentence, as 2 sentences",
+        "as 2 separate sentences",
         "sentences longer than data.max_length: 1; translated in 2 parts",
     ]
 
