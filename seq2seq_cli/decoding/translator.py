@@ -29,7 +29,7 @@ from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, load_tokenizers
+from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
 
 # OpenMP's threads do not survive a fork: a child that uses them would hang.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
@@ -105,7 +105,7 @@ class Translator:
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)
         with torch.device("meta"):  # so that weights that do not fit cost no memory
-            model = new_model(config, tokenizers)
+            model = build_model(config.model, tokenizers)
         with use_threads(1):  # loading is bound by memory, not by cores
             load_weights(model, weights)
             model = model.to(choose_device(device)).eval()
@@ -235,16 +235,3 @@ def ensemble_of(models: Sequence[Transformer], precision: Precision, engine: Eng
     """Make a decoder of one model or several."""
     decoders = [make_decoder(model, precision, engine) for model in models]
     return decoders[0] if len(decoders) == 1 else Ensemble(decoders)
-
-
-def new_model(config: Config, tokenizers: Tokenizers) -> Transformer:
-    """Build a fresh model for these vocabularies. Raises UserError if it does not fit in memory."""
-    src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
-    try:
-        return Transformer(config.model, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
-            raise
-        raise UserError(
-            "a model of this size does not fit into memory: see section model"
-        ) from None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import AttentionLog, causal_mask, padding_mask
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
@@ -22,6 +23,7 @@ from seq2seq_cli.model.layers import (
     sinusoidal_positions,
 )
 from seq2seq_cli.model.packing import BatchLayout, Padded
+from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers
 
 
 class Memory(NamedTuple):
@@ -198,3 +200,19 @@ def _embedding(vocab_size: int, d_model: int, pad_id: int) -> nn.Embedding:
     """Create an uninitialized embedding: on the meta device, PyTorch's initialization is slow."""
     weight_VD = torch.empty(vocab_size, d_model)
     return nn.Embedding(vocab_size, d_model, padding_idx=pad_id, _weight=weight_VD)
+
+
+def build_model(config: ModelConfig, tokenizers: Tokenizers) -> Transformer:
+    """Build a randomly initialised model for the vocabularies of two tokenizers.
+
+    Raises UserError if it does not fit into memory.
+    """
+    src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
+    try:
+        return Transformer(config, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            "a model of this size does not fit into memory: see section model"
+        ) from None

@@ -9,10 +9,10 @@ from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.data.token_store import open_store
-from seq2seq_cli.decoding.translator import new_model
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
+from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import count_corpus
@@ -40,7 +40,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         check_compiler()
     config, data = load_data(config, ranks, hooks, folder)
     torch.manual_seed(config.training.seed)
-    model = new_model(config, data.tokenizers).to(device)
+    model = build_model(config.model, data.tokenizers).to(device)
     freeze(model, config.training.freeze)
     training = config.training
     use_bf16 = choose_bf16(training.precision, device)
