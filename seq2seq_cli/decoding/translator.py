@@ -26,7 +26,7 @@ from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.device import choose_device, use_threads
-from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
