@@ -375,7 +375,7 @@ def test_fine_tuning_takes_the_vocabulary_unless_told_otherwise(config, whole, s
     train = ("train", config, "--run-dir", run)
     result = seq2seq(*train, "--from", whole)
     assert result.exit_code == 0, result.stderr
-    assert f"--from {whole}: with its vocabulary" in result.stderr
+    assert f"--from {whole}: reusing its vocabulary" in result.stderr
     assert "learning the vocabulary" not in result.stderr
     for name in ("src.model", "tgt.model"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()

@@ -204,11 +204,11 @@ def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq,
 
 def test_auto_precision_is_int8_where_supported_and_fp32_for_evaluation(trained):
     has_kernels = "int8" in cpu_library.precisions() or has_int8()
-    assert Translator.load(trained, "cpu").precision == ("int8" if has_kernels else "fp32")
-    assert Translator.load(trained, "cpu", exact=True).precision == "fp32"
+    assert Translator.load(trained, "cpu").decoder.precision == ("int8" if has_kernels else "fp32")
+    assert Translator.load(trained, "cpu", exact=True).decoder.precision == "fp32"
     for precision in ("fp32", "bf16"):
         given = [f"decoding.precision={precision}"]
-        assert Translator.load(trained, "cpu", given, exact=True).precision == precision
+        assert Translator.load(trained, "cpu", given, exact=True).decoder.precision == precision
 
 
 def test_all_precisions_translate_alike(trained, numbers, seq2seq):
