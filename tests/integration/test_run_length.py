@@ -67,7 +67,7 @@ def test_warmup_longer_than_the_run_is_rejected(
     assert f"training.warmup_steps {warmup_steps:,}: {ends}" in result.stderr
     assert not (tmp_path / "run").exists()
     by_steps = options(max_steps=56, warmup_steps=warmup_steps)
-    assert "more than max_steps 56" in seq2seq(command, config, *where, *by_steps).stderr
+    assert "exceed max_steps 56" in seq2seq(command, config, *where, *by_steps).stderr
 
 
 def test_warmup_may_last_the_whole_run(config, seq2seq: Command, tmp_path):

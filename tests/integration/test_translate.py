@@ -14,7 +14,6 @@ import pytest
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.linear import has_int8
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -202,13 +201,15 @@ def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq,
     assert two.stdout.split("\t")[:2] == one.split("\t")[:2]
 
 
+@pytest.mark.skipif("int8" not in cpu_library.precisions(), reason="needs the compiled decoder")
 def test_auto_precision_is_int8_where_supported_and_fp32_for_evaluation(trained):
-    has_kernels = "int8" in cpu_library.precisions() or has_int8()
-    assert Translator.load(trained, "cpu").precision == ("int8" if has_kernels else "fp32")
-    assert Translator.load(trained, "cpu", exact=True).precision == "fp32"
-    for precision in ("fp32", "bf16"):
-        given = [f"decoding.precision={precision}"]
-        assert Translator.load(trained, "cpu", given, exact=True).precision == precision
+    def precision(*overrides: str, exact: bool = False) -> str:
+        return Translator.load(trained, "cpu", overrides, exact=exact).decoder.precision
+
+    assert precision() == "int8"
+    assert precision(exact=True) == "fp32"
+    assert precision("decoding.precision=fp32") == "fp32"
+    assert precision("decoding.precision=int8", exact=True) == "int8"
 
 
 def test_all_precisions_translate_alike(trained, numbers, seq2seq):
