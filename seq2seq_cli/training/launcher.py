@@ -8,7 +8,9 @@ waits for them, passes Ctrl-C and SIGTERM on, and reports why one of them failed
 import json
 import logging
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +56,7 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
         _environment(num_processes),
+        _signal_handlers(),
     ):
         launcher = elastic_launch(
             LaunchConfig(
@@ -93,6 +96,18 @@ def _environment(num_processes: int) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _signal_handlers() -> Iterator[None]:
+    """Restore the signal handlers that the elastic launcher replaces and leaves behind."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _in_worker(work: Callable[[], Result], logs: bool) -> Result | None:

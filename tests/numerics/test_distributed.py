@@ -151,6 +151,13 @@ def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path):
     assert "error: process 1 failed with status 9" in done.stderr
 
 
+def test_launch_leaves_signal_handlers_as_they_were():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(UserError):
+        launch(DiesWhenSent(), 2)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
 def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     script = tmp_path / "orphan.py"
     waits = "print(os.getpid(), flush=True); threading.Event().wait()"
