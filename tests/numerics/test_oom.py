@@ -180,17 +180,16 @@ def test_failed_allocation_is_recognized_as_oom():
     assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
 
 
-def fail_in_one_process(config: Config) -> tuple[StepResult, list]:
-    """Two updates; one process alone fails at two batches of the first."""
-    with process_group(config) as ranks:
-        loss, run = failing_run(never, ranks)
-        if ranks.rank == 1:
-            least = 5 - ranks.world_size
-            loss.fails = lambda batch: "backward" if len(batch.src_BS) >= least else None
-        step_once(run, BATCHES)
-        result = step_once(run, BATCHES)
-        assert run.state.too_large
-        return result, [p.detach() for p in loss.parameters()]
+def fail_in_one_process(ranks: Ranks) -> tuple[StepResult, list]:
+    """Make two updates; one process alone fails at two batches of the first."""
+    loss, run = failing_run(never, ranks)
+    if ranks.rank == 1:
+        least = 5 - ranks.world_size
+        loss.fails = lambda batch: "backward" if len(batch.src_BS) >= least else None
+    step_once(run, BATCHES)
+    result = step_once(run, BATCHES)
+    assert run.state.too_large
+    return result, [p.detach() for p in loss.parameters()]
 
 
 @pytest.fixture
@@ -198,31 +197,30 @@ def config(tmp_path: Path) -> Path:
     return write_config(tmp_path, numbers_config(tmp_path))
 
 
-def test_all_processes_split_a_batch_too_large_for_one(config):
-    expected, weights, _ = updates(never, [BATCHES] * 2)
-    update, close = launch(partial(fail_in_one_process, load_config(config)), 2)
-    assert update == pytest.approx(expected[-2:], rel=1e-5)
-    for mine, theirs in zip(close, weights, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
-
-
-def fail_late(config: Config) -> tuple[list[float], list]:
+def fail_late(ranks: Ranks) -> tuple[list[float], list]:
     """In the second update one process fails with a batch of a size that fitted in the first."""
+    loss, run = failing_run(never, ranks)
+    first = step_once(run, BATCHES)
+    if ranks.rank == 1:
+        loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
+    second = step_once(run, BATCHES)
+    return [*first, *second], [p.detach() for p in loss.parameters()]
+
+
+def fail_twice(config: Config) -> tuple[StepResult, list, list[float], list]:
     with process_group(config) as ranks:
-        loss, run = failing_run(never, ranks)
-        first = step_once(run, BATCHES)
-        if ranks.rank == 1:
-            loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
-        second = step_once(run, BATCHES)
-        return [*first, *second], [p.detach() for p in loss.parameters()]
+        return (*fail_in_one_process(ranks), *fail_late(ranks))
 
 
-def test_late_oom_of_one_process_does_not_block_the_others(config):
+def test_all_processes_split_a_batch_too_large_for_one(config):
+    """Also late, for a batch of a size that fitted before: none waits for another in vain."""
     expected, weights, _ = updates(never, [BATCHES] * 2)
-    found, close = launch(partial(fail_late, load_config(config)), 2)
-    assert found == pytest.approx(expected, rel=1e-5)
-    for mine, theirs in zip(close, weights, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
+    second, close, both, late = launch(partial(fail_twice, load_config(config)), 2)
+    assert second == pytest.approx(expected[-2:], rel=1e-5)
+    assert both == pytest.approx(expected, rel=1e-5)
+    for found in (close, late):
+        for mine, theirs in zip(found, weights, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 17, 64, 100, 499, 500, 1_000])
