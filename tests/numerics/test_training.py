@@ -185,6 +185,7 @@ def test_compiled_step_matches_the_eager_step(use_bf16, tolerance, monkeypatch):
     assert counts[0] == counts[-1]
 
 
+@pytest.mark.slow
 def test_compiled_step_draws_new_dropout_at_each_update(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     batch_loss = BatchLoss(build(dropout=0.5), 0.0, use_bf16=False, compiles=True)
