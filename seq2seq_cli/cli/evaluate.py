@@ -62,7 +62,7 @@ def evaluate(
 @app.command(
     epilog="**Examples**\n\n"
     "seq2seq score runs/quickstart --src test.de --ref test.en\n\n"
-    "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescore_nbest.nbest"
+    "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescored.nbest"
 )
 def score(
     run_dir: RunDir,

@@ -8,7 +8,7 @@ alone prepares the text, validates, logs and saves.
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -23,6 +23,7 @@ from seq2seq_cli.model.device import choose_device, use_threads
 
 Value = TypeVar("Value")
 
+RUN_ID = "seq2seq"  # of processes that `launcher.py` started
 WHAT_NOW = "the same command resumes from the last checkpoint"
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
@@ -31,7 +32,7 @@ _BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
 _REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
 _SECONDS_TO_BE_ENDED = 10.0  # by the launcher, after another process has failed
-_SECONDS_FOR_MAIN = 2.0  # to fail for the same reason, and be the one that reports it
+_SECONDS_FOR_MAIN = 1.0  # to end for the same reason, and be the one that reports it
 
 
 class Ranks:
@@ -89,6 +90,19 @@ class Ranks:
             distributed.all_gather_object(values, value, group=self._cpu_group)
         return values
 
+    def in_main(self, action: Callable[[], Value]) -> Value | None:
+        """Call `action` in the main process; a UserError that it raises is raised in all."""
+        result, error = None, None
+        if self.is_main:
+            try:
+                result = action()
+            except UserError as user_error:
+                error = user_error
+        error = self.broadcast(error)
+        if error is not None:
+            raise error
+        return result
+
     def barrier(self) -> None:
         """Wait until all processes have called this."""
         self.all_reduce_sum(0.0)
@@ -119,8 +133,11 @@ def process_group(config: Config) -> Iterator[Ranks]:
     the launcher, which knows what happened to that one.
     """
     if distributed.is_initialized():
-        group = distributed.new_group(backend="gloo")
-        yield Ranks(distributed.get_rank(), distributed.get_world_size(), 1, group)
+        group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
+        try:
+            yield Ranks(distributed.get_rank(), distributed.get_world_size(), 1, group)
+        finally:
+            distributed.destroy_process_group(group)
         return
     if not is_started_by_launcher():
         yield Ranks()
@@ -131,6 +148,7 @@ def process_group(config: Config) -> Iterator[Ranks]:
     except Interrupted as stop:
         if ranks.is_main:
             raise
+        time.sleep(_SECONDS_FOR_MAIN)
         raise SystemExit(stop.exit_status) from None
     except UserError:
         if not ranks.is_main:

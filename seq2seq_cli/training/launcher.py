@@ -2,29 +2,38 @@
 
 It is what `torchrun` uses: each process runs the same function and finds its rank in its
 environment (`distributed.py: process_group`). The process that starts the others does not train; it
-waits for them, passes Ctrl-C and SIGTERM on, and reports why one of them failed.
+waits for them, passes SIGTERM on, and reports why one of them failed.
 """
 
-import json
 import logging
+import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import FrameType
+from typing import TypeVar, cast
 
 import torch
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.machine import available_memory, num_cores
-from seq2seq_cli.training.distributed import WHAT_NOW, choose_num_processes, is_started_by_launcher
+from seq2seq_cli.machine import available_memory, end_with_parent, num_cores
+from seq2seq_cli.training.distributed import (
+    RUN_ID,
+    WHAT_NOW,
+    choose_num_processes,
+    is_started_by_launcher,
+)
 
-_SECONDS_TO_SAVE = 300  # after Ctrl-C or SIGTERM, before processes are killed
+_LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
+_PARENT_IS_GONE = 3  # exit status
 
 Result = TypeVar("Result")
 
@@ -44,43 +53,40 @@ def processes_to_start(config: Config) -> int:
 def launch(work: Callable[[], Result], num_processes: int) -> Result:
     """Call `work` in new processes of this machine; return what it returns in the main one.
 
-    Raises UserError if one of them failed, with its own reason or the signal that killed it, and
-    Interrupted if they saved and stopped.
+    Raises what `work` raised, where that is a UserError, Interrupted or OSError; UserError with the
+    signal or the status if a process died; RuntimeError with the traceback of any other exception.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in ("torch.distributed.elastic", "torch.multiprocessing"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported below
     with (
         tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
         _environment(num_processes),
-        _signal_handlers(),
+        _forwarded_signals() as received,
+        _silent_loggers(),
     ):
-        launcher = elastic_launch(
-            LaunchConfig(
-                min_nodes=1,
-                max_nodes=1,
-                nproc_per_node=num_processes,
-                run_id="seq2seq",
-                rdzv_backend="c10d",
-                rdzv_endpoint="127.0.0.1:0",
-                local_addr="127.0.0.1",
-                max_restarts=0,
-                signals_to_handle="SIGTERM,SIGINT",
-                logs_specs=DefaultLogsSpecs(log_dir=folder),
-            ),
-            _in_worker,
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=num_processes,
+            run_id=RUN_ID,
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
+            max_restarts=0,
+            signals_to_handle="SIGUSR2",  # SIGTERM and Ctrl-C are not the launcher's business
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
+        obeys_ctrl_c = received.handlers[signal.SIGINT] != signal.SIG_IGN
         try:
-            return cast(Result, launcher(work, is_logging_to_stderr())[0])
-        except SignalException as stop:
-            _, reason = _error_of(Path(folder), 0)
-            raise Interrupted(reason or "interrupted", 128 + stop.sigval) from None
+            results = elastic_launch(config, _in_worker)(
+                work, Path(folder), is_logging_to_stderr(), obeys_ctrl_c
+            )
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            raise _exception(Path(folder), rank, failure.exitcode) from None
+            raise _reason(Path(folder), rank, failure.exitcode, received.number) from None
+        return cast(Result, results[0])
 
 
 @contextmanager
@@ -88,7 +94,6 @@ def _environment(num_processes: int) -> Iterator[None]:
     """Set what new processes read at their start: their share of the CPU cores, among others."""
     before = dict(os.environ)
     os.environ["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // num_processes))
-    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(_SECONDS_TO_SAVE)
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
     try:
@@ -98,54 +103,108 @@ def _environment(num_processes: int) -> Iterator[None]:
         os.environ.update(before)
 
 
+class _Received:
+    """The signal that this process received, and the handlers that it had before."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+        self.handlers = {number: signal.getsignal(number) for number in numbers}
+
+
 @contextmanager
-def _signal_handlers() -> Iterator[None]:
-    """Restore the signal handlers that the elastic launcher replaces and leaves behind."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def _forwarded_signals() -> Iterator[_Received]:
+    """Pass SIGTERM on to the processes while the block runs, and ignore Ctrl-C.
+
+    A terminal sends Ctrl-C to all processes. Those that are started here ignore it, as this one
+    does, until `_in_worker` runs, so that none prints a traceback while it imports PyTorch.
+    """
+    received = _Received()
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.number = number
+        for process in multiprocessing.active_children():
+            process.terminate()
+
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_main_thread:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, forward)
     try:
-        yield
+        yield received
     finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
+        if is_main_thread:
+            for number, handler in received.handlers.items():
                 signal.signal(number, handler)
 
 
-def _in_worker(work: Callable[[], Result], logs: bool) -> Result | None:
-    """Run in each new process: call `work`, and return its result from the main one."""
+@contextmanager
+def _silent_loggers() -> Iterator[None]:
+    """Silence PyTorch's launcher while the block runs: `launch` reports what matters."""
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith(_LOGGERS) and isinstance(logger, logging.Logger)
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _in_worker(
+    work: Callable[[], Result], folder: Path, logs: bool, obeys_ctrl_c: bool
+) -> Result | None:
+    """Run in each new process: call `work`, and leave in `folder` why it failed, if it did."""
+    threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
     if logs:
         log_to_stderr()
+    reason: Exception
     try:
+        if obeys_ctrl_c:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         result = work()
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise UserError(f"{error.filename or 'system'}: {error.strerror or error}") from None
-    return result if os.environ["RANK"] == "0" else None
+        return result if os.environ["RANK"] == "0" else None
+    except KeyboardInterrupt:
+        reason = Interrupted("interrupted", 130)
+    except (UserError, Interrupted, OSError) as error:
+        reason = error
+    except Exception:
+        reason = RuntimeError(traceback.format_exc())
+    _reason_file(folder, int(os.environ["RANK"])).write_bytes(pickle.dumps(reason))
+    raise SystemExit(1)
 
 
-def _error_of(folder: Path, rank: int) -> tuple[str, str]:
-    """Return the kind and the text of the exception that ended a process; "" if none did."""
-    paths = list(folder.glob(f"*/attempt_0/{rank}/error.json"))
-    if not paths:
-        return "", ""
-    message: Any = json.loads(paths[0].read_text(encoding="utf-8"))["message"]
-    kind, _, text = message["message"].partition(": ")
-    if kind not in (UserError.__name__, Interrupted.__name__):
-        return "", str(message["extraInfo"]["py_callstack"])
-    return kind, text
+def _reason_file(folder: Path, rank: int) -> Path:
+    return folder / f"reason-{rank}.pickle"
 
 
-def _exception(folder: Path, rank: int, status: int) -> Exception:
-    """Return the exception that says why the process of this rank failed."""
-    kind, text = _error_of(folder, rank)
-    who = f"process {rank}"
-    if kind == Interrupted.__name__:
-        return Interrupted(text, status)
-    if kind == UserError.__name__:
-        return UserError(text if rank == 0 else f"{who}: {text}")
-    if text:
-        return RuntimeError(f"{who} failed:\n{text}")
+def _reason(folder: Path, rank: int, status: int, received: int) -> Exception:
+    """Return the exception that says why the processes ended, of which that of `rank` was first.
+
+    `received`: the number of the signal that they were stopped with; 0: none.
+    """
+
+    def read(rank: int) -> Exception | None:
+        path = _reason_file(folder, rank)
+        return pickle.loads(path.read_bytes()) if path.exists() else None
+
+    reason, of_main = read(rank), read(0)
+    if isinstance(of_main, Interrupted):
+        return of_main
+    if isinstance(reason, UserError) and rank > 0:
+        return UserError(f"process {rank}: {reason}")
+    if isinstance(reason, RuntimeError):
+        return RuntimeError(f"process {rank} failed:\n{reason}")
+    if reason is not None:
+        return reason
+    if received:
+        return Interrupted("interrupted", 128 + received)
     if status < 0:
-        memory = " (out of memory?)" if status == -9 else ""
-        return UserError(f"{who} was killed by signal {-status}{memory}; {WHAT_NOW}")
-    return UserError(f"{who} failed with status {status}; {WHAT_NOW}")
+        memory = " (out of memory?)" if status == -signal.SIGKILL else ""
+        return UserError(f"process {rank} was killed by signal {-status}{memory}; {WHAT_NOW}")
+    return UserError(f"process {rank} failed with status {status}; {WHAT_NOW}")

@@ -5,14 +5,14 @@ import gc
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
+from seq2seq_cli.evaluation import Scores, evaluate
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoint import NullSaver, Saver, record_score
@@ -47,8 +47,9 @@ def train(
     A new run starts from the best weights of the run folder `source`, if one is given. A resumed
     run may differ from its config in the options `allow_changed`. Data-parallel processes are those
     of `torch.distributed`'s process group if the caller has initialised one, those that `torchrun`
-    started, or those that `training.processes` asks for and this function starts. Raises UserError
-    for what the user can correct, and Interrupted after saving on Ctrl-C or SIGTERM.
+    started, or those that `training.processes` asks for and this function starts; these log to
+    standard error if `console.py: log_to_stderr` was called here. Raises UserError for what the
+    user can correct, and Interrupted after saving on Ctrl-C or SIGTERM.
     """
     if (num_processes := processes_to_start(config)) > 1:
         again = functools.partial(
@@ -75,8 +76,8 @@ def train(
                 handle_nonfinite(run, batches, result)
             count_update(run, batches, result, clock)
             log_update(run, monitor, result, {"lr": lr, "epoch": epoch})
-            stop_signal = stop.signal_of_any(run.ranks)
-            stops = (hooks.on_step(run.state) or stop_signal) and not is_finished(run)
+            stops, stop_signal = stop.agree(run.ranks, bool(hooks.on_step(run.state)))
+            stops = stops and not is_finished(run)
             saver.save(is_end=stops or limit_reached(run) is not None)
             if stops:
                 note_stop(run, stop_signal)
@@ -95,10 +96,8 @@ def open_run(
     if folder.exists:
         folder.reject_escaping_links()
     try:
-        with (
-            process_group(config) as ranks,
-            folder.locked() if ranks.is_main else nullcontext(),
-        ):
+        with process_group(config) as ranks, ExitStack() as stack:
+            ranks.in_main(lambda: stack.enter_context(folder.locked()))
             run = start_or_resume(folder, config, options, ranks, hooks)
             retain_freed_pages()
             yield run
@@ -201,7 +200,8 @@ def log_update(
 
 
 def note_stop(run: Run, stop_signal: int) -> None:
-    """Log that training stopped; raise Interrupted if a signal asked for it."""
+    """Wait until the main process has saved; raise Interrupted if a signal asked to stop."""
+    run.ranks.barrier()
     message = f"stopped and saved at step {run.state.step:,}; the same command resumes"
     logger.debug("%s", message)
     if stop_signal:
@@ -211,14 +211,13 @@ def note_stop(run: Run, stop_signal: int) -> None:
 def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best."""
     validation, held_out, score, loss = run.config.validation, run.data.valid, math.nan, math.nan
-    if held_out is not None:
-        with run.ranks.all_threads():
-            scores = score_model(run, held_out)
+    scores = run.ranks.in_main(lambda: score_model(run))
+    if scores is not None:
         score, loss = scores.metrics()[validation.metric], scores.loss
     score, loss = run.ranks.broadcast((score, loss))
     is_kept = record_score(run, score, loss)
     run.state.awaits_validation = False
-    if held_out is not None:
+    if held_out is not None and scores is not None:
         step = run.state.step
         monitor.validation_point(step, scores, run.state.best_step == step)
         if scores.hypotheses and validation.samples:
@@ -226,13 +225,16 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
     saver.record_validation(is_kept=is_kept, is_end=is_finished(run))
 
 
-def score_model(run: Run, held_out: HeldOut) -> Scores:
-    """Evaluate the current model. Raises UserError when out of memory."""
+def score_model(run: Run) -> Scores:
+    """Evaluate the current model on the validation data. Raises UserError when out of memory."""
+    held_out = run.data.valid
+    assert held_out is not None, "the main process has read it"
     translator = Translator(
         run.model, run.data.tokenizers, run.config, statistics=run.data.statistics
     )
     try:
-        return evaluate(translator, held_out, decode=run.config.validation.decode)
+        with run.ranks.all_threads():
+            return evaluate(translator, held_out, decode=run.config.validation.decode)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -61,24 +61,27 @@ def start_or_resume(
     The main process reads the text and writes everything that the run depends on into the folder;
     the other processes read it there. Raises UserError for what the user can correct.
     """
-    if not ranks.is_main:
-        run = join_as_replica(folder, ranks, hooks)
-    elif folder.exists:
-        run = resume_run(folder, config, options, ranks, hooks)
-    else:
-        run = start_run(folder, config, options.source, ranks, hooks)
-    if ranks.is_main:
-        ranks.broadcast((run.state, run.total_steps))
+
+    def in_main() -> Run:
+        if folder.exists:
+            return resume_run(folder, config, options, ranks, hooks)
+        return start_run(folder, config, options.source, ranks, hooks)
+
+    run = ranks.in_main(in_main)
+    progress = (run.state, run.total_steps) if run is not None else (TrainingState(), 0)
+    state, total_steps = ranks.broadcast(progress)
+    if run is None:
+        run = join_as_replica(folder, state, ranks, hooks)
+        run.total_steps = total_steps
     gc.freeze()  # the garbage collector need not search what stays until the end of the run
     return run
 
 
-def join_as_replica(folder: RunFolder, ranks: Ranks, hooks: Hooks) -> Run:
+def join_as_replica(folder: RunFolder, state: TrainingState, ranks: Ranks, hooks: Hooks) -> Run:
     """Join the main process's run, whose state may differ from the one in its checkpoint."""
-    state, total_steps = ranks.broadcast((TrainingState(), 0))
     run = set_up_run(load_config(folder.config), ranks, hooks, folder)
     load_checkpoint(folder.checkpoint(state.step), run.model, run.optimizer)
-    run.state, run.total_steps = state, total_steps
+    run.state = state
     return run
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from seq2seq_cli.training.distributed import Ranks, is_started_by_launcher
+from seq2seq_cli.training.distributed import RUN_ID, Ranks
 
-_SECONDS_OF_COPIES = 1.0  # a launcher sends its processes the Ctrl-C that they have had already
+_SECONDS_OF_COPIES = 1.0  # in which a launcher sends on a signal that its processes had already
 
 
 class StopRequest:
@@ -18,24 +18,27 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal = 0  # its number; 0: none yet
 
-    def signal_of_any(self, ranks: Ranks) -> int:
-        """Return the number of the signal that any process received; 0: none."""
-        return int(ranks.all_reduce_max(self.signal))
+    def agree(self, ranks: Ranks, is_asked: bool) -> tuple[bool, int]:
+        """Return whether any process is to stop, and the number of the signal; 0: none.
+
+        `is_asked`: this process is to stop without a signal.
+        """
+        request = ranks.all_reduce_max(self.signal or 0.5 * is_asked)
+        return request > 0, int(request)
 
 
 @contextmanager
 def stop_on_signals(ranks: Ranks) -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a request while the block runs; the main process says so."""
+    """Turn SIGINT and SIGTERM into a request while the block runs; confirm Ctrl-C on stderr."""
     request = StopRequest()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     received: dict[int, float] = {}
-    patience = _SECONDS_OF_COPIES if is_started_by_launcher() else 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
-        if number in received and time.monotonic() - received[number] >= patience:
+        if number in received and time.monotonic() - received[number] >= _patience(number):
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
-        if not received and ranks.is_main:
+        if number == signal.SIGINT and number not in received and ranks.is_main:
             os.write(2, b"\nstopping after this update; a second Ctrl-C ends at once\n")
         received.setdefault(number, time.monotonic())
         request.signal = request.signal or number
@@ -48,3 +51,13 @@ def stop_on_signals(ranks: Ranks) -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _patience(number: int) -> float:
+    """Return the seconds in which a launcher may send on a signal that this process has had.
+
+    `torchrun` sends on both, `launcher.py` SIGTERM alone.
+    """
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    is_sent_on = run_id is not None and (number == signal.SIGTERM or run_id != RUN_ID)
+    return _SECONDS_OF_COPIES if is_sent_on else 0.0
