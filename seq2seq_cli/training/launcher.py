@@ -78,11 +78,8 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
             signals_to_handle="SIGUSR2",  # SIGTERM and Ctrl-C are not the launcher's business
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
-        obeys_ctrl_c = received.handlers[signal.SIGINT] != signal.SIG_IGN
         try:
-            results = elastic_launch(config, _in_worker)(
-                work, Path(folder), is_logging_to_stderr(), obeys_ctrl_c
-            )
+            results = elastic_launch(config, _in_worker)(work, Path(folder), is_logging_to_stderr())
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise _reason(Path(folder), rank, failure.exitcode, received.number) from None
@@ -114,10 +111,10 @@ class _Received:
 
 @contextmanager
 def _forwarded_signals() -> Iterator[_Received]:
-    """Pass SIGTERM on to the processes while the block runs, and ignore Ctrl-C.
+    """Pass SIGTERM on to the processes while the block runs, and leave Ctrl-C to them.
 
-    A terminal sends Ctrl-C to all processes. Those that are started here ignore it, as this one
-    does, until `_in_worker` runs, so that none prints a traceback while it imports PyTorch.
+    A terminal sends Ctrl-C to all processes. In those that are started here it is blocked until
+    `_in_worker` runs, so that none prints a traceback while it imports PyTorch.
     """
     received = _Received()
 
@@ -128,11 +125,14 @@ def _forwarded_signals() -> Iterator[_Received]:
 
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if received.handlers[signal.SIGINT] != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, lambda number, frame: None)
         signal.signal(signal.SIGTERM, forward)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield received
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # a Ctrl-C that waited finds our handler
         if is_main_thread:
             for number, handler in received.handlers.items():
                 signal.signal(number, handler)
@@ -156,17 +156,14 @@ def _silent_loggers() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _in_worker(
-    work: Callable[[], Result], folder: Path, logs: bool, obeys_ctrl_c: bool
-) -> Result | None:
+def _in_worker(work: Callable[[], Result], folder: Path, logs: bool) -> Result | None:
     """Run in each new process: call `work`, and leave in `folder` why it failed, if it did."""
     threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
     if logs:
         log_to_stderr()
     reason: Exception
     try:
-        if obeys_ctrl_c:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         result = work()
         return result if os.environ["RANK"] == "0" else None
     except KeyboardInterrupt:
