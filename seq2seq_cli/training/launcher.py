@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar, cast
@@ -128,6 +129,7 @@ def _forwarded_signals() -> Iterator[_Received]:
         if received.handlers[signal.SIGINT] != signal.SIG_IGN:
             signal.signal(signal.SIGINT, lambda number, frame: None)
         signal.signal(signal.SIGTERM, forward)
+    resource_tracker.ensure_running()  # which unblocks signals when it starts
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield received

@@ -293,6 +293,22 @@ def test_two_processes_log_validate_stop_and_resume_as_one_run(by_torchrun, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_to_one_process_saves_and_stops_all(config, tmp_path, rank):
+    two = ("--set=training.processes=2", "--set=training.log_every=1")
+    process = start(*TRAIN, config, "--run-dir", tmp_path / "run", *two)
+    wait_for_a_line(tmp_path / "run/metrics.jsonl", process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [
+        child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    os.kill(int(workers[rank]), signal.SIGTERM)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 143, stderr
+    assert "stopped and saved at step" in stderr
+
+
+@pytest.mark.slow
 def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_path):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
     base = ["training.processes=3", "training.max_steps=12", "training.warmup_steps=2"]
