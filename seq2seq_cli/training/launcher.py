@@ -8,7 +8,6 @@ waits for them, passes SIGTERM on, and reports why one of them failed.
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import tempfile
 import threading
@@ -25,6 +24,7 @@ import torch
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, end_with_parent, num_cores
 from seq2seq_cli.training.distributed import (
     RUN_ID,
@@ -54,8 +54,9 @@ def processes_to_start(config: Config) -> int:
 def launch(work: Callable[[], Result], num_processes: int) -> Result:
     """Call `work` in new processes of this machine; return what it returns in the main one.
 
-    Raises what `work` raised, where that is a UserError, Interrupted or OSError; UserError with the
-    signal or the status if a process died; RuntimeError with the traceback of any other exception.
+    Raises what `work` raised, where that is a UserError or Interrupted; UserError for an error of
+    the system, and with the signal or the status if a process died; RuntimeError with the traceback
+    of any other exception.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -163,23 +164,28 @@ def _in_worker(work: Callable[[], Result], folder: Path, logs: bool) -> Result |
     threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
     if logs:
         log_to_stderr()
-    reason: Exception
+    status = 0
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         result = work()
         return result if os.environ["RANK"] == "0" else None
     except KeyboardInterrupt:
-        reason = Interrupted("interrupted", 130)
-    except (UserError, Interrupted, OSError) as error:
-        reason = error
+        kind, reason, status = "Interrupted", "interrupted", 130
+    except Interrupted as stop:
+        kind, reason, status = "Interrupted", str(stop), stop.exit_status
+    except UserError as error:
+        kind, reason = "UserError", str(error)
+    except OSError as error:
+        kind, reason = "UserError", f"{error.filename or 'system'}: {error.strerror or error}"
     except Exception:
-        reason = RuntimeError(traceback.format_exc())
-    _reason_file(folder, int(os.environ["RANK"])).write_bytes(pickle.dumps(reason))
+        kind, reason = "RuntimeError", traceback.format_exc()
+    file = _reason_file(folder, int(os.environ["RANK"]))
+    write_json(file, {"kind": kind, "reason": reason, "status": status})
     raise SystemExit(1)
 
 
 def _reason_file(folder: Path, rank: int) -> Path:
-    return folder / f"reason-{rank}.pickle"
+    return folder / f"reason-{rank}.json"
 
 
 def _reason(folder: Path, rank: int, status: int, received: int) -> Exception:
@@ -189,8 +195,12 @@ def _reason(folder: Path, rank: int, status: int, received: int) -> Exception:
     """
 
     def read(rank: int) -> Exception | None:
-        path = _reason_file(folder, rank)
-        return pickle.loads(path.read_bytes()) if path.exists() else None
+        if not (path := _reason_file(folder, rank)).exists():
+            return None
+        content = read_json(path)
+        if content["kind"] == "Interrupted":
+            return Interrupted(content["reason"], content["status"])
+        return (UserError if content["kind"] == "UserError" else RuntimeError)(content["reason"])
 
     reason, of_main = read(rank), read(0)
     if isinstance(of_main, Interrupted):
