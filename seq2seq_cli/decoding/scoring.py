@@ -75,7 +75,7 @@ def _score_batch(
     if attention_log is None:
         return log_probs_BT, None
     cross = attention_log[1::2]
-    return log_probs_BT, cross[max(0, len(cross) - 2)].mean(dim=1)
+    return log_probs_BT, cross[max(0, len(cross) - 2)].weights_BHQM.mean(dim=1)
 
 
 def _padded(rows: Sequence[Ids]) -> Tensor:

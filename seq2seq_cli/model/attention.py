@@ -17,7 +17,15 @@ from seq2seq_cli.model.packing import BatchLayout
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
 _LONGEST_WEIGHTS = 256  # positions up to which attention weights (their square) are materialized
 
-AttentionLog = list[Tensor]  # attention weights (BHQM) in the order of computation
+
+class AttentionRecord(NamedTuple):
+    """What one attention has computed: its weights, and the values that they average."""
+
+    weights_BHQM: Tensor
+    v_BHMK: Tensor
+
+
+AttentionLog = list[AttentionRecord]  # in the order of computation
 
 
 def padding_mask(ids_BS: Tensor, pad_id: int) -> Tensor:
@@ -102,7 +110,7 @@ class MultiHeadAttention(nn.Module):
         mask_B1QM: Tensor | None,
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
-        """Return the output for each query, BQD; append the weights to `attention_log` if given."""
+        """Return the output for each query, BQD; append a record to `attention_log` if given."""
         q_BHQK = self._heads(self.query(query_BQD), layout)
         with torch.autocast("cpu", enabled=False):
             dropout = self.dropout.p if self.training else 0.0
@@ -111,7 +119,7 @@ class MultiHeadAttention(nn.Module):
             else:
                 weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, mask_B1QM)
                 if attention_log is not None:
-                    attention_log.append(weights_BHQM)
+                    attention_log.append(AttentionRecord(weights_BHQM, memory.v_BHMK))
                 heads_BHQK = self.dropout(weights_BHQM) @ memory.v_BHMK
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK.to(query_BQD.dtype)))
         return output_BQD

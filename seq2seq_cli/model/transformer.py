@@ -166,7 +166,8 @@ class Transformer(nn.Module):
         decoder: AttentionLog = []
         memory = self.encode(src_BS, attention_log=encoder)
         self.decode(tgt_in_BT, self.start_cache(memory), decoder)
-        return AttentionWeights(encoder, decoder[0::2], decoder[1::2])
+        logs = (encoder, decoder[0::2], decoder[1::2])
+        return AttentionWeights(*([record.weights_BHQM for record in log] for log in logs))
 
     def _decode(
         self,

@@ -117,7 +117,7 @@ def test_recording_attention_weights_changes_no_logits(model):
     logits = model.decode(TGT_BT, model.start_cache(memory), record)
     torch.testing.assert_close(logits, model(SRC_BS, TGT_BT), atol=1e-5, rtol=0)
     assert len(record) == 2 + 2 * 2
-    for weights_BHQM in record:
+    for weights_BHQM, _ in record:
         torch.testing.assert_close(weights_BHQM.sum(-1), torch.ones(weights_BHQM.shape[:3]))
 
 
@@ -207,7 +207,7 @@ def test_attention_matches_pytorch():
     torch.testing.assert_close(ours(query, PADDED, keys_values, keep), expected, atol=1e-5, rtol=0)
     recorded = ours(query, PADDED, keys_values, keep, record)
     torch.testing.assert_close(recorded, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(record[0], weights, atol=1e-6, rtol=0)
+    torch.testing.assert_close(record[0].weights_BHQM, weights, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("length", [3, 300], ids=["short", "long"])

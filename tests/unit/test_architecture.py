@@ -25,6 +25,7 @@ LAYERS = [
     "data model",
     "decoding",
     "evaluation export",
+    "inspection",
     "training",
     "tools",
     "cli",

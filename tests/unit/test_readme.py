@@ -19,10 +19,14 @@ from seq2seq_cli.errors import UserError
 
 README, CHINESE_README = ROOT / "README.md", ROOT / "README.zh-CN.md"
 ENGLISH_ONLY = {"architecture.md", "errors.md", "reliability.md"}  # for those who read the code
-FOLDERS = (".", "docs", "docs/zh-CN", "runs", "benchmarks", "data")
+FOLDERS = (".", "docs", "runs", "benchmarks", "data")
 DOCUMENTS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
-TASKS = [p for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in ENGLISH_ONLY]
-PAGES = {README: CHINESE_README, **{p: p.parent / "zh-CN" / p.name for p in TASKS}}
+TASKS = [
+    p
+    for p in sorted((ROOT / "docs").glob("*.md"))
+    if p.name not in ENGLISH_ONLY and not p.name.endswith(".zh-CN.md")
+]
+PAGES = {README: CHINESE_README, **{p: p.with_suffix(".zh-CN.md") for p in TASKS}}
 MADE_BY_THE_READER = ("mine", "new.", "all.", "data/multi30k")
 
 # The terms of the literature, and the option or command that each belongs to. A reader searches
@@ -95,7 +99,7 @@ SEQ2SEQ = sorted(set(seq2seq_commands()))
 
 def test_both_languages_have_the_same_pages():
     assert len(PAGES) >= 10
-    assert {path.name for path in (ROOT / "docs/zh-CN").iterdir()} == {p.name for p in TASKS}
+    assert set((ROOT / "docs").glob("*.zh-CN.md")) == set(PAGES.values()) - {CHINESE_README}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -222,8 +226,8 @@ def test_document_links_and_anchors_have_targets(path):
 def test_readme_links_to_every_page():
     for page in (README, CHINESE_README):
         links = set(re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")))
-        folder = "docs/zh-CN" if page == CHINESE_README else "docs"
-        assert {f"{folder}/{task.name}" for task in TASKS} <= links
+        tasks = PAGES.values() if page == CHINESE_README else PAGES
+        assert {name_of(task) for task in tasks} - {page.name} <= links
         assert {f"docs/{name}" for name in ENGLISH_ONLY} <= links
 
 
@@ -256,12 +260,12 @@ def options_on_resume(policy: str) -> set[str]:
 
 def test_resuming_lists_the_options_that_may_change():
     free = options_on_resume("free")
-    for page in (ROOT / "docs/resuming.md", ROOT / "docs/zh-CN/resuming.md"):
+    for page in (ROOT / "docs/resuming.md", ROOT / "docs/resuming.zh-CN.md"):
         lists = re.findall(r"(?:^[* ] .*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert options_in(lists[0]) == free
 
 
-@pytest.mark.parametrize("name", ["docs/training.md", "docs/zh-CN/training.md"])
+@pytest.mark.parametrize("name", ["docs/training.md", "docs/training.zh-CN.md"])
 def test_the_example_of_config_errors_is_what_is_printed(name, tmp_path, monkeypatch):
     (config,) = blocks(README, "yaml")
     mistakes = {"heads:": "head:", "lr: 1e-3": "lr: fast", "metric: bleu": "metric: belu"}
