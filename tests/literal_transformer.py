@@ -39,20 +39,35 @@ def positional_encoding(position: int, d_model: int) -> np.ndarray:
     return encoding
 
 
-def multi_head_attention(weights, name, queries, memory, heads, is_causal):
+def scaled(scale, q, k, positions, factor):
+    """The score of a query that attends to so many positions; `factor` is learned."""
+    product = float(q @ k)
+    return {
+        "sqrt": product / math.sqrt(len(q)),
+        "none": product,
+        "temperature": product / math.sqrt(len(q)) * factor,
+        "cosine": product / math.sqrt(q @ q) / math.sqrt(k @ k) * factor,
+        "length": product / math.sqrt(len(q)) * math.log(positions),
+    }[scale]
+
+
+def multi_head_attention(weights, name, queries, memory, heads, is_causal, scale):
     """Returns the outputs, and the weights as [head][query][memory position]."""
     d_model = len(queries[0])
     size = d_model // heads
     q = [linear(weights, f"{name}.query", x) for x in queries]
     k = [linear(weights, f"{name}.key", x) for x in memory]
     v = [linear(weights, f"{name}.value", x) for x in memory]
+    factors = weights.get(f"{name}.scale.inverse_temperature_H", np.ones(heads))
     gathered = [np.zeros(d_model) for _ in queries]
     shown = np.zeros((heads, len(queries), len(memory)))
     for head in range(heads):
         own = slice(head * size, (head + 1) * size)
         for i in range(len(queries)):
             visible = range(i + 1) if is_causal else range(len(memory))
-            scores = [float(q[i][own] @ k[j][own]) / math.sqrt(size) for j in visible]
+            scores = [
+                scaled(scale, q[i][own], k[j][own], len(visible), factors[head]) for j in visible
+            ]
             for j, weight in zip(visible, softmax(scores), strict=True):
                 shown[head, i, j] = weight
                 gathered[i][own] += weight * v[j][own]
@@ -73,14 +88,14 @@ def embed(weights, name, ids):
     return [table[id_] + positional_encoding(i, table.shape[1]) for i, id_ in enumerate(ids)]
 
 
-def transformer(weights, src, tgt, heads, encoder_layers, decoder_layers):
+def transformer(weights, src, tgt, heads, encoder_layers, decoder_layers, scale):
     """Logits [target position][vocabulary] and the weights of every attention, in order."""
     attentions = {"encoder": [], "decoder": [], "cross": []}
     states = embed(weights, "src_embedding", src)
     for i in range(encoder_layers):
         name = f"encoder.{i}"
         attended, shown = multi_head_attention(
-            weights, f"{name}.self_attention", states, states, heads, is_causal=False
+            weights, f"{name}.self_attention", states, states, heads, is_causal=False, scale=scale
         )
         attentions["encoder"].append(shown)
         states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
@@ -91,12 +106,12 @@ def transformer(weights, src, tgt, heads, encoder_layers, decoder_layers):
     for i in range(decoder_layers):
         name = f"decoder.{i}"
         attended, shown = multi_head_attention(
-            weights, f"{name}.self_attention", states, states, heads, is_causal=True
+            weights, f"{name}.self_attention", states, states, heads, is_causal=True, scale=scale
         )
         attentions["decoder"].append(shown)
         states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
         gathered, shown = multi_head_attention(
-            weights, f"{name}.cross_attention", states, memory, heads, is_causal=False
+            weights, f"{name}.cross_attention", states, memory, heads, is_causal=False, scale=scale
         )
         attentions["cross"].append(shown)
         states = add_and_norm(weights, f"{name}.cross_attention_residual", states, gathered)

@@ -31,6 +31,9 @@ def build(seed: int, vocabulary: int = 12, **options) -> Transformer:
     model = Transformer(config, 12, vocabulary, False, PAD_ID).eval()
     with torch.no_grad():
         model.projection.weight.mul_(3)
+        for name, parameter in model.named_parameters():
+            if name.endswith("inverse_temperature_H"):  # learned: different for each head
+                parameter.uniform_(0.5, 2)
     return model
 
 

@@ -21,6 +21,7 @@ from seq2seq_cli.config.types import (
     FIXED_ON_RESUME,
     FREE_ON_RESUME,
     Activation,
+    AttentionScale,
     AutoOrNonNegativeInt,
     AutoOrPositiveInt,
     AutoOrThousand,
@@ -94,6 +95,13 @@ class ModelConfig(Section):
     )
     activation: Activation = Field(
         "relu", description="Activation function of the feed-forward network."
+    )
+    attention_scale: AttentionScale = Field(
+        "sqrt",
+        description="Scale of the attention scores, which are q·k (K: size of a head). sqrt: "
+        "q·k/√K, as in the 2017 paper; none: q·k; temperature: q·k/√K times a learned number for "
+        "each head; cosine: cos(q,k) times a learned number for each head; length: q·k/√K times "
+        "the logarithm of the number of positions attended to.",
     )
     norm: NormPosition = Field(
         "pre",

@@ -169,12 +169,13 @@ def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, config: ModelC
         assert isinstance(layer, EncoderLayer | DecoderLayer)
         attention, feed_forward = layer.self_attention, layer.feed_forward
         linear = target.self_attention.linear
-        _fill_linear(linear[0], attention.query, attention.key, attention.value)
+        query = attention.query_with_scale()
+        _fill_linear(linear[0], query, attention.key, attention.value)
         _fill_linear(linear[1], attention.output)
         _fill_norm(target.self_attention.layer_norm, layer.self_attention_residual.norm)
         if isinstance(layer, DecoderLayer):
             cross, linear = layer.cross_attention, target.attention.linear
-            _fill_linear(linear[0], cross.query)
+            _fill_linear(linear[0], cross.query_with_scale())
             _fill_linear(linear[1], cross.key, cross.value)
             _fill_linear(linear[2], cross.output)
             _fill_norm(target.attention.layer_norm, layer.cross_attention_residual.norm)

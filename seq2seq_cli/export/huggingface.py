@@ -221,9 +221,9 @@ def _attention(name: str, attention: MultiHeadAttention, order: Tensor) -> dict[
     weights = _linear(
         f"{name}.out_proj", attention.output.weight[order], None if bias is None else bias[order]
     )
-    for part in ("query", "key", "value"):
-        layer: nn.Linear = getattr(attention, part)
-        weights |= _linear(f"{name}.{part[0]}_proj", layer.weight[:, order], layer.bias)
+    projections = {"q": attention.query_with_scale(), "k": attention.key, "v": attention.value}
+    for part, layer in projections.items():
+        weights |= _linear(f"{name}.{part}_proj", layer.weight[:, order], layer.bias)
     return weights
 
 

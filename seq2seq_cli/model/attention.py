@@ -4,6 +4,7 @@ B sentences, Q query positions, M memory positions, T target positions, S source
 D d_model, H heads, K size of one head, 1 a dimension kept for broadcasting.
 """
 
+import copy
 import math
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seq2seq_cli.config.types import AttentionScale
+from seq2seq_cli.model.attention_scale import SCALES
+from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.packing import BatchLayout
 
@@ -44,7 +48,7 @@ def causal_mask(queries: int, memory: int, device: torch.device) -> Tensor:
 
 
 def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) -> Tensor:
-    """softmax(Q Kᵀ / sqrt(K)), BHQM; the mask must leave every query at least one position.
+    """softmax(Q Kᵀ / √K), BHQM; the mask must leave every query at least one position.
 
     Vaswani et al. 2017, eq. 1. Without a mask, every query attends to all positions.
     """
@@ -82,59 +86,108 @@ class KeysValues(NamedTuple):
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_H) Wᴼ with head_i = attention(Q Wᵢ, K Wᵢ, V Wᵢ).
 
-    Vaswani et al. 2017, section 3.2.2. The caller computes keys and values with `keys_values` and
-    passes them in, so that it can cache them: in the decoder, those of self-attention grow by one
-    position per step, those of cross-attention are computed once per sentence.
+    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values, and passes
+    them in, so that it can cache keys and values: in the decoder, those of self-attention grow by
+    one position per step, those of cross-attention are computed once per sentence.
     """
 
-    def __init__(self, d_model: int, heads: int, bias: bool, dropout: float) -> None:
+    def __init__(
+        self, d_model: int, heads: int, bias: bool, dropout: float, scale: AttentionScale = "sqrt"
+    ) -> None:
         super().__init__()
         self.heads = heads
+        self.head_size = d_model // heads
+        self.scale = SCALES[scale](heads, self.head_size)
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, d_model, bias)
         self.key = nn.Linear(d_model, d_model, bias)
         self.value = nn.Linear(d_model, d_model, bias)
         self.output = nn.Linear(d_model, d_model, bias)
 
+    def queries(self, states_BQD: Tensor, layout: BatchLayout) -> Tensor:
+        """Project to queries, BHQK."""
+        (q_BHQK,) = self._project(states_BQD, layout, self.query)
+        return q_BHQK
+
     def keys_values(self, memory_BMD: Tensor, layout: BatchLayout) -> KeysValues:
-        """Project the memory to keys and values, each head to its own subspace."""
-        return KeysValues(
-            self._heads(self.key(memory_BMD), layout), self._heads(self.value(memory_BMD), layout)
-        )
+        """Project to keys and values, by one product."""
+        return KeysValues(*self._project(memory_BMD, layout, self.key, self.value))
+
+    def queries_keys_values(
+        self, states_BMD: Tensor, layout: BatchLayout
+    ) -> tuple[Tensor, KeysValues]:
+        """Project to queries (BHMK), keys and values, by one product, for self-attention."""
+        parts = self._project(states_BMD, layout, self.query, self.key, self.value)
+        return parts[0], KeysValues(*parts[1:])
 
     def forward(
         self,
-        query_BQD: Tensor,
-        layout: BatchLayout,
+        q_BHQK: Tensor,
         memory: KeysValues,
         mask_B1QM: Tensor | None,
+        layout: BatchLayout,
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
-        """Return the output for each query, BQD; append a record to `attention_log` if given."""
-        q_BHQK = self._heads(self.query(query_BQD), layout)
+        """Return the output for each query, BQD, in the layout of the queries' sentences.
+
+        Appends a record to `attention_log` if given.
+        """
         with torch.autocast("cpu", enabled=False):
+            q_BHQK, k_BHMK = self.scale(q_BHQK, memory.k_BHMK, mask_B1QM)
             dropout = self.dropout.p if self.training else 0.0
-            if attention_log is None and _is_better_fused(q_BHQK, memory, dropout):
-                heads_BHQK = F.scaled_dot_product_attention(q_BHQK, *memory, mask_B1QM, dropout)
+            if attention_log is None and _is_better_fused(q_BHQK, k_BHMK, dropout):
+                heads_BHQK = F.scaled_dot_product_attention(
+                    q_BHQK, k_BHMK, memory.v_BHMK, mask_B1QM, dropout
+                )
             else:
-                weights_BHQM = attention_weights(q_BHQK, memory.k_BHMK, mask_B1QM)
+                weights_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
                 if attention_log is not None:
                     attention_log.append(AttentionRecord(weights_BHQM, memory.v_BHMK))
                 heads_BHQK = self.dropout(weights_BHQM) @ memory.v_BHMK
-        output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK.to(query_BQD.dtype)))
+        heads_BHQK = heads_BHQK.to(activation_dtype(heads_BHQK))
+        output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
         return output_BQD
 
-    def _heads(self, states_BMD: Tensor, layout: BatchLayout) -> Tensor:
-        """Split heads, BHMK; in fp32 on a CPU, as such small products gain nothing from bf16."""
-        heads_BHMK = layout.split_heads(states_BMD, self.heads)
-        return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
+    def query_with_scale(self) -> nn.Linear:
+        """Return a query projection with which q·k / √K are the scores of `model.attention_scale`.
+
+        Exists for scales that are a factor of the queries.
+        """
+        factor_H11 = self.scale.query_factor()
+        assert factor_H11 is not None, "engines and exports have checked the option"
+        query = copy.deepcopy(self.query)
+        with torch.no_grad():
+            for parameter in query.parameters():
+                parameter.view(self.heads, self.head_size, -1).mul_(factor_H11)
+        return query
+
+    def _project(
+        self, states_BMD: Tensor, layout: BatchLayout, *projections: nn.Linear
+    ) -> tuple[Tensor, ...]:
+        """Apply several projections as one product, and split each result into heads, BHMK.
+
+        One product of a wider matrix is up to 1.6 times as fast as several (benchmarks/
+        training_speed.md). The parameters stay apart: initialisation, optimizers and files see
+        three matrices. Heads are fp32 on a CPU, as such small products gain nothing from bf16.
+        """
+        first = projections[0]
+        if len(projections) == 1:
+            projected = first(states_BMD)
+        else:
+            weight = torch.cat([projection.weight for projection in projections])
+            bias = torch.cat([p.bias for p in projections]) if first.bias is not None else None
+            projected = F.linear(states_BMD, weight, bias)
+        heads = layout.split_heads(projected, len(projections) * self.heads)
+        parts = heads.chunk(len(projections), dim=1)
+        is_on_cpu = heads.device.type == "cpu"
+        return tuple(part.float().contiguous() for part in parts) if is_on_cpu else parts
 
 
-def _is_better_fused(q_BHQK: Tensor, memory: KeysValues, dropout: float) -> bool:
+def _is_better_fused(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:
     """Return True if PyTorch's fused kernel, which materializes no weights, is the better choice.
 
     On a CPU that kernel cannot drop weights and is slower up to some hundred positions (three times
     at 20), so it only serves to save memory for long sentences.
     """
-    is_long = q_BHQK.size(2) * memory.k_BHMK.size(2) > _LONGEST_WEIGHTS**2
+    is_long = q_BHQK.size(2) * k_BHMK.size(2) > _LONGEST_WEIGHTS**2
     return (is_long and dropout == 0) or q_BHQK.device.type != "cpu"

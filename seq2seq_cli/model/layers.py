@@ -72,7 +72,11 @@ class Residual(nn.Module):
 
 def _attention(config: ModelConfig) -> MultiHeadAttention:
     return MultiHeadAttention(
-        config.d_model, config.heads, config.attention_bias, config.attention_dropout
+        config.d_model,
+        config.heads,
+        config.attention_bias,
+        config.attention_dropout,
+        config.attention_scale,
     )
 
 
@@ -102,9 +106,9 @@ class EncoderLayer(nn.Module):
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
         def attend_to_source(x_BSD: Tensor) -> Tensor:
-            keys_values = self.self_attention.keys_values(x_BSD, layout)
+            q_BHSK, keys_values = self.self_attention.queries_keys_values(x_BSD, layout)
             attended_BSD: Tensor = self.self_attention(
-                x_BSD, layout, keys_values, mask_B11S, attention_log
+                q_BHSK, keys_values, mask_B11S, layout, attention_log
             )
             return attended_BSD
 
@@ -156,16 +160,17 @@ class DecoderLayer(nn.Module):
         """Run the layer; the keys and values of `states_BTD` are appended to `cache.past`."""
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
-            new = self.self_attention.keys_values(x_BTD, layout)
+            q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout)
             cache.past = new if cache.past is None else cache.past.extend(new)
             attended_BTD: Tensor = self.self_attention(
-                x_BTD, layout, cache.past, masks.causal_11TT, attention_log
+                q_BHTK, cache.past, masks.causal_11TT, layout, attention_log
             )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
+            q_BHTK = self.cross_attention.queries(x_BTD, layout)
             attended_BTD: Tensor = self.cross_attention(
-                x_BTD, layout, cache.memory, masks.memory_B11S, attention_log
+                q_BHTK, cache.memory, masks.memory_B11S, layout, attention_log
             )
             return attended_BTD
 

@@ -15,6 +15,7 @@ from seq2seq_cli.config.schema import MOST_SKIPPED
 from seq2seq_cli.config.types import OnNonfinite
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.text.tokenizer import Tokenizers
 from seq2seq_cli.training.loss import BatchLoss
@@ -66,7 +67,8 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource
     modules: list[str] = []  # the first whose output is not finite
 
     def check(name: str, module: nn.Module, inputs: object, output: object) -> None:
-        if not modules and _is_finite(inputs) and not _is_finite(output):
+        is_own_input = isinstance(module, MultiHeadAttention)  # queries, keys and values
+        if not modules and (is_own_input or _is_finite(inputs)) and not _is_finite(output):
             modules.append(name)
 
     hooks = [

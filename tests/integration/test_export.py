@@ -46,7 +46,7 @@ VARIANTS = {
     },
     "characters": {
         "tokenizer": {"kind": "char", "shared": True},
-        "model": {"embedding_scale": False},
+        "model": {"embedding_scale": False, "attention_scale": "temperature"},
     },
 }
 

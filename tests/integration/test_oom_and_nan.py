@@ -158,11 +158,15 @@ def nan_weight(module: str, after_step: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["encoder.0.feed_forward.expand", "decoder.0.cross_attention.key", "decoder_norm"],
+    ("weight", "module"),
+    [
+        ("encoder.0.feed_forward.expand", "encoder.0.feed_forward.expand"),
+        ("decoder.0.cross_attention.key", "decoder.0.cross_attention"),
+        ("decoder_norm", "decoder_norm"),
+    ],
 )
-def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_path, module):
-    with nan_weight(module, after_step=11):
+def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_path, weight, module):
+    with nan_weight(weight, after_step=11):
         settings = ("training.save_every=10", "model.dropout=0.1")
         result = train(seq2seq, numbers, tmp_path / "run", *settings)
     assert result.exit_code == 2

@@ -10,7 +10,7 @@ from small_models import build, stepwise_logits
 from torch import nn
 
 from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.config.types import Activation, EngineName, NormPosition
+from seq2seq_cli.config.types import Activation, AttentionScale, EngineName, NormPosition
 from seq2seq_cli.decoding.engines.base import PlainDecoder
 from seq2seq_cli.decoding.engines.choice import ENGINES, choose_precision, make_decoder
 from seq2seq_cli.decoding.engines.support import unsupported_option
@@ -24,6 +24,12 @@ OPTIONS: dict[str, Any] = {
     "attention_bias": (True, False),
 }
 ALL = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.product(*OPTIONS.values())]
+SCALES = [
+    {"attention_scale": scale, "activation": "relu", "norm": "pre", "attention_bias": bias}
+    for scale in get_args(AttentionScale)
+    for bias in (True, False)
+]
+ALL += [options for options in SCALES if options["attention_scale"] != "sqrt"]
 for options in ALL:
     options["embedding_scale"] = not options["attention_bias"]
     options["layers"] = {"encoder": 1, "decoder": 2}
@@ -70,7 +76,10 @@ def test_every_engine_supports_or_rejects_every_model_option(engine, options):
 def test_engine_tests_cover_every_model_option():
     assert set(OPTIONS["activation"]) == set(layers.ACTIVATIONS)
     for options in ALL:
-        assert unsupported_option(ModelConfig(**options), ["relu", "gelu"]) is None
+        unsupported = unsupported_option(ModelConfig(**options), ["relu", "gelu"])
+        scale = options.get("attention_scale")
+        by_input = scale in ("cosine", "length")  # these scale the keys too, or by position
+        assert unsupported == (f"model.attention_scale is {scale}" if by_input else None)
 
 
 def test_new_activation_runs_on_supporting_engines_only(swish):

@@ -1,13 +1,17 @@
 import math
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from literal_transformer import transformer as literal_transformer
 from torch import nn
+from torch.nn import functional as F
 
 from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.types import AttentionScale
+from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
@@ -17,7 +21,7 @@ from seq2seq_cli.model.attention import (
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import sinusoidal_positions
-from seq2seq_cli.model.packing import Padded
+from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import (
     count_parameters,
@@ -27,6 +31,7 @@ from seq2seq_cli.model.weights import (
 )
 
 PAD = 0
+SCALES = get_args(AttentionScale)
 TINY = {"d_model": 16, "heads": 4, "layers": 2, "d_ff": 24, "dropout": 0.0}
 
 
@@ -50,8 +55,10 @@ SRC_BS = torch.tensor([[5, 6, 7, 8, 3], [9, 4, 3, PAD, PAD]])
 TGT_BT = torch.tensor([[2, 5, 6, 7], [2, 9, 10, PAD]])
 
 
-def test_model_matches_the_literal_transformer():
+@pytest.mark.parametrize("scale", SCALES)
+def test_model_matches_the_literal_transformer(scale):
     model = build(
+        attention_scale=scale,
         norm="post",
         attention_bias=False,
         embedding_scale=False,
@@ -64,7 +71,7 @@ def test_model_matches_the_literal_transformer():
     for row in range(2):
         src = [i for i in SRC_BS[row].tolist() if i != PAD]
         tgt = [i for i in TGT_BT[row].tolist() if i != PAD]
-        expected, attentions = literal_transformer(weights, src, tgt, 4, 3, 2)
+        expected, attentions = literal_transformer(weights, src, tgt, 4, 3, 2, scale)
         actual = logits_BTV[row, : len(tgt)].detach().numpy()
         np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=0)
         sizes = {"encoder": (len(src),) * 2, "decoder": (len(tgt),) * 2}
@@ -101,6 +108,48 @@ def test_cached_decoding_matches_teacher_forcing(model):
     steps = [model.decode(TGT_BT[:, i : i + 1], cache) for i in range(3)]
     at_once = model(SRC_BS, TGT_BT[:, :3])
     torch.testing.assert_close(torch.cat(steps, dim=1), at_once, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_decodes_step_by_step_as_in_training(scale):
+    model = build(attention_scale=scale)
+    cache = model.start_cache(model.encode(SRC_BS))
+    steps = [model.decode(TGT_BT[:, t : t + 1], cache) for t in range(TGT_BT.size(1))]
+    expected = model(SRC_BS, TGT_BT)
+    is_token = TGT_BT != PAD
+    torch.testing.assert_close(torch.cat(steps, 1)[is_token], expected[is_token], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_scale_gives_packed_batches_the_loss_and_gradients_of_padded_ones(scale):
+    model = build(attention_scale=scale)
+    labels = torch.where(TGT_BT == PAD, IGNORE_INDEX, TGT_BT)
+    found = []
+    for layout in (Padded, Packed):
+        model.zero_grad()
+        states, of_target = model.forward_hidden(SRC_BS, TGT_BT, layout)
+        ids = of_target.pack_ids(labels, IGNORE_INDEX)
+        loss = F.cross_entropy(model.projection(states).flatten(0, 1), ids.flatten())
+        loss.backward()
+        found.append([loss, *(parameter.grad for parameter in model.parameters())])
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_joined_projections_match_separate_ones(bias):
+    attention = MultiHeadAttention(16, 4, bias, dropout=0.0)
+    if bias:
+        for layer in (attention.query, attention.key, attention.value):
+            nn.init.normal_(layer.bias)
+    x = torch.randn(2, 5, 16)
+    separate = [
+        layer(x).view(2, 5, 4, 4).transpose(1, 2)
+        for layer in (attention.query, attention.key, attention.value)
+    ]
+    q, (k, v) = attention.queries_keys_values(x, PADDED)
+    torch.testing.assert_close([q, k, v], separate)
+    torch.testing.assert_close(list(attention.keys_values(x, PADDED)), separate[1:])
+    torch.testing.assert_close(attention.queries(x, PADDED), separate[0])
 
 
 def test_selected_cache_rows_decode_like_those_rows(model):
@@ -200,12 +249,14 @@ def test_attention_matches_pytorch():
     query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
     keep = padding_mask(SRC_BS, PAD)
     record = []
-    keys_values = ours.keys_values(memory, PADDED)
+    queries, keys_values = ours.queries(query, PADDED), ours.keys_values(memory, PADDED)
     expected, weights = theirs(
         query, memory, memory, key_padding_mask=~keep[:, 0, 0], average_attn_weights=False
     )
-    torch.testing.assert_close(ours(query, PADDED, keys_values, keep), expected, atol=1e-5, rtol=0)
-    recorded = ours(query, PADDED, keys_values, keep, record)
+    torch.testing.assert_close(
+        ours(queries, keys_values, keep, PADDED), expected, atol=1e-5, rtol=0
+    )
+    recorded = ours(queries, keys_values, keep, PADDED, record)
     torch.testing.assert_close(recorded, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(record[0].weights_BHQM, weights, atol=1e-6, rtol=0)
 
@@ -214,11 +265,11 @@ def test_attention_matches_pytorch():
 def test_attention_dropout_drops_weights_in_training_only(length):
     attention = MultiHeadAttention(16, 4, bias=True, dropout=0.5)
     x = torch.randn(2, length, 16)
-    keys_values = attention.keys_values(x, PADDED)
-    first, second = (attention(x, PADDED, keys_values, None) for _ in range(2))
+    q, keys_values = attention.queries_keys_values(x, PADDED)
+    first, second = (attention(q, keys_values, None, PADDED) for _ in range(2))
     assert not torch.equal(first, second)
     attention.eval()
-    first, second = (attention(x, PADDED, keys_values, None) for _ in range(2))
+    first, second = (attention(q, keys_values, None, PADDED) for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -1,6 +1,5 @@
 """Linear layers of the torch engine: fp32, bf16 or dynamically quantized int8."""
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -89,11 +88,11 @@ class _Int8:
 
 
 def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
-    """Return the query projection divided by sqrt(K), so that the scores need no division."""
-    scaled = copy.deepcopy(attention.query)
+    """Return the query projection such that q·k are the scores, which need no division by √K."""
+    scaled = attention.query_with_scale()
     with torch.no_grad():
         for part in scaled.parameters():
-            part.div_(math.sqrt(scaled.out_features // attention.heads))
+            part.div_(math.sqrt(attention.head_size))
     return scaled
 
 

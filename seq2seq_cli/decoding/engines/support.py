@@ -11,20 +11,22 @@ from torch import nn
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.attention_scale import NoScale, SqrtScale, TemperatureScale
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 
-# Options of which engines and exports support all values. The values of `norm` and `activation` are
-# checked one by one.
+# Options of which engines and exports support all values. The values of `norm`, `activation` and
+# `attention_scale` are checked one by one.
 _OPTIONS = {
     *("d_model", "heads", "layers", "d_ff", "attention_bias", "embedding_scale", "tie_embeddings"),
     *("dropout", "attention_dropout", "activation_dropout"),
 }
-_NORMS = {"pre", "post"}
+_VALUES = {"norm": {"pre", "post"}, "attention_scale": {"sqrt", "none", "temperature"}}
 
 _PARTS: tuple[type[nn.Module], ...] = (
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual, Dropout),
+    *(SqrtScale, NoScale, TemperatureScale),
     *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
 )
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -52,7 +54,7 @@ def unsupported_option(
         if name == "activation":
             is_known = activations is None or value in activations
         else:
-            is_known = name in _OPTIONS or (name == "norm" and value in _NORMS)
+            is_known = name in _OPTIONS or value in _VALUES.get(name, ())
         if not is_known:
             return f"model.{name} is {value}"
     return None
