@@ -70,9 +70,17 @@ def fused_attention() -> None:
 
 
 def attention_in_bf16() -> None:
-    attention.MultiHeadAttention._heads = lambda self, states, layout: layout.split_heads(
-        states, self.heads
-    )
+    attention._as_computed = lambda heads: heads
+
+
+def separate_projections() -> None:
+    def project(self, states, layout, *projections):
+        return tuple(
+            attention._as_computed(layout.split_heads(projection(states), self.heads))
+            for projection in projections
+        )
+
+    attention.MultiHeadAttention._project = project
 
 
 def rows_of_any_length() -> None:
@@ -99,7 +107,7 @@ def unfused_adam() -> None:
 def everything_plain() -> None:
     for replace in (padded_batches, plain_loss, plain_dropout, default_allocator):
         replace()
-    for replace in (fused_attention, short_rows, unfused_adam):
+    for replace in (fused_attention, short_rows, unfused_adam, separate_projections):
         replace()
 
 
@@ -121,6 +129,10 @@ VARIANTS = {
     "packed rows of any length": Variant(rows_of_any_length),
     "PyTorch's fused attention": Variant(fused_attention),
     "attention in bf16": Variant(attention_in_bf16),
+    "separate products for Q, K and V": Variant(separate_projections),
+    "separate products for Q, K and V, fp32": Variant(
+        separate_projections, ("training.precision=fp32",)
+    ),
     "PyTorch's softmax of short rows": Variant(short_rows),
     "AdamW in a loop": Variant(unfused_adam),
     "garbage collector not frozen": Variant(garbage_not_frozen),

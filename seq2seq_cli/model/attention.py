@@ -168,7 +168,7 @@ class MultiHeadAttention(nn.Module):
 
         One product of a wider matrix is up to 1.6 times as fast as several (benchmarks/
         training_speed.md). The parameters stay apart: initialisation, optimizers and files see
-        three matrices. Heads are fp32 on a CPU, as such small products gain nothing from bf16.
+        three matrices.
         """
         first = projections[0]
         if len(projections) == 1:
@@ -178,9 +178,12 @@ class MultiHeadAttention(nn.Module):
             bias = torch.cat([p.bias for p in projections]) if first.bias is not None else None
             projected = F.linear(states_BMD, weight, bias)
         heads = layout.split_heads(projected, len(projections) * self.heads)
-        parts = heads.chunk(len(projections), dim=1)
-        is_on_cpu = heads.device.type == "cpu"
-        return tuple(part.float().contiguous() for part in parts) if is_on_cpu else parts
+        return tuple(map(_as_computed, heads.chunk(len(projections), dim=1)))
+
+
+def _as_computed(heads_BHMK: Tensor) -> Tensor:
+    """Return fp32 on a CPU, as products of such small matrices gain nothing from bf16."""
+    return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
 
 
 def _is_better_fused(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:
