@@ -1,4 +1,4 @@
-"""Log messages on standard error, beside a progress bar."""
+"""Log messages on standard error, beside a progress bar; text that is safe to print."""
 
 import logging
 import sys
@@ -30,3 +30,8 @@ def is_logging_to_stderr() -> bool:
     """Return True if `log_to_stderr` was called in this process."""
     handlers = logging.getLogger("seq2seq_cli").handlers
     return any(isinstance(handler, _ConsoleHandler) for handler in handlers)
+
+
+def printable(text: str) -> str:
+    """Return text with unprintable characters escaped, as they may control the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

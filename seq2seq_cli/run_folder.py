@@ -2,12 +2,14 @@
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded
@@ -94,6 +96,21 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         return read_bounded(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
+
+    def metrics_points(self) -> Iterator[dict[str, Any]]:
+        """Yield the entries of metrics.jsonl, without an incomplete last line.
+
+        Raises UserError for a line that is not an entry.
+        """
+        for line in self.metrics_lines():
+            try:
+                point = json.loads(line) if line.endswith(b"\n") else {}
+            except (ValueError, RecursionError):
+                point = None
+            if not isinstance(point, dict):
+                raise UserError(f"{self.metrics} is damaged: {line[:40]!r} is not an entry")
+            if point:
+                yield point
 
     def weights(self, which: str = "best") -> Path:
         """Return the weights of the best model, the last checkpoint, or a step: best, last, 500.

@@ -7,12 +7,12 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, get_args
 
 import sentencepiece
 
 from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
-from seq2seq_cli.config.types import Normalization, OnBadLine
+from seq2seq_cli.config.types import Normalization, OnBadLine, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.run_folder import RunFolder
@@ -90,6 +90,16 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return int(self._processor.vocab_size())
+
+    @functools.cached_property
+    def kind(self) -> TokenizerKind:
+        """The kind of token; with `tokenizer.reuse` it may differ from that of the config."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
+        name = model.trainer_spec.ModelType.Name(model.trainer_spec.model_type)
+        kinds: dict[str, TokenizerKind] = {kind.upper(): kind for kind in get_args(TokenizerKind)}
+        return kinds[name]
 
     def normalize(self, text: str) -> str:
         """Return text as `to_ids` sees it: Unicode-normalized, with single spaces, stripped."""

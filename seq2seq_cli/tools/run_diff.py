@@ -1,7 +1,6 @@
 """`seq2seq diff`: compares two runs."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.config.loader import differing_options, load_config
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoint import read_state
@@ -142,9 +140,5 @@ def _compare_metrics(first: RunFolder, second: RunFolder) -> Iterator[Difference
 
 def _points(run: RunFolder) -> Iterator[dict[str, str]]:
     """Yield the entries of metrics.jsonl, with numbers as text, so that NaN equals itself."""
-    for line in run.metrics_lines():
-        try:
-            point = json.loads(line)
-            yield {name: str(value) for name, value in point.items() if name not in _TIMINGS}
-        except (ValueError, AttributeError, RecursionError):
-            raise UserError(f"{run.metrics} is damaged: {line[:40]!r} is not an entry") from None
+    for point in run.metrics_points():
+        yield {name: str(value) for name, value in point.items() if name not in _TIMINGS}

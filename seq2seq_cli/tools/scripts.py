@@ -4,6 +4,8 @@ import functools
 import re
 import unicodedata
 
+from seq2seq_cli.console import printable
+
 # Reported among the scripts of a line; no script has these names.
 CONTROL, REPLACEMENT = "control", "replacement"
 
@@ -59,8 +61,7 @@ def truncate_for_terminal(text: str, columns: int) -> str:
     """Truncate a text to a width on the terminal; unprintable characters are escaped."""
     line = ""
     for character in text:
-        if not character.isprintable():
-            character = character.encode("unicode_escape").decode("ascii")
+        character = printable(character)
         is_wide = len(character) == 1 and unicodedata.east_asian_width(character) in "WF"
         columns -= 2 if is_wide else len(character)
         if columns < 1:
