@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = [
     *("check", "vocab", "train", "verify-resume"),
-    *("translate", "eval", "score", "diff", "export", "bench"),
+    *("translate", "eval", "score", "inspect", "diff", "export", "bench"),
 ]
 
 

@@ -47,16 +47,21 @@ def causal_mask(queries: int, memory: int, device: torch.device) -> Tensor:
     return mask_QM.tril(memory - queries)[None, None]
 
 
+def attention_scores(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) -> Tensor:
+    """Q Kᵀ / √K, and minus infinity where the mask is False; BHQM."""
+    scores_BHQM = (q_BHQK @ k_BHMK.mT).div_(math.sqrt(q_BHQK.size(-1)))
+    if mask_B1QM is not None:  # on a CPU, adding is ten times faster than masked_fill
+        mask_bias_B1QM = scores_BHQM.new_zeros(mask_B1QM.shape).masked_fill(~mask_B1QM, -torch.inf)
+        scores_BHQM += mask_bias_B1QM
+    return scores_BHQM
+
+
 def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) -> Tensor:
     """softmax(Q Kᵀ / √K), BHQM; the mask must leave every query at least one position.
 
     Vaswani et al. 2017, eq. 1. Without a mask, every query attends to all positions.
     """
-    scores_BHQM = (q_BHQK @ k_BHMK.mT).div_(math.sqrt(q_BHQK.size(-1)))
-    if mask_B1QM is not None:  # on a CPU, adding is ten times faster than masked_fill
-        mask_bias_B1QM = scores_BHQM.new_zeros(mask_B1QM.shape).masked_fill(~mask_B1QM, -torch.inf)
-        scores_BHQM += mask_bias_B1QM
-    return _softmax(scores_BHQM)
+    return _softmax(attention_scores(q_BHQK, k_BHMK, mask_B1QM))
 
 
 def _softmax(scores_BHQM: Tensor) -> Tensor:

@@ -1,0 +1,226 @@
+"""The page of `seq2seq inspect`: a run's model, its parameters and costs, its vocabulary."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import METRICS
+from seq2seq_cli.console import printable
+from seq2seq_cli.data.statistics import TextStatistics
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.inspection.costs import (
+    TRAINING_FACTOR,
+    Flops,
+    Memory,
+    count_flops,
+    measure_memory,
+)
+from seq2seq_cli.inspection.parameters import Parameters, count_parts
+from seq2seq_cli.inspection.vocabulary_report import Vocabularies, read_vocabularies
+from seq2seq_cli.model.transformer import build_model
+from seq2seq_cli.model.weights import freeze
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import Tokenizers
+
+_LABEL = 22  # columns
+_LENGTH = 25  # tokens of a sentence, if the run does not know its training text
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run was trained, by its log of metrics."""
+
+    steps: int
+    metric: str | None = None  # of the best validation
+    best: float | None = None
+    best_step: int | None = None
+
+    def __str__(self) -> str:
+        steps = f"{self.steps:,} update{'s' * (self.steps != 1)}"
+        if self.best is None:
+            return steps
+        return f"{steps}; best {self.metric} {self.best:.3f}, at step {self.best_step:,}"
+
+
+def read_progress(run: RunFolder, config: Config) -> Progress | None:
+    """Return the last logged or saved step and the best validation; None if no step is known.
+
+    Raises UserError if metrics.jsonl is damaged.
+    """
+    points = [p for p in run.metrics_points() if isinstance(p.get("step"), int)]
+    steps = [*(point["step"] for point in points), *run.all_checkpoints()]
+    if not steps:
+        return None
+    metric = config.validation.metric
+    if metric == "auto":  # the run has no validation text
+        return Progress(max(steps))
+    sign = -1 if METRICS[metric].higher_is_better else 1
+    scored = [
+        (sign * point[f"valid/{metric}"], point["valid/loss"], point["step"])
+        for point in points
+        if _are_numbers(point.get(f"valid/{metric}"), point.get("valid/loss"))
+    ]
+    if not scored:
+        return Progress(max(steps))
+    score, _, step = min(scored)  # a tie is broken by the loss, as in training
+    return Progress(max(steps), metric, sign * score, step)
+
+
+def _are_numbers(*values: object) -> bool:
+    return all(isinstance(value, float) and math.isfinite(value) for value in values)
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What is known of a model without its weights."""
+
+    config: ModelConfig
+    parameters: Parameters
+    flops: Flops
+    memory: Memory
+    lengths: tuple[int, int]  # source and target tokens of a sentence, EOS included
+    is_median: bool  # whether the lengths are the medians of the training text
+    vocabularies: Vocabularies
+
+    def report(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        source, target = self.lengths
+        return {
+            "model": self.config.model_dump(),
+            "parameters": self.parameters.report(),
+            "flops": {
+                **asdict(self.flops),
+                "source_length": source,
+                "target_length": target,
+                "forward": self.flops.forward(source, target),
+                "training": self.flops.training(source, target),
+            },
+            "memory": {**asdict(self.memory), "cache": self.memory.cache(source, target)},
+            "vocabulary": self.vocabularies.report(),
+        }
+
+    def paragraphs(self) -> list[list[tuple[str, str]]]:
+        """Return the labels and texts of a page, by paragraph."""
+        costs = [*self._flops_rows(), *self._memory_rows()]
+        return [self.parameters.rows(), costs, self.vocabularies.rows()]
+
+    def _flops_rows(self) -> list[tuple[str, str]]:
+        flops, (source, target) = self.flops, self.lengths
+        lengths = f"{source} source and {target} target tokens with EOS"
+        lengths += ", the medians of the training text" * self.is_median
+        return [
+            ("FLOPs", "of the matrix products; a multiply-add counts as two"),
+            (
+                "  per source token",
+                f"{flops.source_token:,} + {flops.source_token_by_source_length:,} × source length",
+            ),
+            (
+                "  per target token",
+                f"{flops.target_token:,} + {flops.target_token_by_target_length:,} × target length "
+                f"+ {flops.target_token_by_source_length:,} × source length",
+            ),
+            (
+                "  per sentence pair",
+                f"{flops.forward(source, target):,} forward, {flops.training(source, target):,} "
+                f"in training ({TRAINING_FACTOR} ×)",
+            ),
+            ("", f"({lengths})"),
+        ]
+
+    def _memory_rows(self) -> list[tuple[str, str]]:
+        memory, (source, target) = self.memory, self.lengths
+        return [
+            ("memory", "of the tensors alone"),
+            (
+                "  weights",
+                f"{_size(memory.weights_fp32)} in fp32, {_size(memory.weights_bf16)} in bf16, "
+                f"{_size(memory.weights_int8)} in int8",
+            ),
+            ("  training", f"{_size(memory.training)}: weights, gradients, optimizer state"),
+            (
+                "  KV cache",
+                f"{memory.cache_per_source_token:,} bytes per source token, "
+                f"{memory.cache_per_target_token:,} per target token; "
+                f"{_size(memory.cache(source, target))} for {source} and {target} tokens",
+            ),
+        ]
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 1_000_000:
+        return f"{num_bytes / 1_000:,.1f} kB"
+    return f"{num_bytes / 1_000_000:,.1f} MB"
+
+
+def report_model(
+    tokenizers: Tokenizers, config: Config, statistics: TextStatistics | None
+) -> ModelReport:
+    """Report on a model from its sizes, without its weights."""
+    with torch.device("meta"):
+        model = build_model(config.model, tokenizers)
+    freeze(model, config.training.freeze)
+    lengths = (_LENGTH, _LENGTH)
+    if statistics is not None:
+        lengths = (statistics.src_tokens.p50 + 1, statistics.tgt_tokens.p50 + 1)
+    return ModelReport(
+        config=config.model,
+        parameters=count_parts(model),
+        flops=count_flops(config.model, len(tokenizers.tgt)),
+        memory=measure_memory(model, config.model),
+        lengths=lengths,
+        is_median=statistics is not None,
+        vocabularies=read_vocabularies(tokenizers, config.tokenizer.user_defined_symbols),
+    )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run: its model, and how far it was trained."""
+
+    folder: str
+    which: str  # best, last, or a step
+    progress: Progress | None
+    model: ModelReport
+
+    def report(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        trained = None if self.progress is None else asdict(self.progress)
+        return {
+            "folder": self.folder,
+            "weights": self.which,
+            "trained": trained,
+            **self.model.report(),
+        }
+
+    def page(self) -> str:
+        """Return the output of `inspect`."""
+        shape = self.model.config
+        rows = [
+            ("run", f"{self.folder} ({_which(self.which)})"),
+            (
+                "model",
+                f"{shape.layers.encoder}+{shape.layers.decoder} layers, d_model {shape.d_model}, "
+                f"d_ff {shape.d_ff}, {shape.heads} heads of {shape.d_model // shape.heads}, "
+                f"attention scale {shape.attention_scale}, {shape.norm}-norm, {shape.activation}, "
+                f"dropout {shape.dropout:g}",
+            ),
+            ("trained", str(self.progress or "not known: the run has no metrics.jsonl")),
+        ]
+        return "\n\n".join(
+            "\n".join(f"{label:<{_LABEL}}{printable(text)}" for label, text in paragraph)
+            for paragraph in (rows, *self.model.paragraphs())
+        )
+
+
+def _which(which: str) -> str:
+    return f"{which} model" if which in ("best", "last") else f"model of step {int(which):,}"
+
+
+def report_run(run: RunFolder, translator: Translator, which: str) -> RunReport:
+    """Report on a loaded run; raises UserError if its log of metrics is damaged."""
+    config = translator.config
+    model = report_model(translator.tokenizers, config, translator.statistics)
+    return RunReport(str(run.path), which, read_progress(run, config), model)
