@@ -1,9 +1,9 @@
 """The gradients of attention, derived by hand and compared with autograd.
 
-The derivation needs two rules. If Y = A B and dY is the gradient of the loss with respect to Y, then
-dA = dY Bᵀ and dB = Aᵀ dY; and the softmax has the Jacobian ∂p_i / ∂s_j = p_i (δ_ij - p_j). Everything else is bookkeeping. The
-forward computation is equation 1 of "Attention Is All You Need" (Vaswani et al. 2017), then
-section 3.2.2 with several heads, a batch and a mask. There is no autograd in the functions below.
+The derivation needs two rules. If Y = A B, and dY is the gradient of the loss with respect to Y,
+then dA = dY Bᵀ and dB = Aᵀ dY. The softmax has the Jacobian ∂p_i / ∂s_j = p_i (δ_ij - p_j). The
+computation is equation 1 of "Attention Is All You Need" (Vaswani et al. 2017), then its section
+3.2.2 with several heads, a batch and a mask. The functions below do not use autograd.
 
     python examples/attention_gradients.py
 

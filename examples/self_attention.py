@@ -133,18 +133,17 @@ def main() -> None:
     expected_BTD = ours(x_BTD, layout, ours.keys_values(x_BTD, layout), mask_B11M)
     print("  version 4 and MultiHeadAttention:", difference(output_BTD, expected_BTD))
 
-    # The mistake needs a batch with padding: with one sentence, or sentences of equal length, both
-    # orders give the same numbers. That is how it passes a first test.
+    # With one sentence, or without padding, both orders give the same numbers: a test needs both.
     print(
         f"\n{heads} heads of 2 sentences, merged: the sentence of each row, difference to version 4"
     )
     mask_B1M, number_B11 = mask_B11M[:, 0], torch.arange(2)[:, None, None]
     right = [tensor.repeat_interleave(heads, dim=0) for tensor in (number_B11, mask_B1M)]
     wrong = [tensor.repeat(heads, 1, 1) for tensor in (number_B11, mask_B1M)]
-    print("  heads                           ", right[0].flatten().tolist())
+    print("  states                    ", right[0].flatten().tolist())
     for name, (numbers, merged_mask) in (("repeat_interleave", right), ("repeat, wrong", wrong)):
         gap = difference(attend_merged(layer, x_BTD, merged_mask), output_BTD)
-        print(f"  masks by {name:<24}", numbers.flatten().tolist(), gap)
+        print(f"  masks by {name:<18}", numbers.flatten().tolist(), gap)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,162 @@
+"""Why attention divides its scores by √K, and what else could keep them in range.
+
+If queries and keys have independent components of variance 1, then q · k is a sum of K products
+and has variance K (Vaswani et al. 2017, section 3.2.1, footnote 4). Large scores saturate the
+softmax: one weight is 1, the others are 0, and its gradient vanishes. The first table measures
+this, the others compare with √K the alternatives that the literature proposes:
+
+    none         q · k
+    sqrt         q · k / √K             Vaswani et al. 2017, eq. 1
+    temperature  τ · q · k / √K         τ learned for each head, 1 at first
+    cosine       s · cos(q, k)          s learned for each head, 10 at first; Henry et al. 2020
+    length       q · k · ln(n) / √K     n visible positions; Chiang and Cholak 2022
+
+    python examples/attention_scale.py
+    python examples/attention_scale.py --plot attention_scale.png
+
+Q queries, M memory positions, K size of one head.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+QUERIES = 400  # over which every number is averaged
+SIZES = (1, 4, 16, 64, 256, 1024)
+GROWTHS = (1, 2, 4)
+LENGTHS = (4, 16, 64, 256, 1024)
+
+Scale = Callable[[Tensor, Tensor], Tensor]
+
+
+def none(q_QK: Tensor, k_MK: Tensor) -> Tensor:
+    return q_QK @ k_MK.mT
+
+
+def sqrt(q_QK: Tensor, k_MK: Tensor) -> Tensor:
+    return q_QK @ k_MK.mT / math.sqrt(q_QK.size(-1))
+
+
+def temperature(q_QK: Tensor, k_MK: Tensor, tau: float = 1.0) -> Tensor:
+    return sqrt(q_QK, k_MK) * tau
+
+
+def cosine(q_QK: Tensor, k_MK: Tensor, s: float = 10.0) -> Tensor:
+    return F.normalize(q_QK, dim=-1) @ F.normalize(k_MK, dim=-1).mT * s
+
+
+def length(q_QK: Tensor, k_MK: Tensor) -> Tensor:
+    return sqrt(q_QK, k_MK) * math.log(k_MK.size(-2))
+
+
+SCALES: dict[str, Scale] = {"none": none, "sqrt": sqrt, "cosine": cosine, "length": length}
+
+
+class Softmax(NamedTuple):
+    """What a softmax over M scores does, on average over the queries."""
+
+    variance: float  # of the scores
+    entropy: float  # of the weights, in nats; ln M if all are equal, 0 if one is 1
+    greatest: float  # greatest weight
+    gradient: float  # Frobenius norm of the Jacobian diag(p) - p pᵀ; 0 if one weight is 1
+
+
+def measure(scores_QM: Tensor) -> Softmax:
+    p_QM = scores_QM.softmax(dim=-1)
+    entropy_Q = -torch.xlogy(p_QM, p_QM).sum(dim=-1)
+    # ‖diag(p) - p pᵀ‖² = Σ p_i² - 2 Σ p_i³ + (Σ p_i²)², without a matrix for each query.
+    squares_Q, cubes_Q = p_QM.square().sum(dim=-1), p_QM.pow(3).sum(dim=-1)
+    norm_Q = (squares_Q - 2 * cubes_Q + squares_Q.square()).clamp(min=0).sqrt()
+    averages = (scores_QM.var(), entropy_Q.mean(), p_QM.amax(dim=-1).mean(), norm_Q.mean())
+    return Softmax(*(average.item() for average in averages))
+
+
+# 1. The argument of the paper: the same random vectors, with and without the division.
+def by_size(scale: Scale, memory: int = 32) -> list[Softmax]:
+    """Measure random queries and keys of every size in SIZES."""
+    return [measure(scale(torch.randn(QUERIES, size), torch.randn(memory, size))) for size in SIZES]
+
+
+# 2. √K assumes components of variance 1, and training may change it. If queries and keys grow by a
+# factor g, scores grow by g². Cosines do not grow, only the learned s changes them. A temperature
+# can undo any growth, if training finds τ = 1 / g².
+def by_growth(scale: Scale, growth: float) -> Softmax:
+    """Measure random queries and keys of size 64 whose components have deviation `growth`."""
+    return measure(scale(growth * torch.randn(QUERIES, 64), growth * torch.randn(32, 64)))
+
+
+# 3. Softmax over more positions is flatter. If one key matches its query with score a, and n - 1
+# others have scores near 0, the match has the weight eᵃ / (eᵃ + n - 1), which vanishes for long
+# sentences. With scores multiplied by ln n, eᵃ becomes nᵃ, which outgrows n if a > 1. (Without a
+# scale, the match wins as well, but by saturation: see the gradients of the first table.)
+def weight_of_match(scale: Scale, memory: int, match: float = 5.0) -> float:
+    """Return the mean weight of a key with q · k / √K = `match` among random keys of size 64."""
+    total, queries = 0.0, 40
+    for q_1K in torch.randn(queries, 1, 64):
+        matching_1K = q_1K * match * math.sqrt(64) / q_1K.square().sum()
+        k_MK = torch.cat([matching_1K, torch.randn(memory - 1, 64)])
+        total += scale(q_1K, k_MK).softmax(dim=-1)[0, 0].item()
+    return total / queries
+
+
+def plot(sizes: dict[str, list[Softmax]], weights: dict[str, list[float]], file: str) -> None:
+    """Save entropy and gradient by size, and the weight of a match by length."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.5))
+    for name, rows in sizes.items():
+        panels[0].plot(SIZES, [row.entropy for row in rows], marker="o", label=name)
+        panels[1].plot(SIZES, [row.gradient for row in rows], marker="o", label=name)
+    for name, values in weights.items():
+        panels[2].plot(LENGTHS, values, marker="o", label=name)
+    panels[0].set(xlabel="K", ylabel="entropy of the weights (nats)")
+    panels[1].set(xlabel="K", ylabel="norm of the softmax Jacobian")
+    panels[2].set(xlabel="positions n", ylabel="weight of the matching key")
+    for panel in panels:
+        panel.set_xscale("log", base=2)
+        panel.legend()
+    figure.tight_layout()
+    figure.savefig(file)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare scales of attention scores.")
+    parser.add_argument("--plot", metavar="FILE", help="also save the curves (matplotlib)")
+    file = parser.parse_args().plot
+    torch.manual_seed(0)
+
+    sizes = {name: by_size(SCALES[name]) for name in ("none", "sqrt")}
+    print("1. random vectors of size K, 32 positions; ln 32 = 3.47")
+    print(f"{'K':>14}{'variance':>10}{'entropy':>9}{'greatest':>10}{'gradient':>10}")
+    for name, rows in sizes.items():
+        for size, row in zip(SIZES, rows, strict=True):
+            print(f"{name:>8}{size:6}{row[0]:10.2f}{row[1]:9.2f}{row[2]:10.2f}{row[3]:10.3f}")
+
+    print("\n2. entropy of the weights, if queries and keys grow by g")
+    print(f"{'g':>24}", *(f"{growth:6}" for growth in GROWTHS))
+    for name, scale in SCALES.items():
+        print(f"{name:>24}", *(f"{by_growth(scale, g).entropy:6.2f}" for g in GROWTHS))
+    undone = (by_growth(partial(temperature, tau=g**-2), g).entropy for g in GROWTHS)
+    print(f"{'temperature, τ = 1 / g²':>24}", *(f"{entropy:6.2f}" for entropy in undone))
+
+    print("\n3. weight of one matching key among n")
+    print(f"{'n':>24}", *(f"{n:6}" for n in LENGTHS))
+    weights = {key: [weight_of_match(scale, n) for n in LENGTHS] for key, scale in SCALES.items()}
+    for name, values in weights.items():
+        print(f"{name:>24}", *(f"{value:6.2f}" for value in values))
+    if file:
+        plot(sizes, weights, file)
+
+
+if __name__ == "__main__":
+    main()
