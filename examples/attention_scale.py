@@ -73,22 +73,17 @@ def measure(scores_QM: Tensor) -> Softmax:
     # ‖diag(p) - p pᵀ‖² = Σ p_i² - 2 Σ p_i³ + (Σ p_i²)², without a matrix for each query.
     squares_Q, cubes_Q = p_QM.square().sum(dim=-1), p_QM.pow(3).sum(dim=-1)
     norm_Q = (squares_Q - 2 * cubes_Q + squares_Q.square()).clamp(min=0).sqrt()
-    averages = (scores_QM.var(), entropy_Q.mean(), p_QM.amax(dim=-1).mean(), norm_Q.mean())
-    return Softmax(*(average.item() for average in averages))
+    greatest_Q = p_QM.amax(dim=-1)
+    return Softmax(*(x.mean().item() for x in (scores_QM.var(), entropy_Q, greatest_Q, norm_Q)))
 
 
-# 1. The argument of the paper: the same random vectors, with and without the division.
-def by_size(scale: Scale, memory: int = 32) -> list[Softmax]:
-    """Measure random queries and keys of every size in SIZES."""
-    return [measure(scale(torch.randn(QUERIES, size), torch.randn(memory, size))) for size in SIZES]
-
-
+# 1. The argument of the paper: random vectors of growing size, with and without the division.
 # 2. √K assumes components of variance 1, and training may change it. If queries and keys grow by a
 # factor g, scores grow by g². Cosines do not grow, only the learned s changes them. A temperature
 # can undo any growth, if training finds τ = 1 / g².
-def by_growth(scale: Scale, growth: float) -> Softmax:
-    """Measure random queries and keys of size 64 whose components have deviation `growth`."""
-    return measure(scale(growth * torch.randn(QUERIES, 64), growth * torch.randn(32, 64)))
+def of_random_vectors(scale: Scale, size: int, growth: float = 1.0) -> Softmax:
+    """Measure queries and 32 keys whose components are normal with the deviation `growth`."""
+    return measure(scale(growth * torch.randn(QUERIES, size), growth * torch.randn(32, size)))
 
 
 # 3. Softmax over more positions is flatter. If one key matches its query with score a, and n - 1
@@ -118,11 +113,13 @@ def plot(sizes: dict[str, list[Softmax]], weights: dict[str, list[float]], file:
         panels[1].plot(SIZES, [row.gradient for row in rows], marker="o", label=name)
     for name, values in weights.items():
         panels[2].plot(LENGTHS, values, marker="o", label=name)
-    panels[0].set(xlabel="K", ylabel="entropy of the weights (nats)")
-    panels[1].set(xlabel="K", ylabel="norm of the softmax Jacobian")
-    panels[2].set(xlabel="positions n", ylabel="weight of the matching key")
-    for panel in panels:
-        panel.set_xscale("log", base=2)
+    labels = (
+        "entropy of the weights (nats)",
+        "norm of the softmax Jacobian",
+        "weight of the match",
+    )
+    for panel, x, label in zip(panels, ("K", "K", "positions n"), labels, strict=True):
+        panel.set(xlabel=x, ylabel=label, xscale="log")
         panel.legend()
     figure.tight_layout()
     figure.savefig(file)
@@ -135,7 +132,9 @@ def main() -> None:
     file = parser.parse_args().plot
     torch.manual_seed(0)
 
-    sizes = {name: by_size(SCALES[name]) for name in ("none", "sqrt")}
+    sizes = {
+        name: [of_random_vectors(SCALES[name], size) for size in SIZES] for name in ("none", "sqrt")
+    }
     print("1. random vectors of size K, 32 positions; ln 32 = 3.47")
     print(f"{'K':>14}{'variance':>10}{'entropy':>9}{'greatest':>10}{'gradient':>10}")
     for name, rows in sizes.items():
@@ -145,9 +144,9 @@ def main() -> None:
     print("\n2. entropy of the weights, if queries and keys grow by g")
     print(f"{'g':>24}", *(f"{growth:6}" for growth in GROWTHS))
     for name, scale in SCALES.items():
-        print(f"{name:>24}", *(f"{by_growth(scale, g).entropy:6.2f}" for g in GROWTHS))
-    undone = (by_growth(partial(temperature, tau=g**-2), g).entropy for g in GROWTHS)
-    print(f"{'temperature, τ = 1 / g²':>24}", *(f"{entropy:6.2f}" for entropy in undone))
+        print(f"{name:>24}", *(f"{of_random_vectors(scale, 64, g).entropy:6.2f}" for g in GROWTHS))
+    undone = (of_random_vectors(partial(temperature, tau=g**-2), 64, g) for g in GROWTHS)
+    print(f"{'temperature, τ = 1 / g²':>24}", *(f"{row.entropy:6.2f}" for row in undone))
 
     print("\n3. weight of one matching key among n")
     print(f"{'n':>24}", *(f"{n:6}" for n in LENGTHS))
