@@ -65,7 +65,7 @@ def linear_backward(x_BTD: Tensor, weight_DD: Tensor, dy_BTD: Tensor) -> tuple[T
 
 
 def split(x_BTD: Tensor, heads: int) -> Tensor:
-    return x_BTD.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    return x_BTD.view(*x_BTD.shape[:-1], heads, -1).transpose(-3, -2)
 
 
 def join(x_BHTK: Tensor) -> Tensor:
@@ -121,15 +121,15 @@ def main() -> None:
     print("\nsoftmax, 5 scores in fp64")
     scores_M, dp_M = torch.randn(2, 5, dtype=torch.float64)
     p_M = scores_M.softmax(dim=0)
-    expected_MM = torch.autograd.functional.jacobian(lambda s_M: s_M.softmax(dim=0), scores_M)
+    expected_MM = torch.func.jacrev(lambda s_M: s_M.softmax(dim=0))(scores_M)
     print("  Jacobian            ", difference(softmax_jacobian(p_M), expected_MM))
     print("  without the matrix  ", difference(softmax_backward(p_M, dp_M), expected_MM @ dp_M))
 
     print("\none head, no batch, causal mask, fp64")
     q_TK, k_TK, v_TK, do_TK = torch.randn(4, 6, 8, dtype=torch.float64)
     mask_TT = causal_mask(6, 6, q_TK.device)[0, 0]
-    inputs = [x.clone().requires_grad_() for x in (q_TK, k_TK, v_TK)]
-    by_autograd = torch.autograd.grad(attention(*inputs, mask_TT)[1], inputs, do_TK)
+    q, k, v = (x.clone().requires_grad_() for x in (q_TK, k_TK, v_TK))
+    by_autograd = torch.autograd.grad(attention(q, k, v, mask_TT)[1], (q, k, v), do_TK)
     p_TT, _ = attention(q_TK, k_TK, v_TK, mask_TT)
     by_hand = attention_backward(q_TK, k_TK, v_TK, p_TT, do_TK)
     for name, ours, expected in zip("QKV", by_hand, by_autograd, strict=True):

@@ -14,7 +14,7 @@ this, the others compare with √K the alternatives that the literature proposes
     python examples/attention_scale.py
     python examples/attention_scale.py --plot attention_scale.png
 
-Q queries, M memory positions, K size of one head.
+Q queries, M memory positions, K size of one head, 1 a dimension kept for broadcasting.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-QUERIES = 400  # over which every number is averaged
+QUERIES = 200  # over which every number is averaged, each with keys of its own
 SIZES = (1, 4, 16, 64, 256, 1024)
 GROWTHS = (1, 2, 4)
 LENGTHS = (4, 16, 64, 256, 1024)
@@ -70,10 +70,8 @@ class Softmax(NamedTuple):
 def measure(scores_QM: Tensor) -> Softmax:
     p_QM = scores_QM.softmax(dim=-1)
     entropy_Q = -torch.xlogy(p_QM, p_QM).sum(dim=-1)
-    # ‖diag(p) - p pᵀ‖² = Σ p_i² - 2 Σ p_i³ + (Σ p_i²)², without a matrix for each query.
-    squares_Q, cubes_Q = p_QM.square().sum(dim=-1), p_QM.pow(3).sum(dim=-1)
-    norm_Q = (squares_Q - 2 * cubes_Q + squares_Q.square()).clamp(min=0).sqrt()
-    greatest_Q = p_QM.amax(dim=-1)
+    jacobian_QMM = torch.diag_embed(p_QM) - p_QM[:, :, None] * p_QM[:, None, :]
+    norm_Q, greatest_Q = jacobian_QMM.flatten(1).norm(dim=1), p_QM.amax(dim=-1)
     return Softmax(*(x.mean().item() for x in (scores_QM.var(), entropy_Q, greatest_Q, norm_Q)))
 
 
@@ -81,9 +79,11 @@ def measure(scores_QM: Tensor) -> Softmax:
 # 2. √K assumes components of variance 1, and training may change it. If queries and keys grow by a
 # factor g, scores grow by g². Cosines do not grow, only the learned s changes them. A temperature
 # can undo any growth, if training finds τ = 1 / g².
-def of_random_vectors(scale: Scale, size: int, growth: float = 1.0) -> Softmax:
-    """Measure queries and 32 keys whose components are normal with the deviation `growth`."""
-    return measure(scale(growth * torch.randn(QUERIES, size), growth * torch.randn(32, size)))
+def measure_random(scale: Scale, size: int, growth: float = 1.0) -> Softmax:
+    """Measure queries with 32 keys each; components are normal with the deviation `growth`."""
+    torch.manual_seed(0)  # the same vectors for every scale
+    q_Q1K, k_QMK = growth * torch.randn(QUERIES, 1, size), growth * torch.randn(QUERIES, 32, size)
+    return measure(scale(q_Q1K, k_QMK)[:, 0])
 
 
 # 3. Softmax over more positions is flatter. If one key matches its query with score a, and n - 1
@@ -92,12 +92,10 @@ def of_random_vectors(scale: Scale, size: int, growth: float = 1.0) -> Softmax:
 # scale, the match wins as well, but by saturation: see the gradients of the first table.)
 def weight_of_match(scale: Scale, memory: int, match: float = 5.0) -> float:
     """Return the mean weight of a key with q · k / √K = `match` among random keys of size 64."""
-    total, queries = 0.0, 40
-    for q_1K in torch.randn(queries, 1, 64):
-        matching_1K = q_1K * match * math.sqrt(64) / q_1K.square().sum()
-        k_MK = torch.cat([matching_1K, torch.randn(memory - 1, 64)])
-        total += scale(q_1K, k_MK).softmax(dim=-1)[0, 0].item()
-    return total / queries
+    torch.manual_seed(0)
+    q_Q1K, k_QMK = torch.randn(QUERIES, 1, 64), torch.randn(QUERIES, memory, 64)
+    k_QMK[:, :1] = q_Q1K * match * math.sqrt(64) / q_Q1K.square().sum(dim=-1, keepdim=True)
+    return scale(q_Q1K, k_QMK).softmax(dim=-1)[:, 0, 0].mean().item()
 
 
 def plot(sizes: dict[str, list[Softmax]], weights: dict[str, list[float]], file: str) -> None:
@@ -107,21 +105,16 @@ def plot(sizes: dict[str, list[Softmax]], weights: dict[str, list[float]], file:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.5))
+    figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.5), layout="tight")
     for name, rows in sizes.items():
         panels[0].plot(SIZES, [row.entropy for row in rows], marker="o", label=name)
         panels[1].plot(SIZES, [row.gradient for row in rows], marker="o", label=name)
     for name, values in weights.items():
         panels[2].plot(LENGTHS, values, marker="o", label=name)
-    labels = (
-        "entropy of the weights (nats)",
-        "norm of the softmax Jacobian",
-        "weight of the match",
-    )
+    labels = ("entropy (nats)", "norm of the Jacobian", "weight of the match")
     for panel, x, label in zip(panels, ("K", "K", "positions n"), labels, strict=True):
         panel.set(xlabel=x, ylabel=label, xscale="log")
         panel.legend()
-    figure.tight_layout()
     figure.savefig(file)
     pyplot.close(figure)
 
@@ -130,11 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare scales of attention scores.")
     parser.add_argument("--plot", metavar="FILE", help="also save the curves (matplotlib)")
     file = parser.parse_args().plot
-    torch.manual_seed(0)
-
-    sizes = {
-        name: [of_random_vectors(SCALES[name], size) for size in SIZES] for name in ("none", "sqrt")
-    }
+    sizes = {n: [measure_random(SCALES[n], size) for size in SIZES] for n in ("none", "sqrt")}
     print("1. random vectors of size K, 32 positions; ln 32 = 3.47")
     print(f"{'K':>14}{'variance':>10}{'entropy':>9}{'greatest':>10}{'gradient':>10}")
     for name, rows in sizes.items():
@@ -144,8 +133,8 @@ def main() -> None:
     print("\n2. entropy of the weights, if queries and keys grow by g")
     print(f"{'g':>24}", *(f"{growth:6}" for growth in GROWTHS))
     for name, scale in SCALES.items():
-        print(f"{name:>24}", *(f"{of_random_vectors(scale, 64, g).entropy:6.2f}" for g in GROWTHS))
-    undone = (of_random_vectors(partial(temperature, tau=g**-2), 64, g) for g in GROWTHS)
+        print(f"{name:>24}", *(f"{measure_random(scale, 64, g).entropy:6.2f}" for g in GROWTHS))
+    undone = (measure_random(partial(temperature, tau=g**-2), 64, g) for g in GROWTHS)
     print(f"{'temperature, τ = 1 / g²':>24}", *(f"{row.entropy:6.2f}" for row in undone))
 
     print("\n3. weight of one matching key among n")

@@ -87,13 +87,12 @@ def plot(masks: dict[str, Tensor], file: str) -> None:
     from matplotlib import pyplot
 
     sentences = len(masks["padding mask"])
-    figure, axes = pyplot.subplots(sentences, len(masks), figsize=(8, 8), squeeze=False)
+    figure, axes = pyplot.subplots(sentences, len(masks), figsize=(8, 8), layout="tight")
     for column, (name, mask_BQM) in enumerate(masks.items()):
         for row, mask_QM in enumerate(mask_BQM):
             axes[row, column].imshow(mask_QM, cmap="Blues", vmin=0, vmax=1)
             axes[row, column].set(xlabel="memory", ylabel="query", xticks=(), yticks=())
         axes[0, column].set_title(name)
-    figure.tight_layout()
     figure.savefig(file)
     pyplot.close(figure)
 

@@ -79,7 +79,7 @@ class FullAttention(nn.Module):
     def split(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, BHTK: head h has the h-th part of every vector."""
         states = self.query_key_value(x_BTD).chunk(3, dim=-1)
-        q, k, v = (s.unflatten(-1, (self.heads, -1)).transpose(1, 2) for s in states)
+        q, k, v = (s.view(*s.shape[:2], self.heads, -1).transpose(1, 2) for s in states)
         return q, k, v
 
     def forward(self, x_BTD: Tensor, mask_B1QM: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def attend_merged(layer: FullAttention, x_BTD: Tensor, merged_mask: Tensor) -> T
     """Return the layer's output, BTD; `merged_mask` has the shape (B·H, 1 or Q, M)."""
     q, k, v = (states_BHTK.flatten(0, 1) for states_BHTK in layer.split(x_BTD))
     merged = attend(q, k, v, merged_mask)
-    heads_BHTK = merged.unflatten(0, (len(x_BTD), layer.heads))
+    heads_BHTK = merged.view(len(x_BTD), layer.heads, *merged.shape[1:])
     output_BTD: Tensor = layer.output(heads_BHTK.transpose(1, 2).flatten(2))
     return output_BTD
 

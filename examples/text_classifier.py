@@ -96,7 +96,8 @@ def train(model: Classifier, ids_BT: Tensor, labels_B: Tensor, updates: int) -> 
 
 @torch.no_grad()
 def accuracy(model: Classifier, ids_BT: Tensor, labels_B: Tensor) -> float:
-    return (model(ids_BT).argmax(dim=-1) == labels_B).float().mean().item()
+    is_right_B: Tensor = model(ids_BT).argmax(dim=-1) == labels_B
+    return is_right_B.float().mean().item()
 
 
 @torch.no_grad()

@@ -69,7 +69,7 @@ def translate(model: Transformer, src: list[int], longest: int = 10) -> list[int
 
 def check_positions(d_model: int) -> float:
     """Return the largest difference to PE(pos, 2i) = sin(pos / 10000^(2i/D)), cosine if odd."""
-    differences = []
+    differences: list[float] = []
     for pos, row in enumerate(sinusoidal_positions(0, 20, d_model).tolist()):
         for i in range(d_model // 2):
             angle = pos / 10_000 ** (2 * i / d_model)
