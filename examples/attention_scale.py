@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-QUERIES = 200  # over which every number is averaged, each with keys of its own
+QUERIES = 100  # over which every number is averaged, each with keys of its own
 SIZES = (1, 4, 16, 64, 256, 1024)
 GROWTHS = (1, 2, 4)
 LENGTHS = (4, 16, 64, 256, 1024)

@@ -129,7 +129,7 @@ def main() -> None:
     print(f"  bigrams            {bigram_loss(training_BT, held_out_BT):.3f}")
     for heads in (1, 4):
         model = LanguageModel(heads)
-        train(model, training_BT, updates=250)
+        train(model, training_BT, updates=150)
         print(f"  {heads}-head attention   {loss_of(model, held_out_BT).item():.3f}")
     print(f"  least possible     {LEAST_LOSS:.3f}")
 

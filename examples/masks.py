@@ -90,7 +90,7 @@ def plot(masks: dict[str, Tensor], file: str) -> None:
     figure, axes = pyplot.subplots(sentences, len(masks), figsize=(8, 8), layout="tight")
     for column, (name, mask_BQM) in enumerate(masks.items()):
         for row, mask_QM in enumerate(mask_BQM):
-            axes[row, column].imshow(mask_QM, cmap="Blues", vmin=0, vmax=1)
+            axes[row, column].imshow(mask_QM.numpy(), cmap="Blues", vmin=0, vmax=1)
             axes[row, column].set(xlabel="memory", ylabel="query", xticks=(), yticks=())
         axes[0, column].set_title(name)
     figure.savefig(file)

@@ -85,7 +85,7 @@ def to_batch(reviews: list[tuple[str, int]], vocabulary: list[str]) -> tuple[Ten
 
 
 def train(model: Classifier, ids_BT: Tensor, labels_B: Tensor, updates: int) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(updates):
         chosen_B = torch.randint(len(ids_BT), (64,))
         loss = F.cross_entropy(model(ids_BT[chosen_B]), labels_B[chosen_B])
@@ -123,7 +123,7 @@ def main() -> None:
     print(f"{len(held_out)} reviews that are not in the training text, {share:.0%} positive")
     for name, heads in (("mean of word vectors", 0), ("attention, then mean", 2)):
         model = Classifier(1 + len(vocabulary), d_model=32, heads=heads)
-        train(model, *to_batch(training, vocabulary), updates=300)
+        train(model, *to_batch(training, vocabulary), updates=250)
         print(f"  accuracy, {name}: {accuracy(model, test_ids_BT, test_labels_B):.1%}")
 
     text = "the soup was not good and we did not wait long ."

@@ -10,8 +10,10 @@ import math
 import re
 import runpy
 import sys
+import tempfile
 from functools import cache
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,16 +25,21 @@ from torch.nn import functional as F
 
 FOLDER = ROOT / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+PLOTTED = ("masks", "attention_scale")
 
 
 @cache
-def run(name: str, *arguments: str) -> SimpleNamespace:
-    """Run an example as a program; return what it defines, and what it prints as `output`."""
+def run(name: str) -> SimpleNamespace:
+    """Run an example as a program; return what it defines, its `output` and its `plot_bytes`."""
     file, output = FOLDER / f"{name}.py", io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        plot = Path(folder, "plot.png")
+        arguments = ["--plot", str(plot)] if name in PLOTTED else []
         patch.setattr(sys, "argv", [str(file), *arguments])
-        defined = runpy.run_path(str(file), run_name="__main__")
-    return SimpleNamespace(**defined, output=output.getvalue())
+        with contextlib.redirect_stdout(output):
+            defined = runpy.run_path(str(file), run_name="__main__")
+        picture = plot.read_bytes() if arguments else b""
+    return SimpleNamespace(**defined | {"output": output.getvalue(), "plot_bytes": picture})
 
 
 def numbers(text: str, label: str) -> list[float]:
@@ -53,11 +60,9 @@ def test_examples_are_short_and_name_their_source(name):
     assert re.search(r"[A-Z]\w+(?: et al\.)?\s\(?\d{4}", source), "no paper"
 
 
-@pytest.mark.parametrize("name", ["masks", "attention_scale"])
-def test_plots_are_saved(name, tmp_path):
-    pytest.importorskip("matplotlib")
-    run(name, "--plot", str(tmp_path / "plot.png"))
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize("name", PLOTTED)
+def test_plots_are_saved(name):
+    assert run(name).plot_bytes.startswith(b"\x89PNG")
 
 
 # ---- attention_from_averages.py ----
