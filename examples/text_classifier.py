@@ -3,8 +3,8 @@
 The sentences are small reviews. Whether "good" is praise depends on the word before it ("was
 good", "was not good"), and another clause may contain a "not" that does not matter. A classifier
 that averages word vectors cannot decide this: it knows which words occur, not which belong
-together. Attention lets a word's vector take up its neighbours before the average (Vaswani et
-al. 2017, eq. 1; mean pooling instead of recurrence: Lin et al. 2017 pool with attention, too).
+together. Attention lets a word's vector take up other words before the average (Vaswani et al.
+2017, eq. 1).
 
     python examples/text_classifier.py
 
@@ -102,7 +102,7 @@ def accuracy(model: Classifier, ids_BT: Tensor, labels_B: Tensor) -> float:
 
 @torch.no_grad()
 def show_attention(model: Classifier, text: str, vocabulary: list[str]) -> None:
-    """Print, for the opinion word, the greatest weight on each position among the heads."""
+    """Print the attention of the opinion word, one line for each head."""
     words, log = text.split(), AttentionLog()
     ids_1T, _ = to_batch([(text, 0)], vocabulary)
     probability = model(ids_1T, log).softmax(dim=-1)[0, 1]

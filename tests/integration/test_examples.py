@@ -60,6 +60,18 @@ def test_examples_are_short_and_name_their_source(name):
     assert re.search(r"[A-Z]\w+(?: et al\.)?\s\(?\d{4}", source), "no paper"
 
 
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_page_lists_every_example_and_shows_real_output(page):
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    in_order = re.findall(r"^python examples/(\w+)\.py$", text, re.MULTILINE)
+    assert in_order == re.findall(r"^\| \[\w+\.py\]\((\w+)\.py\)", text, re.MULTILINE)
+    assert sorted(in_order) == NAMES
+    shown = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 2
+    for block, name in zip(shown, ("attention_from_averages", "masks"), strict=True):
+        assert block in run(name).output
+
+
 @pytest.mark.parametrize("name", PLOTTED)
 def test_plots_are_saved(name):
     assert run(name).plot_bytes.startswith(b"\x89PNG")

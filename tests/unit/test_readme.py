@@ -19,14 +19,15 @@ from seq2seq_cli.errors import UserError
 
 README, CHINESE_README = ROOT / "README.md", ROOT / "README.zh-CN.md"
 ENGLISH_ONLY = {"architecture.md", "errors.md", "reliability.md"}  # for those who read the code
-FOLDERS = (".", "docs", "runs", "benchmarks", "data")
+FOLDERS = (".", "docs", "examples", "runs", "benchmarks", "data")
 DOCUMENTS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 TASKS = [
     p
     for p in sorted((ROOT / "docs").glob("*.md"))
     if p.name not in ENGLISH_ONLY and not p.name.endswith(".zh-CN.md")
 ]
-PAGES = {README: CHINESE_README, **{p: p.with_suffix(".zh-CN.md") for p in TASKS}}
+EXAMPLES = ROOT / "examples/README.md"
+PAGES = {README: CHINESE_README, **{p: p.with_suffix(".zh-CN.md") for p in (*TASKS, EXAMPLES)}}
 MADE_BY_THE_READER = ("mine", "new.", "all.", "data/multi30k")
 
 # The terms of the literature, and the option or command that each belongs to. A reader searches
@@ -99,7 +100,10 @@ SEQ2SEQ = sorted(set(seq2seq_commands()))
 
 def test_both_languages_have_the_same_pages():
     assert len(PAGES) >= 10
-    assert set((ROOT / "docs").glob("*.zh-CN.md")) == set(PAGES.values()) - {CHINESE_README}
+    chinese = {
+        page for folder in (".", "docs", "examples") for page in (ROOT / folder).glob("*.zh-CN.md")
+    }
+    assert chinese == set(PAGES.values())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -188,6 +192,7 @@ def test_options_named_in_documents_exist(path):
     known = command_options()
     scripts = "".join(p.read_text() for p in (ROOT / "benchmarks").glob("*.py"))
     scripts += "".join(p.read_text() for p in (ROOT / "tests/faults").glob("*.py"))
+    scripts += "".join(p.read_text() for p in (ROOT / "examples").glob("*.py"))
     for name in options_in(prose(path)):
         if name.startswith("--"):
             assert name in known or f'"{name}"' in scripts, name
@@ -201,7 +206,7 @@ def test_readme_configs_are_valid(page):
         block = yaml.safe_load(text)
         block["training"]["lr"] = float(block["training"]["lr"])
         Config.model_validate(block)
-    assert page.name not in (README.name, CHINESE_README.name) or blocks(page, "yaml")
+    assert page not in (README, CHINESE_README) or blocks(page, "yaml")
     for text in blocks(page, "python"):
         compile(text, page.name, "exec")
 
@@ -324,12 +329,13 @@ def test_readme_layout_names_what_is_there(page):
     assert folders <= rooms
 
 
-def test_functions_named_in_architecture_exist():
-    document = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([\w/]+\.py): (?:(\w+)\.)?(\w+)`", document)
+@pytest.mark.parametrize("page", ["docs/architecture.md", "examples/README.md"])
+def test_functions_named_in_documents_exist(page):
+    named = re.findall(r"`([\w/]+\.py): (?:(\w+)\.)?(\w+)`", (ROOT / page).read_text("utf-8"))
     assert len(named) >= 20
     for file, of_class, name in named:
-        (path,) = (ROOT / "seq2seq_cli").rglob(file)
+        in_package = [] if (ROOT / file).exists() else (ROOT / "seq2seq_cli").rglob(file)
+        (path,) = in_package or [ROOT / file]
         source = path.read_text(encoding="utf-8")
         assert not of_class or f"class {of_class}" in source, f"{file}: {of_class}"
         pattern = rf"^ *(def|class) {name}\b|^{name}\b.* = "
@@ -354,8 +360,9 @@ def test_documents_have_no_todo():
         assert "TODO" not in path.read_text(encoding="utf-8"), path.name
 
 
-def test_tests_named_in_documents_exist():
-    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["docs/reliability.md", "examples/README.md"])
+def test_tests_named_in_documents_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
     named = re.findall(r"`(tests/\S+\.py)::(\w+)`", text)
     assert len(named) >= 19
     for path, name in named:
