@@ -71,7 +71,7 @@ def learn_scores(length: int, updates: int = 150) -> Tensor:
 # Step 5. Learned scores for pairs of positions are the same for every sentence, and exist only
 # up to the longest sentence of training. Attention computes the score from the content instead:
 # each position has a query (what it looks for) and a key (what it offers), and their dot product
-# is the score. Division by √K keeps the scores in a useful range (see attention_scale.py). The
+# is the score. Division by √K keeps the scores in a useful range (see score_scaling.py). The
 # value is what a position contributes to the average. This is equation 1.
 def attend(q_BQK: Tensor, k_BMK: Tensor, v_BMK: Tensor) -> Tensor:
     """Return softmax(Q Kᵀ / √K) V under the causal mask, BQK."""
@@ -111,32 +111,25 @@ def main() -> None:
     print("1-3. The mean of the past: a loop, a matrix, and a softmax of masked zeros")
     uniform_QM = masked_softmax(torch.zeros(5, 5))
     show(uniform_QM)
-    print("    largest difference, matrix to loop: ", end="")
-    print(difference(mean_by_matrix(x_BTD), mean_by_loop(x_BTD)))
-    print(
-        "    largest difference, softmax to loop:",
-        difference(uniform_QM @ x_BTD, mean_by_loop(x_BTD)),
-    )
+    looped_BTD, softmaxed_BTD = mean_by_loop(x_BTD), uniform_QM @ x_BTD
+    print("    largest difference, matrix to loop:", difference(mean_by_matrix(x_BTD), looped_BTD))
+    print("    largest difference, softmax to loop:", difference(softmaxed_BTD, looped_BTD))
 
     print("\n4. Learned weights, for the task of reproducing the previous position")
     show(learn_scores(5))
 
-    print("\n5. Scaled dot-product attention: each sentence has its own weights")
+    print("\n5. Scaled dot-product attention: each sentence has its own weights (head 1)")
     layer = MultiHeadAttention(d_model=16, heads=4, bias=True, dropout=0.0)
     mask_11QM = causal_mask(5, 5, x_BTD.device)
     with torch.no_grad():
-        for sentence_TD in x_BTD:
-            q_11TD, k_11TD = (
-                layer.query(sentence_TD)[None, None],
-                layer.key(sentence_TD)[None, None],
-            )
-            show(attention_weights(q_11TD, k_11TD, mask_11QM)[0, 0])
-            print()
         layout = Padded(torch.ones(2, 5, dtype=torch.bool))
-        expected_BTD = layer(x_BTD, layout, layer.keys_values(x_BTD, layout), mask_11QM)
-        by_hand_BTD = attend_with_heads(layer, x_BTD)
-    print("    largest difference, four heads by hand to MultiHeadAttention: ", end="")
-    print(difference(by_hand_BTD, expected_BTD))
+        q_BHTK, keys_values = layer.queries_keys_values(x_BTD, layout)
+        for weights_HQM in attention_weights(q_BHTK, keys_values.k_BHMK, mask_11QM):
+            show(weights_HQM[0])
+            print()
+        expected_BTD = layer(q_BHTK, keys_values, mask_11QM, layout)
+        by_hand = difference(attend_with_heads(layer, x_BTD), expected_BTD)
+    print("    largest difference, four heads by hand to MultiHeadAttention:", by_hand)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Self-attention as a module, in four versions that give the same numbers.
 
 1. Separate projections for queries, keys and values.
-2. One fused projection for all three: one large product instead of three small ones.
+2. One fused projection for all three: one large product, as the package computes it.
 3. With dropout on the weights, an output projection and a mask.
 4. Multi-head (Vaswani et al. 2017, section 3.2.2), with one mask broadcast over all heads. The
    usual mistake, a mask repeated in the wrong order, is shown beside it.
@@ -130,17 +130,15 @@ def main() -> None:
     ours = MultiHeadAttention(12, heads, bias=True, dropout=0.1).eval()
     layer = FullAttention(fuse(ours.query, ours.key, ours.value), ours.output, heads, 0.1).eval()
     output_BTD = layer(x_BTD, mask_B11M)
-    expected_BTD = ours(x_BTD, layout, ours.keys_values(x_BTD, layout), mask_B11M)
+    expected_BTD = ours(*ours.queries_keys_values(x_BTD, layout), mask_B11M, layout)
     print("  version 4 and MultiHeadAttention:", difference(output_BTD, expected_BTD))
 
-    # With one sentence, or without padding, both orders give the same numbers: a test needs both.
-    print(
-        f"\n{heads} heads of 2 sentences, merged: the sentence of each row, difference to version 4"
-    )
+    # With one sentence, or without padding, the mistake changes nothing: a test needs both.
+    print(f"\n{heads} heads of 2 sentences, merged: sentence of each row, difference to version 4")
     mask_B1M, number_B11 = mask_B11M[:, 0], torch.arange(2)[:, None, None]
     right = [tensor.repeat_interleave(heads, dim=0) for tensor in (number_B11, mask_B1M)]
     wrong = [tensor.repeat(heads, 1, 1) for tensor in (number_B11, mask_B1M)]
-    print("  states                    ", right[0].flatten().tolist())
+    print("  states                     ", right[0].flatten().tolist())
     for name, (numbers, merged_mask) in (("repeat_interleave", right), ("repeat, wrong", wrong)):
         gap = difference(attend_merged(layer, x_BTD, merged_mask), output_BTD)
         print(f"  masks by {name:<18}", numbers.flatten().tolist(), gap)

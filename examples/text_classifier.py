@@ -8,7 +8,8 @@ together. Attention lets a word's vector take up other words before the average 
 
     python examples/text_classifier.py
 
-B sentences, T positions, D d_model, C classes, H heads, 1 a dimension kept for broadcasting.
+B sentences, T positions, D d_model, C classes, H heads, K size of one head, 1 a dimension kept for
+broadcasting.
 """
 
 import random
@@ -57,7 +58,9 @@ class Classifier(nn.Module):
         """Without heads, the classifier averages word vectors."""
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, d_model, padding_idx=PAD)
-        self.attention = MultiHeadAttention(d_model, heads, True, 0.0) if heads else None
+        self.attention = (
+            MultiHeadAttention(d_model, heads, bias=True, dropout=0.0) if heads else None
+        )
         self.linear = nn.Linear(d_model, len(LABELS))
 
     def forward(self, ids_BT: Tensor, attention_log: AttentionLog | None = None) -> Tensor:
@@ -66,8 +69,8 @@ class Classifier(nn.Module):
         x_BTD = self.embedding(ids_BT)
         x_BTD = x_BTD + sinusoidal_positions(0, ids_BT.size(1), x_BTD.size(-1))
         if self.attention:
-            keys_values = self.attention.keys_values(x_BTD, layout)
-            x_BTD = x_BTD + self.attention(x_BTD, layout, keys_values, mask_B11T, attention_log)
+            q_BHTK, keys_values = self.attention.queries_keys_values(x_BTD, layout)
+            x_BTD = x_BTD + self.attention(q_BHTK, keys_values, mask_B11T, layout, attention_log)
         # The mean of the words only. A mean over all positions would depend on how much padding
         # the longest sentence of the batch happens to cause.
         is_word_BT1 = mask_B11T[:, 0, 0, :, None]

@@ -23,9 +23,12 @@ from commands import ROOT
 from torch import nn
 from torch.nn import functional as F
 
+from seq2seq_cli.model.attention import MultiHeadAttention, attention_weights
+from seq2seq_cli.model.attention_scale import SCALES
+
 FOLDER = ROOT / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-PLOTTED = ("masks", "attention_scale")
+PLOTTED = ("masks", "score_scaling")
 
 
 @cache
@@ -115,7 +118,7 @@ def test_heads_by_hand_are_those_of_pytorch():
 
 def pytorch_attention(d_model: int, heads: int):
     """The package's attention and PyTorch's, with the same weights."""
-    ours = run("attention_from_averages").MultiHeadAttention(d_model, heads, True, 0.0)
+    ours = MultiHeadAttention(d_model, heads, bias=True, dropout=0.0)
     theirs = nn.MultiheadAttention(d_model, heads, batch_first=True)
     parts = (ours.query, ours.key, ours.value)
     with torch.no_grad():
@@ -194,11 +197,11 @@ def test_the_mask_repeated_over_heads_is_shown_to_be_wrong():
     assert numbers(output, "version 3 at words, if padding changes") == [0.0]
 
 
-# ---- attention_scale.py ----
+# ---- score_scaling.py ----
 
 
 def test_scales_follow_their_formulas():
-    example, (q_QK, k_MK) = run("attention_scale"), torch.randn(2, 6, 5).double()
+    example, (q_QK, k_MK) = run("score_scaling"), torch.randn(2, 6, 5).double()
     for query, key in product(range(6), range(6)):
         q, k = q_QK[query].tolist(), k_MK[key].tolist()
         dot = sum(x * y for x, y in zip(q, k, strict=True))
@@ -211,12 +214,22 @@ def test_scales_follow_their_formulas():
         }
         for name, scale in example.SCALES.items():
             assert scale(q_QK, k_MK)[query, key].item() == pytest.approx(expected[name], abs=1e-9)
-        warm = example.temperature(q_QK, k_MK, tau=0.5)[query, key].item()
-        assert warm == pytest.approx(dot / math.sqrt(5) / 2, abs=1e-9)
+        cool = example.temperature(q_QK, k_MK, tau=2)[query, key].item()
+        assert cool == pytest.approx(dot / math.sqrt(5) / 2, abs=1e-9)
+
+
+def test_scales_are_those_of_the_option():
+    example = run("score_scaling")
+    q_BHQK, k_BHMK = torch.randn(2, 1, 1, 6, 5)
+    scales = example.SCALES | {"temperature": example.temperature}
+    assert scales.keys() == SCALES.keys()
+    for name, scale in scales.items():
+        weights_BHQM = attention_weights(*SCALES[name](1, 5)(q_BHQK, k_BHMK, None), None)
+        close(scale(q_BHQK, k_BHMK).softmax(dim=-1), weights_BHQM)
 
 
 def test_division_by_the_root_of_the_size_keeps_variance_entropy_and_gradients():
-    example = run("attention_scale")
+    example = run("score_scaling")
     none, sqrt = (
         [example.measure_random(example.SCALES[name], size) for size in (16, 64, 256, 1024)]
         for name in ("none", "sqrt")
@@ -234,7 +247,7 @@ def test_division_by_the_root_of_the_size_keeps_variance_entropy_and_gradients()
 
 
 def test_measures_of_a_softmax():
-    example = run("attention_scale")
+    example = run("score_scaling")
     uniform = example.measure(torch.zeros(3, 4))
     assert uniform.entropy == pytest.approx(math.log(4))
     assert uniform.greatest == pytest.approx(1 / 4)

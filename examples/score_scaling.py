@@ -3,16 +3,16 @@
 If queries and keys have independent components of variance 1, then q · k is a sum of K products
 and has variance K (Vaswani et al. 2017, section 3.2.1, footnote 4). Large scores saturate the
 softmax: one weight is 1, the others are 0, and its gradient vanishes. The first table measures
-this, the others compare with √K the alternatives that the literature proposes:
+this, the others compare the scales of the option `model.attention_scale`:
 
     none         q · k
     sqrt         q · k / √K             Vaswani et al. 2017, eq. 1
-    temperature  τ · q · k / √K         τ learned for each head, 1 at first
-    cosine       s · cos(q, k)          s learned for each head, 10 at first; Henry et al. 2020
-    length       q · k · ln(n) / √K     n visible positions; Chiang and Cholak 2022
+    temperature  q · k / (τ √K)         1/τ is learned for each head, and 1 at first
+    cosine       cos(q, k) / τ          1/τ is learned, and 10 at first; Henry et al. 2020
+    length       ln(n) q · k / √K       n visible positions; Chiang and Cholak 2022
 
-    python examples/attention_scale.py
-    python examples/attention_scale.py --plot attention_scale.png
+    python examples/score_scaling.py
+    python examples/score_scaling.py --plot score_scaling.png
 
 Q queries, M memory positions, K size of one head, 1 a dimension kept for broadcasting.
 """
@@ -44,11 +44,11 @@ def sqrt(q_QK: Tensor, k_MK: Tensor) -> Tensor:
 
 
 def temperature(q_QK: Tensor, k_MK: Tensor, tau: float = 1.0) -> Tensor:
-    return sqrt(q_QK, k_MK) * tau
+    return sqrt(q_QK, k_MK) / tau
 
 
-def cosine(q_QK: Tensor, k_MK: Tensor, s: float = 10.0) -> Tensor:
-    return F.normalize(q_QK, dim=-1) @ F.normalize(k_MK, dim=-1).mT * s
+def cosine(q_QK: Tensor, k_MK: Tensor, tau: float = 0.1) -> Tensor:
+    return F.normalize(q_QK, dim=-1) @ F.normalize(k_MK, dim=-1).mT / tau
 
 
 def length(q_QK: Tensor, k_MK: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def measure(scores_QM: Tensor) -> Softmax:
 
 # 1. The argument of the paper: random vectors of growing size, with and without the division.
 # 2. √K assumes components of variance 1, and training may change it. If queries and keys grow by a
-# factor g, scores grow by g². Cosines do not grow, only the learned s changes them. A temperature
-# can undo any growth, if training finds τ = 1 / g².
+# factor g, scores grow by g². Cosines do not grow, only the learned τ changes them. A temperature
+# can undo any growth, if training finds τ = g².
 def measure_random(scale: Scale, size: int, growth: float = 1.0) -> Softmax:
     """Measure queries with 32 keys each; components are normal with the deviation `growth`."""
     torch.manual_seed(0)  # the same vectors for every scale
@@ -134,8 +134,8 @@ def main() -> None:
     print(f"{'g':>24}", *(f"{growth:6}" for growth in GROWTHS))
     for name, scale in SCALES.items():
         print(f"{name:>24}", *(f"{measure_random(scale, 64, g).entropy:6.2f}" for g in GROWTHS))
-    undone = (measure_random(partial(temperature, tau=g**-2), 64, g) for g in GROWTHS)
-    print(f"{'temperature, τ = 1 / g²':>24}", *(f"{row.entropy:6.2f}" for row in undone))
+    undone = (measure_random(partial(temperature, tau=g**2), 64, g) for g in GROWTHS)
+    print(f"{'temperature, τ = g²':>24}", *(f"{row.entropy:6.2f}" for row in undone))
 
     print("\n3. weight of one matching key among n")
     print(f"{'n':>24}", *(f"{n:6}" for n in LENGTHS))
