@@ -116,7 +116,7 @@ def change_of_logits(model: LanguageModel, ids_BT: Tensor, is_causal: bool) -> l
     changed_BT = ids_BT.clone()
     changed_BT[:, 5] = (ids_BT[:, 5] + 1) % len(VOCABULARY)
     change_BTV = (model(changed_BT, is_causal) - model(ids_BT, is_causal)).abs()
-    return [f"{change:.1f}" for change in change_BTV.amax(dim=(0, 2)).tolist()]
+    return [f"{change:.2f}" for change in change_BTV.amax(dim=(0, 2)).tolist()]
 
 
 def main() -> None:
