@@ -120,6 +120,7 @@ def change_of_logits(model: LanguageModel, ids_BT: Tensor, is_causal: bool) -> l
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # tensors as small as these get slower with more
     torch.manual_seed(0)
     rng = random.Random(1)
     sentences = [write_sentence(rng) for _ in range(1_200)]

@@ -117,6 +117,7 @@ def show_attention(model: Classifier, text: str, vocabulary: list[str]) -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # tensors as small as these get slower with more
     torch.manual_seed(0)
     reviews = write_reviews(1_500, random.Random(1))
     training, held_out = reviews[:1_200], reviews[1_200:]

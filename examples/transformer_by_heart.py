@@ -97,6 +97,7 @@ def show(weights_TS: Tensor, rows: list[str], columns: list[str]) -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # tensors as small as these get slower with more
     torch.manual_seed(0)
     (src_words, src), (tgt_words, tgt) = read("train.de"), read("train.en")
     config = ModelConfig.model_validate(CONFIG)

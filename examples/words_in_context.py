@@ -105,6 +105,7 @@ def show_similarities(model: WordByWord, bench_BS: Tensor, bank_BS: Tensor) -> N
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # tensors as small as these get slower with more
     torch.manual_seed(0)
     bench, bank = write_pairs(ON_A_BENCH, "on the bench"), write_pairs(AT_A_BANK, "at the bank")
     german, english = (
