@@ -55,6 +55,7 @@ def study(
             is_future_QM = torch.ones(len(queries), len(memory), dtype=torch.bool).triu(1)
             scores_LHQM.masked_fill_(is_future_QM, -torch.inf)
         norms_LHM = torch.rand(layers, heads, len(memory), generator=generator) + 0.1
+        norms_LHM = norms_LHM.bfloat16().float()
         return AttentionMaps(as_stored(scores_LHQM.softmax(-1)), norms_LHM, queries, memory)
 
     return AttentionStudy(
