@@ -94,7 +94,9 @@ def _require_matplotlib() -> None:
 
 def _check_choice(name: str, chosen: int | None, count: int) -> None:
     if chosen is not None and not 1 <= chosen <= count:
-        raise UserError(f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)")
+        raise UserError(
+            f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
+        )
 
 
 def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":
@@ -108,7 +110,9 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     fonts = _fonts("".join(viewed.queries + viewed.memory))
     axes.set_xticks(range(columns), viewed.memory, rotation=90, family=fonts, parse_math=False)
     axes.set_yticks(range(rows), viewed.queries, family=fonts, parse_math=False)
-    axes.tick_params(length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.tick_params(
+        length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
+    )
     axes.spines[:].set_visible(False)
     axes.set_title(title, fontsize=10)
     colorbar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.05)

@@ -126,11 +126,13 @@ function viewed(study, layer, head) {
     values,
     queries: labels(map.queries),
     memory: shownColumns(map).map((column) => labels(map.memory)[column]),
-    top: state.view === "norms" ? Math.max(...values.flat(), 1e-9) : 1,
+    top: state.view === "norms" ? greatest(values.flat()) : 1,
   };
 }
 
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
+/** Return the greatest number, above zero, so that it can be divided by. */
+const greatest = (numbers) => numbers.reduce((top, number) => Math.max(top, number), 1e-9);
 const zeros = (rows, columns) => Array.from({ length: rows }, () => new Array(columns).fill(0));
 
 // ---- colours: even steps of lightness, in OKLCH (lightness, chroma, hue)
@@ -345,8 +347,9 @@ class Panel {
     const { values, queries, memory, top } = this.shown;
     const ink = theme() === "dark" ? "#dfe3e8" : "#1d2127";
     const paper = theme() === "dark" ? "#1a1d22" : "#ffffff";
-    const cell = Math.max(11, Math.min(34, Math.floor(520 / Math.max(queries.length, memory.length, 1))));
     const left = Math.max(...queries.map(widthOf)) + 10;
+    const room = [(this.heatmap.clientWidth - left - 30) / Math.max(memory.length, 1), 540 / queries.length];
+    const cell = Math.max(11, Math.min(34, ...room.map(Math.floor)));
     const header = Math.max(30, ...memory.map(widthOf)) * 0.87 + 34;
     const overhang = memory.length ? widthOf(memory[memory.length - 1]) * 0.5 : 0;
     const [columnsWidth, height] = [memory.length * cell, queries.length * cell];
@@ -526,7 +529,7 @@ class Panel {
     if (name === "head") return [`${layer + 1}.${head + 1}`];
     const value = facts[name][layer][head];
     if (name === "offset") return [value > 0 ? `+${value}` : fixed(value, 0)];
-    const top = name === "entropy" || name === "importance" ? Math.max(...facts[name].flat(), 1e-9) : 1;
+    const top = name === "entropy" || name === "importance" ? greatest(facts[name].flat()) : 1;
     return [bar(Math.max(0, value / top)), fixed(value, name === "importance" ? 4 : 2)];
   }
 
@@ -669,7 +672,8 @@ const KEYS = {
   ArrowUp: () => moveLayer(-1),
   ArrowDown: () => moveLayer(1),
   m: switchMean,
-  w: () => choose({ unit: state.unit === "words" ? "tokens" : "words" }),
+  s: () => choose({ unit: "tokens" }),
+  w: () => choose({ unit: "words" }),
   t: switchTheme,
   "?": () => document.getElementById("help").toggleAttribute("open"),
 };
@@ -690,7 +694,7 @@ function listen() {
   }
   document.getElementById("theme").addEventListener("click", switchTheme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose({}));
-  addEventListener("resize", () => panels.forEach((panel) => panel.drawLines()));
+  addEventListener("resize", () => panels.forEach((panel) => panel.drawPick()));
   let before;
   addEventListener("beforeprint", () => {
     before = document.documentElement.dataset.theme;
