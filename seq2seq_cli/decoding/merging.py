@@ -77,7 +77,9 @@ def _translation(
     )
 
 
-def write_segments(segments: Sequence[SegmentResult], tokenizers: Tokenizers) -> tuple[str, list[Placed]]:
+def write_segments(
+    segments: Sequence[SegmentResult], tokenizers: Tokenizers
+) -> tuple[str, list[Placed]]:
     """Write the text, its white space untidied, and find the tokens of each segment in it."""
     line, placed = "", []
     for result in segments:

@@ -87,7 +87,8 @@ def without_eos(attention_TS: Tensor) -> Tensor:
     The target's EOS, the last row, is left out too.
     """
     attention_TS = attention_TS[..., :-1, :-1]
-    return attention_TS / attention_TS.sum(dim=-1, keepdim=True)
+    smallest = torch.finfo(attention_TS.dtype).tiny  # for a head that attends to EOS alone
+    return attention_TS / attention_TS.sum(dim=-1, keepdim=True).clamp(min=smallest)
 
 
 def pad_rows(rows: Sequence[Ids]) -> Tensor:

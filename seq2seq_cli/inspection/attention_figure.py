@@ -53,7 +53,7 @@ def draw_attention(
     Layers and heads count from 1. The colours of weights are on one scale, those of norms on a
     scale of each map; both grow with the square root, so that small weights can be seen.
     """
-    _require_matplotlib()
+    require_matplotlib()
     viewed = view_maps(study, kind, view, by_words)
     layers, heads = viewed.values_LHQM.shape[:2]
     _check_choice("layer", layer, layers)
@@ -83,7 +83,8 @@ def figure_bytes(figure: "Figure", kind: Literal["png", "svg"]) -> bytes:
     return file.getvalue()
 
 
-def _require_matplotlib() -> None:
+def require_matplotlib() -> None:
+    """Raise UserError if the optional dependency is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -94,7 +95,9 @@ def _require_matplotlib() -> None:
 
 def _check_choice(name: str, chosen: int | None, count: int) -> None:
     if chosen is not None and not 1 <= chosen <= count:
-        raise UserError(f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)")
+        raise UserError(
+            f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
+        )
 
 
 def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":
@@ -108,7 +111,9 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     fonts = _fonts("".join(viewed.queries + viewed.memory))
     axes.set_xticks(range(columns), viewed.memory, rotation=90, family=fonts, parse_math=False)
     axes.set_yticks(range(rows), viewed.queries, family=fonts, parse_math=False)
-    axes.tick_params(length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.tick_params(
+        length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
+    )
     axes.spines[:].set_visible(False)
     axes.set_title(title, fontsize=10)
     colorbar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.05)
