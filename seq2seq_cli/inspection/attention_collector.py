@@ -33,6 +33,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import split_words, words_of_spans
 
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 _RIVALS = 5
 
 

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from seq2seq_cli.decoding.translation import pharaoh
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
+from seq2seq_cli.inspection.attention_collector import KINDS
 from seq2seq_cli.inspection.attention_figure import (
     draw_attention,
     figure_bytes,
@@ -25,7 +27,6 @@ from seq2seq_cli.inspection.attention_page import attention_page
 from seq2seq_cli.inspection.attention_study import AttentionMaps, AttentionStudy, Sentence
 from seq2seq_cli.inspection.attention_views import Kind, View, maps_of
 
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 _WEIGHT_AXES = ("layer", "head", "query", "memory")
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
@@ -86,13 +87,8 @@ def attention_text(study: AttentionStudy) -> str:
     width = max(len(row[0]) for row in rows)
     table = [f"  {row[0]:<{width}}  {row[1]:>11}  {row[2]:>7}  {row[3]}" for row in rows]
     heading = [f"{study.source.text}  ({study.run})", f"  → {study.target.text}"]
-    summary = f"  log-probability {study.log_prob:.3f}; aligned words {pharaoh(study)}"
+    summary = f"  log-probability {study.log_prob:.3f}; aligned words {pharaoh(study.alignment)}"
     return "\n".join([*heading, summary, "", *table])
-
-
-def pharaoh(study: AttentionStudy) -> str:
-    """Write the alignment as "0-0 1-2": source and target words, counted from 0."""
-    return " ".join(f"{source}-{target}" for source, target in study.alignment)
 
 
 def study_as_json(study: AttentionStudy) -> dict[str, Any]:
@@ -111,9 +107,7 @@ def study_as_json(study: AttentionStudy) -> dict[str, Any]:
     }
     if study.head_facts is not None:
         report["head_facts"] = {
-            kind: {
-                name: _array(values, _HEAD_AXES) for name, values in _facts(study, kind).items()
-            }
+            kind: {name: _array(values, _HEAD_AXES) for name, values in _facts(study, kind).items()}
             for kind in KINDS
         }
     return report
@@ -195,7 +189,7 @@ def _json(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
 def _npz(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
     (study,) = studies
     file = io.BytesIO()
-    np.savez_compressed(file, **study_as_arrays(study))
+    np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
     return file.getvalue()
 
 

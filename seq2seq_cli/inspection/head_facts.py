@@ -22,7 +22,7 @@ from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import aligning_layer, pad_rows, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.inspection.attention_collector import attention_modules, record_attention
+from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, record_attention
 from seq2seq_cli.inspection.attention_study import HeadFacts
 from seq2seq_cli.inspection.attention_views import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
@@ -90,7 +90,7 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
     whole model for a head of the encoder, through the decoder for the others.
     """
     model, tokenizers = translator.model, translator.tokenizers
-    batches = sample_batches(translator, pairs)
+    batches = batches_of(token_pairs(translator, pairs), model.device)
     if not batches:
         return None
     facts = weight_facts(model, batches)
@@ -102,24 +102,27 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
     }
 
 
-def sample_batches(translator: Translator, pairs: Sequence[Pair]) -> list[SampleBatch]:
-    """Return the pairs in batches of similar length, without those that `head_facts` leaves out."""
+def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
+    """Return pairs with their ids; those that `head_facts` leaves out are left out."""
     tokenizers, limit = translator.tokenizers, translator.config.data.max_length
     src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
-    sample = [
+    return [
         TokenPair(pair, src, tgt)
         for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True)
         if 0 < len(src) <= limit and 0 < len(tgt) <= limit
     ]
-    src_lengths = np.array([len(pair.src) + 1 for pair in sample], dtype=np.int32)
-    tgt_lengths = np.array([len(pair.tgt) + 1 for pair in sample], dtype=np.int32)
+
+
+def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleBatch]:
+    """Return the pairs in batches of similar length."""
+    src_lengths = np.array([len(pair.src) + 1 for pair in pairs], dtype=np.int32)
+    tgt_lengths = np.array([len(pair.tgt) + 1 for pair in pairs], dtype=np.int32)
     batches = []
     for indices in bucket_by_length(src_lengths, tgt_lengths, _TOKENS_PER_BATCH):
-        chosen = [sample[i] for i in indices]
+        chosen = [pairs[i] for i in indices]
         src_BS = pad_rows([[*pair.src, EOS_ID] for pair in chosen])
         tgt_BT = pad_rows([[BOS_ID, *pair.tgt, EOS_ID] for pair in chosen])
-        device = translator.model.device
         batches.append(SampleBatch(chosen, src_BS.to(device), tgt_BT.to(device)))
     return batches
 
@@ -131,7 +134,7 @@ def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kin
     Confidence is the mean of the greatest weight over the queries, EOS left out (Voita et al.
     2019); the offset is the most frequent distance from the query to the position of that weight.
     """
-    queries: dict[Kind, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
+    queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for batch in batches:
         src_BS, tgt_in_BT = batch.src_BS, batch.tgt_BT[:, :-1]
         attention = record_attention(model, src_BS, tgt_in_BT).attention
