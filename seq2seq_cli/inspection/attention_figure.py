@@ -53,7 +53,7 @@ def draw_attention(
     Layers and heads count from 1. The colours of weights are on one scale, those of norms on a
     scale of each map; both grow with the square root, so that small weights can be seen.
     """
-    _require_matplotlib()
+    require_matplotlib()
     viewed = view_maps(study, kind, view, by_words)
     layers, heads = viewed.values_LHQM.shape[:2]
     _check_choice("layer", layer, layers)
@@ -83,7 +83,8 @@ def figure_bytes(figure: "Figure", kind: Literal["png", "svg"]) -> bytes:
     return file.getvalue()
 
 
-def _require_matplotlib() -> None:
+def require_matplotlib() -> None:
+    """Raise UserError if the optional dependency is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
