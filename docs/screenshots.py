@@ -1,9 +1,9 @@
 """Makes the screenshots of docs/: python docs/screenshots.py
 
-Runs Chromium without a window, on the pages of `seq2seq attend` and on TensorBoard. What it shows are
-runs/quickstart and runs/kana, trained first if they are not there (three minutes on two cores), and
-a run of configs/beer.yaml. Screenshots depend on the fonts of the machine: Japanese needs a font
-such as Noto Sans CJK.
+Runs Chromium without a window, on the pages of `seq2seq attend` and on TensorBoard. They show
+runs/quickstart and runs/kana, trained first if they are not there (three minutes on two cores),
+and a run of configs/beer.yaml. Screenshots depend on the fonts of the machine: Japanese needs a
+font such as Noto Sans CJK.
 """
 
 import io
@@ -73,7 +73,7 @@ def _tensorboard(browser: Browser, folder: Path) -> None:
 
 
 def _show_scalars(page: Page) -> None:
-    page.get_by_placeholder("Filter tags").fill("^(valid|train)/(loss|accuracy)$|cross/layer_2")
+    page.locator("tf-tag-filterer input").fill("^(valid|train)/(loss|accuracy)$|cross/layer_2")
     page.locator("tf-scalar-card vz-line-chart2 svg").nth(1).wait_for()
 
 
