@@ -40,7 +40,12 @@ def sentence(pieces: str) -> Sentence:
 
 
 def study(
-    pair: tuple[str, str] = GERMAN, *, layers: int = 2, heads: int = 4, seed: int = 0, run: str = "runs/a"
+    pair: tuple[str, str] = GERMAN,
+    *,
+    layers: int = 2,
+    heads: int = 4,
+    seed: int = 0,
+    run: str = "runs/a",
 ) -> AttentionStudy:
     """A study whose numbers survive being stored in bytes, so that the page has them exactly."""
     generator = torch.Generator().manual_seed(seed)
@@ -48,13 +53,12 @@ def study(
     bos = ("<s>", *target.tokens[:-1])
 
     def maps(queries: tuple[str, ...], memory: tuple[str, ...], causal: bool) -> AttentionMaps:
-        scores_LHQM = 2 * torch.randn(
-            layers, heads, len(queries), len(memory), generator=generator
-        )
+        scores_LHQM = 2 * torch.randn(layers, heads, len(queries), len(memory), generator=generator)
         if causal:
             is_future_QM = torch.ones(len(queries), len(memory), dtype=torch.bool).triu(1)
             scores_LHQM.masked_fill_(is_future_QM, -torch.inf)
         norms_LHM = torch.rand(layers, heads, len(memory), generator=generator) + 0.1
+        norms_LHM = norms_LHM.bfloat16().float()
         return AttentionMaps(as_stored(scores_LHQM.softmax(-1)), norms_LHM, queries, memory)
 
     return AttentionStudy(
@@ -65,7 +69,12 @@ def study(
         decoder=maps(target.tokens, bos, True),
         cross=maps(target.tokens, source.tokens, False),
         predictions=tuple(
-            Prediction(token, 0.9 / (n + 1), 0.2 * n, tuple((f"▁rival{r}", 0.02 / (r + 1)) for r in range(5)))
+            Prediction(
+                token,
+                0.9 / (n + 1),
+                0.2 * n,
+                tuple((f"▁rival{r}", 0.02 / (r + 1)) for r in range(5)),
+            )
             for n, token in enumerate(target.tokens)
         ),
         alignment=tuple((min(n, len(source.words) - 1), n) for n in range(len(target.words))),
@@ -87,7 +96,11 @@ def facts(layers: int, heads: int, generator: torch.Generator, has_agreement: bo
 
     offsets_LH = torch.randint(-2, 3, (layers, heads), generator=generator)
     return HeadFacts(
-        random_LH(), 2 * random_LH(), offsets_LH, random_LH(), random_LH() - 0.1,
+        random_LH(),
+        2 * random_LH(),
+        offsets_LH,
+        random_LH(),
+        random_LH() - 0.1,
         random_LH() if has_agreement else None,
     )
 

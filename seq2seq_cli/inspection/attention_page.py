@@ -13,6 +13,7 @@ from importlib import resources
 from typing import get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from seq2seq_cli.inspection.attention_study import AttentionStudy, HeadFacts
@@ -24,7 +25,7 @@ def attention_page(studies: Sequence[AttentionStudy]) -> str:
 
     A weight is stored as one byte, the square root times 255, so that small weights keep their
     precision: the error of a weight w is at most √w/255 + 1/510². The bytes and the norms of the
-    values (float32) are compressed with zlib and encoded in base64.
+    values (bfloat16) are compressed with zlib and encoded in base64.
 
     The page may run no script and load no style but its own: its Content-Security-Policy names
     their hashes, and forbids all else.
@@ -132,5 +133,7 @@ def _weights(study: AttentionStudy) -> bytes:
 
 
 def _norms(study: AttentionStudy) -> bytes:
-    norms = (maps_of(study, kind).value_norms_LHM.detach().cpu().numpy() for kind in get_args(Kind))
-    return b"".join(norms_LHM.astype("<f4").tobytes() for norms_LHM in norms)
+    """Return the norms of all kinds in bfloat16: as precise as the weights."""
+    norms = (maps_of(study, kind).value_norms_LHM.detach().cpu() for kind in get_args(Kind))
+    bits = (norms_LHM.to(torch.bfloat16).view(torch.int16).numpy() for norms_LHM in norms)
+    return b"".join(bits_LHM.astype("<i2").tobytes() for bits_LHM in bits)
