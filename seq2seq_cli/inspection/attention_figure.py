@@ -107,7 +107,7 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     width, height = 2.4 + 0.3 * max(columns, 4), 1.9 + 0.3 * max(rows, 4)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(values_QM, **_colors(values_QM, view))
+    image = axes.imshow(values_QM.numpy(), **_colors(values_QM, view))
     fonts = _fonts("".join(viewed.queries + viewed.memory))
     axes.set_xticks(range(columns), viewed.memory, rotation=90, family=fonts, parse_math=False)
     axes.set_yticks(range(rows), viewed.queries, family=fonts, parse_math=False)
@@ -130,7 +130,7 @@ def _draw_all(viewed: ViewedMaps, title: str, view: View) -> "Figure":
     figure = Figure(figsize=(0.8 + 1.2 * heads, 0.9 + 1.2 * layers), layout="constrained")
     for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, squeeze=False)):
         values_QM = viewed.values_LHQM[layer, head]
-        axes.imshow(values_QM, aspect="auto", **_colors(values_QM, view))
+        axes.imshow(values_QM.numpy(), aspect="auto", **_colors(values_QM, view))
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_color("#bbbbbb")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -56,7 +55,7 @@ def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
         np.testing.assert_allclose(weights[:, 0], maps["weights"]["values"], rtol=1e-5)
         importance = study["head_facts"][kind]["importance"]["values"]
         np.testing.assert_allclose(arrays[f"{kind}_importance"], importance, rtol=1e-5)
-    assert "http" not in re.sub(r"http://www.w3.org/\S+", "", (here / "a.html").read_text())
+    assert "▁three" in (here / "a.html").read_text(encoding="utf-8")
 
 
 def test_translations_and_alignments_are_those_of_translate(trained, seq2seq: Command, here):
@@ -179,7 +178,7 @@ def config(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("plots")
     settings = numbers_config(folder, max_steps=20, warmup_steps=4, device="cpu")
     settings["model"] = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 16, "dropout": 0.1}
-    settings["validation"] = {"every": 10, "unit": "steps", "metric": "loss", "samples": 2}
+    settings["validation"] = {"every": 10, "unit": "steps", "metric": "loss", "samples": 1}
     return write_config(folder, settings)
 
 
@@ -192,9 +191,7 @@ def test_tensorboard_shows_attention_and_the_weights_stay_the_same(config, seq2s
     assert weights[0] == weights[1]
     events = EventAccumulator(str(here / "with"), size_guidance={"images": 0}).Reload()
     tags = events.Tags()
-    assert sorted(tags["images"]) == [
-        f"attention/{kind}/sentence_{n}" for kind in sorted(KINDS) for n in (1, 2)
-    ]
+    assert sorted(tags["images"]) == [f"attention/{kind}/sentence_1" for kind in sorted(KINDS)]
     for tag in tags["images"]:
         images = events.Images(tag)
         assert [image.step for image in images] == [10, 20]
