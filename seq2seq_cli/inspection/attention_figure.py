@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.inspection.attention_study import AttentionStudy
 from seq2seq_cli.inspection.attention_views import Kind, View, ViewedMaps, view_maps
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
+_DEFAULT_FONT = "DejaVu Sans"
 FONTS = (
     *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC"),
     *("Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei"),
@@ -60,6 +61,10 @@ def draw_attention(
     _check_choice("head", head, heads)
     if layer is None and head is not None:
         raise UserError("a head is drawn of one layer: give the layer too")
+    if not viewed.memory:
+        raise UserError(
+            "without EOS and punctuation, nothing is left to attend to: use view weights"
+        )
     if layer is None:
         figure = _draw_all(viewed, f"{TITLES[kind]}, {MEASURES[view]}", view)
     else:
@@ -108,9 +113,13 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(values_QM.numpy(), **_colors(values_QM, view))
-    fonts = _fonts("".join(viewed.queries + viewed.memory))
-    axes.set_xticks(range(columns), viewed.memory, rotation=90, family=fonts, parse_math=False)
-    axes.set_yticks(range(rows), viewed.queries, family=fonts, parse_math=False)
+    fonts, replaced = _fonts("".join(viewed.queries + viewed.memory))
+    memory, queries = (
+        [label.translate(replaced) for label in labels]
+        for labels in (viewed.memory, viewed.queries)
+    )
+    axes.set_xticks(range(columns), memory, rotation=90, family=fonts, parse_math=False)
+    axes.set_yticks(range(rows), queries, family=fonts, parse_math=False)
     axes.tick_params(
         length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
     )
@@ -153,24 +162,23 @@ def _colors(values_QM: Tensor, view: View) -> dict[str, Any]:
     }
 
 
-def _fonts(text: str) -> list[str]:
-    """Return installed fonts that have the characters of the text, in the order of preference."""
+def _fonts(text: str) -> tuple[list[str], dict[int, str]]:
+    """Return installed fonts that have the characters of a text, and □ for those that none has."""
     from matplotlib import font_manager
 
     installed = {font.name for font in font_manager.fontManager.ttflist}
-    missing = {ord(character) for character in text if character.isprintable()}
+    missing = set(map(ord, text))
     families = []
-    for family in ("DejaVu Sans", *(font for font in FONTS if font in installed)):
+    for family in (_DEFAULT_FONT, *(font for font in FONTS if font in installed)):
         if covered := missing & _characters(family):
             families.append(family)
             missing -= covered
     if missing:
-        shown = "".join(chr(code) for code in sorted(missing)[:10])
         logger.warning(
-            f"no installed font known to this program has {shown}: the figure shows boxes instead "
-            "(the HTML page uses the fonts of the browser)"
+            f"no installed font known to this program has {short(''.join(map(chr, missing)))}: the "
+            "figure shows □ instead (the HTML page uses the fonts of the browser)"
         )
-    return families or ["DejaVu Sans"]
+    return families or [_DEFAULT_FONT], dict.fromkeys(missing, "□")
 
 
 @functools.cache

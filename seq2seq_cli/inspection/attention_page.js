@@ -206,7 +206,11 @@ function filled(made, attributes, children) {
   return made;
 }
 
-const number = (value) => (value < 0.0995 ? value.toFixed(3) : value.toFixed(2)).replace(/^0(?=\.)/, "");
+function number(value) {
+  if (value > 0 && value < 0.0005) return "<.001";
+  return (value < 0.0995 ? value.toFixed(3) : value.toFixed(2)).replace(/^0(?=\.)/, "");
+}
+
 const fixed = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 function section(title, className, ...children) {
@@ -307,7 +311,7 @@ class Panel {
   drawThumbnails() {
     const [layers, heads, rows, columns] = this.study.maps[state.kind].shape;
     const hadFocus = this.thumbnails.contains(document.activeElement);
-    const width = "minmax(14px, 84px)";
+    const width = "minmax(14px, 100px)";
     this.thumbnails.style.gridTemplateColumns = `max-content repeat(${heads}, ${width}) 4px ${width}`;
     const names = [...Array(heads).keys()].map((head) => `${head + 1}`);
     const cells = ["", ...names, "", "mean"].map((name) => element("span", { class: "label" }, name));
