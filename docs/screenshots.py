@@ -60,9 +60,9 @@ def _tensorboard(browser: Browser, folder: Path) -> None:
     waits: dict[str, Callable[[Page], None]] = {
         "scalars": _show_scalars,
         "images": lambda page: page.locator("tf-image-loader img").nth(1).wait_for(),
-        "text": lambda page: page.locator("tf-text-loader table").first.wait_for(),
+        "text": _show_samples,
     }
-    with _server(folder / "runs") as address:
+    with _server(folder) as address:
         for tab, wait in waits.items():
             page = browser.new_page(viewport={"width": 1200, "height": 680})
             page.set_default_timeout(60_000)
@@ -73,8 +73,13 @@ def _tensorboard(browser: Browser, folder: Path) -> None:
 
 
 def _show_scalars(page: Page) -> None:
-    page.locator("tf-tag-filterer input").fill("^(valid|train)/(loss|accuracy)$|cross/layer_2")
+    page.locator("tf-tag-filterer input").fill("^(train|valid)/loss$|cross/layer_2/head_[12]")
     page.locator("tf-scalar-card vz-line-chart2 svg").nth(1).wait_for()
+
+
+def _show_samples(page: Page) -> None:
+    page.locator("tf-tag-filterer input").fill("samples")
+    page.locator("tf-text-loader table").first.wait_for()
 
 
 def _save(page: Page, name: str) -> None:
@@ -104,10 +109,10 @@ def _browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def _server(runs: Path) -> Iterator[str]:
-    """Start TensorBoard on a free port, and return its address."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+def _server(folder: Path) -> Iterator[str]:
+    """Start TensorBoard on the runs of a folder, on a free port, and return its address."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         lines = iter(server.stderr.readline, "")
         yield next(found[0] for line in lines if (found := re.search(r"http://\S+", line)))
