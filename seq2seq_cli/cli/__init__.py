@@ -3,7 +3,18 @@
 Torch is imported inside commands, so that `--help` is fast.
 """
 
-from seq2seq_cli.cli import bench, diff, evaluate, export, inspect, train, translate
+from seq2seq_cli.cli import attend, bench, diff, evaluate, export, inspect, train, translate
 from seq2seq_cli.cli.app import app, main
 
-__all__ = ["app", "bench", "diff", "evaluate", "export", "inspect", "main", "train", "translate"]
+__all__ = [
+    "app",
+    "attend",
+    "bench",
+    "diff",
+    "evaluate",
+    "export",
+    "inspect",
+    "main",
+    "train",
+    "translate",
+]

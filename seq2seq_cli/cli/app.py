@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = [
     *("check", "vocab", "train", "verify-resume"),
-    *("translate", "eval", "score", "inspect", "diff", "export", "bench"),
+    *("translate", "eval", "score", "attend", "inspect", "diff", "export", "bench"),
 ]
 
 
@@ -152,6 +152,15 @@ def load_config_file(
 
     overrides = [*(overrides or []), *([f"training.device={device}"] if device else [])]
     return load_config(path, overrides, is_given_now=True)
+
+
+def decoding_overrides(**given: object) -> Iterator[str]:
+    """Write the options of section decoding that are not None as `--set` has them."""
+    import json
+
+    for name, value in given.items():
+        if value is not None:
+            yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from seq2seq_cli.cli.app import (
     RunDir,
     WhichModel,
     app,
+    decoding_overrides,
     is_terminal,
     path_option,
 )
@@ -186,8 +187,10 @@ def translate(
     from seq2seq_cli.decoding.stream import Job, translate_stream
     from seq2seq_cli.text.io import lines_to_translate
 
-    given = _as_overrides(beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban)
-    flags = _as_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
+    given = decoding_overrides(
+        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban
+    )
+    flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
@@ -227,15 +230,6 @@ def _check_files(sentences: list[str] | None, source: Path | None, output: Path 
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
-
-
-def _as_overrides(**given: object) -> Iterator[str]:
-    """Write the options of section decoding that are not None as `--set` has them."""
-    import json
-
-    for name, value in given.items():
-        if value is not None:
-            yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
 
 
 @contextmanager

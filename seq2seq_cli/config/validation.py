@@ -69,6 +69,13 @@ class ValidationConfig(Section):
         description="Translations that each validation logs beside their references.",
         json_schema_extra=FREE_ON_RESUME,
     )
+    attention: bool = Field(
+        False,
+        description="Draw the attention in the first validation sentences (at most three, and no "
+        "more than samples), and measure the entropy of each head, at every validation, for "
+        "TensorBoard; needs matplotlib.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
 
     @property
     def needs_translations(self) -> bool:

@@ -37,7 +37,7 @@ def align(
     num_tokens_M = torch.zeros(len(attention_MN))
     for part in placed if len(attention_MN) else ():
         tgt_words = words_of_spans(text, part.spans)
-        src_words = _source_words(part.segment, tokenizer)
+        src_words = source_words(part.segment, tokenizer)
         tokens, words = _expanded(src_words)
         shares = 1 / torch.tensor([len(token_words) for token_words in src_words])
         attention_TN = torch.zeros(len(tgt_words), attention_MN.size(1))
@@ -54,7 +54,7 @@ def align(
     return tuple(sorted(links)), tuple(matrix)
 
 
-def _source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
+def source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
     """Return the words of the line that each token of the segment belongs to."""
     text, spans = tokenizer.spans(segment.sentence)
     own = spans[segment.first_token : segment.first_token + len(segment.ids)]

@@ -60,7 +60,7 @@ def _translation(
     if outputs.log_probs:
         log_probs = tuple(itertools.chain.from_iterable(s.given.log_probs for s in segments))
     if outputs.alignment or UNK_ID in ids:
-        text, placed = _written(segments, tokenizers)
+        text, placed = write_segments(segments, tokenizers)
         if outputs.alignment:
             alignment, attention = align(line, text, placed, tokenizers.src)
         text = " ".join(text.split())
@@ -77,7 +77,9 @@ def _translation(
     )
 
 
-def _written(segments: Sequence[SegmentResult], tokenizers: Tokenizers) -> tuple[str, list[Placed]]:
+def write_segments(
+    segments: Sequence[SegmentResult], tokenizers: Tokenizers
+) -> tuple[str, list[Placed]]:
     """Write the text, its white space untidied, and find the tokens of each segment in it."""
     line, placed = "", []
     for result in segments:

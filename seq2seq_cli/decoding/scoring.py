@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.model.attention import AttentionLog
+from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -46,8 +46,8 @@ def score_given(
         np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
     )
     for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
-        src_BS = _padded([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
-        tgt_BT = _padded([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
+        src_BS = pad_rows([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
+        tgt_BT = pad_rows([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
         scored = [_score_batch(model, src_BS, tgt_BT, with_attention) for model in models]
         log_probs_BT = torch.stack([log_probs_BT for log_probs_BT, _ in scored]).logsumexp(dim=0)
         log_probs_BT -= math.log(len(models))
@@ -56,8 +56,7 @@ def score_given(
         for row, i in enumerate(batch):
             attention_TS = None
             if attention_BTS is not None:
-                attention_TS = attention_BTS[row, : tgt_lengths[i] - 1, : src_lengths[i] - 1]
-                attention_TS = attention_TS / attention_TS.sum(dim=-1, keepdim=True)
+                attention_TS = without_eos(attention_BTS[row, : tgt_lengths[i], : src_lengths[i]])
             scores[i] = GivenScore(log_probs_BT[row, : tgt_lengths[i]].tolist(), attention_TS)
     return scores
 
@@ -74,10 +73,25 @@ def _score_batch(
     log_probs_BT = log_probs_BTV.gather(-1, tgt_BT[:, 1:, None])[..., 0]
     if attention_log is None:
         return log_probs_BT, None
-    cross = attention_log[1::2]
-    return log_probs_BT, cross[max(0, len(cross) - 2)].weights_BHQM.mean(dim=1)
+    return log_probs_BT, aligning_layer(attention_log[1::2]).weights_BHQM.mean(dim=1)
 
 
-def _padded(rows: Sequence[Ids]) -> Tensor:
+def aligning_layer(cross: AttentionLog) -> AttentionRecord:
+    """Return the cross-attention that aligns best: the last but one (Garg et al. 2019)."""
+    return cross[max(0, len(cross) - 2)]
+
+
+def without_eos(attention_TS: Tensor) -> Tensor:
+    """Return attention to a source without its EOS, the last; the rows of what is left sum to 1.
+
+    The target's EOS, the last row, is left out too.
+    """
+    attention_TS = attention_TS[..., :-1, :-1]
+    smallest = torch.finfo(attention_TS.dtype).tiny  # for a head that attends to EOS alone
+    return attention_TS / attention_TS.sum(dim=-1, keepdim=True).clamp(min=smallest)
+
+
+def pad_rows(rows: Sequence[Ids]) -> Tensor:
+    """Return rows of ids side by side, BT, padded at their ends."""
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD_ID] * (longest - len(row)) for row in rows])

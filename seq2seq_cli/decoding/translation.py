@@ -75,9 +75,9 @@ class Translation:
 Write = Callable[[int, TranslationInput, Sequence[Translation]], list[str]]
 
 
-def pharaoh(translation: Translation) -> str:
+def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
     """Write aligned words as "0-0 1-2": source and target, counted from 0."""
-    return " ".join(f"{source}-{target}" for source, target in translation.alignment or ())
+    return " ".join(f"{source}-{target}" for source, target in alignment)
 
 
 def _text(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
@@ -92,7 +92,7 @@ def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation
 def _columns(translation: Translation) -> list[str]:
     numbers = (translation.score, translation.log_prob)
     columns = [translation.text, *(f"{number:.4f}" for number in numbers if number is not None)]
-    return columns + ([pharaoh(translation)] if translation.alignment is not None else [])
+    return columns + ([pharaoh(translation.alignment)] if translation.alignment is not None else [])
 
 
 def _jsonl(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:

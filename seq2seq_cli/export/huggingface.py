@@ -158,7 +158,7 @@ def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
-        "scale_embedding": config.embedding_scale,
+        "scale_embedding": False,  # as the weights are scaled already
         "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
         "is_encoder_decoder": True,
@@ -191,9 +191,15 @@ def _generation_config(config: Config) -> dict[str, Any]:
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
+    """Return the weights by their names in both architectures, without a scale of embeddings.
+
+    The embeddings hold the scale, and the last norm its inverse, for the projection that is tied to
+    them. These architectures would scale embeddings that a program computes itself on the decoder's
+    side only; so inseq, which does that, would scale them there twice.
+    """
     d_model = model.projection.in_features
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    weights = {"model.shared.weight": model.tgt_embedding.weight[:, order]}
+    weights = {"model.shared.weight": model.tgt_embedding.weight[:, order] * model.scale}
     weights["final_logits_bias"] = torch.zeros(1, model.projection.out_features)
     for side, layers, norm in (
         ("encoder", model.encoder, model.encoder_norm),
@@ -212,7 +218,12 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
                 weights |= _attention(f"{name}.{part}", attention, order)
                 weights |= _norm(f"{name}.{part}_layer_norm", residual.norm, order)
             weights |= _feed_forward(name, layer.feed_forward, order)
-            weights |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
+            last_norm = f"{name}.final_layer_norm"
+            weights |= _norm(last_norm, layer.feed_forward_residual.norm, order)
+    if isinstance(model.decoder_norm, nn.LayerNorm):
+        last_norm = "model.decoder.layer_norm"
+    for part in ("weight", "bias"):
+        weights[f"{last_norm}.{part}"] = weights[f"{last_norm}.{part}"] / model.scale
     return weights
 
 

@@ -123,6 +123,10 @@ class Tokenizer:
         """Return ids as SentencePiece writes them."""
         return [str(self._processor.id_to_piece(i)) for i in ids]
 
+    def ids_of(self, pieces: Sequence[str]) -> list[int]:
+        """Return the ids of tokens as SentencePiece writes them."""
+        return [int(self._processor.piece_to_id(piece)) for piece in pieces]
+
     def pieces(self) -> Sequence[str]:
         """Return the whole vocabulary, by id."""
         return self._pieces

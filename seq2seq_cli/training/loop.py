@@ -15,6 +15,7 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import Scores, evaluate
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.attention_plots import AttentionPlots, plot_attention
 from seq2seq_cli.training.checkpoint import NullSaver, Saver, record_score
 from seq2seq_cli.training.distributed import process_group
 from seq2seq_cli.training.launcher import launch, processes_to_start
@@ -211,7 +212,7 @@ def note_stop(run: Run, stop_signal: int) -> None:
 def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best."""
     validation, held_out, score, loss = run.config.validation, run.data.valid, math.nan, math.nan
-    scores = run.ranks.in_main(lambda: score_model(run))
+    scores, plots = run.ranks.in_main(lambda: score_model(run)) or (None, None)
     if scores is not None:
         score, loss = scores.metrics()[validation.metric], scores.loss
     score, loss = run.ranks.broadcast((score, loss))
@@ -222,11 +223,16 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
         monitor.validation_point(step, scores, run.state.best_step == step)
         if scores.hypotheses and validation.samples:
             monitor.samples(step, held_out, scores, validation.samples)
+        if plots is not None:
+            monitor.attention(step, plots)
     saver.record_validation(is_kept=is_kept, is_end=is_finished(run))
 
 
-def score_model(run: Run) -> Scores:
-    """Evaluate the current model on the validation data. Raises UserError when out of memory."""
+def score_model(run: Run) -> tuple[Scores, AttentionPlots | None]:
+    """Evaluate the current model on the validation data, and draw its attention if asked to.
+
+    Raises UserError when out of memory.
+    """
     held_out = run.data.valid
     assert held_out is not None, "the main process has read it"
     translator = Translator(
@@ -234,7 +240,9 @@ def score_model(run: Run) -> Scores:
     )
     try:
         with run.ranks.all_threads():
-            return evaluate(translator, held_out, decode=run.config.validation.decode)
+            scores = evaluate(translator, held_out, decode=run.config.validation.decode)
+            draws = run.config.validation.attention
+            return scores, plot_attention(translator, held_out.pairs) if draws else None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

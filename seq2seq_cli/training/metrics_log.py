@@ -16,6 +16,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.evaluation import HeldOut, Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.attention_plots import AttentionPlots
 from seq2seq_cli.training.run import Run, TrainingState
 from seq2seq_cli.training.tensorboard import AppendOnlyFile, EventFile
 
@@ -112,6 +113,11 @@ class Monitor:
             rows.append(f"| {_cell(pair.src)} | {_cell(pair.tgt)} | {_cell(hypothesis)} |")
         self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
+    def attention(self, step: int, plots: AttentionPlots) -> None:
+        """Show attention in TensorBoard: heat maps, and the entropy of every head."""
+        self._tensorboard.images(step, plots.images)
+        self._tensorboard.scalars(step, plots.entropy)
+
     def _seconds_left(self, step: int) -> float:
         """Estimate from the pace since this start, validations included."""
         pace = (time.monotonic() - self._started) / (step - self._first_step)
@@ -153,6 +159,8 @@ class NullMonitor:
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
 
     def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
+
+    def attention(self, step: int, plots: AttentionPlots) -> None: ...
 
 
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:

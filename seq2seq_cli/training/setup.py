@@ -11,6 +11,7 @@ from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
+from seq2seq_cli.inspection.attention_figure import require_matplotlib
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
@@ -33,11 +34,13 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
     A `folder` that holds a run lends its tokenizers; then processes other than the main one do not
     read the text, only its stored token ids. Options that are `auto` get their values. Seeds
     PyTorch's random generator. Raises UserError for text that cannot be trained on, a metric that
-    says nothing about the validation text, and a missing device or compiler.
+    says nothing about the validation text, and a missing device, compiler or matplotlib.
     """
     device = choose_device(config.training.device)
     if config.training.compile:
         check_compiler()
+    if config.validation.attention:
+        require_matplotlib()
     config, data = load_data(config, ranks, hooks, folder)
     torch.manual_seed(config.training.seed)
     model = build_model(config.model, data.tokenizers).to(device)

@@ -4,10 +4,12 @@ import io
 import logging
 import os
 import re
+import struct
 from contextlib import suppress
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
@@ -74,6 +76,16 @@ class EventFile:
         markdown = summary.text(name, text)  # type: ignore[no-untyped-call]
         self._file.append(self._records(Event(step=step, summary=markdown)))
 
+    def images(self, step: int, images: dict[str, bytes]) -> None:
+        """Write PNG files."""
+        for name, png in images.items():
+            width, height = struct.unpack(">II", png[16:24])  # in the header of every PNG
+            image = Summary.Image(
+                width=width, height=height, colorspace=_RGBA, encoded_image_string=png
+            )
+            shown = Summary(value=[Summary.Value(tag=name, image=image)])
+            self._file.append(self._records(Event(step=step, summary=shown)))
+
     def options(self, values: dict[str, float | str]) -> None:
         """Write the hyperparameters for the HParams tab, replacing those of earlier starts.
 
@@ -95,6 +107,7 @@ class EventFile:
         return records.getvalue()
 
 
+_RGBA = 4  # TensorBoard's number for red, green, blue and opacity
 _VERSION = Event(file_version="brain.Event:2")  # how every file begins
 
 

@@ -1,0 +1,219 @@
+"""Collects what a model's attention does in one pair of sentences: under teacher forcing, in fp32.
+
+L layers, H heads, Q query positions, M memory positions, K size of one head, D d_model,
+B sentences, S source positions, T target positions, V target vocabulary.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.alignment import Placed, align, source_words
+from seq2seq_cli.decoding.merging import SegmentResult, write_segments
+from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.scoring import GivenScore, aligning_layer, without_eos
+from seq2seq_cli.decoding.segmentation import Segment
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.inspection.attention_study import (
+    AttentionMaps,
+    AttentionStudy,
+    HeadFacts,
+    Prediction,
+    Sentence,
+)
+from seq2seq_cli.inspection.attention_views import Kind
+from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
+from seq2seq_cli.text.words import split_words, words_of_spans
+
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+_RIVALS = 5
+
+
+class Recorded(NamedTuple):
+    """What all attentions of a model have computed, layer by layer, and its logits."""
+
+    attention: dict[Kind, AttentionLog]
+    logits_BTV: Tensor
+
+
+def record_attention(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> Recorded:
+    """Run the model under teacher forcing."""
+    encoder: AttentionLog = []
+    decoder: AttentionLog = []
+    memory = model.encode(src_BS, attention_log=encoder)
+    logits_BTV = model.decode(tgt_in_BT, model.start_cache(memory), decoder)
+    return Recorded(
+        {"encoder": encoder, "decoder": decoder[0::2], "cross": decoder[1::2]}, logits_BTV
+    )
+
+
+def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]]:
+    """Return the attentions of a model, layer by layer."""
+    encoder, decoder = (
+        cast(list[EncoderLayer], model.encoder),
+        cast(list[DecoderLayer], model.decoder),
+    )
+    return {
+        "encoder": [layer.self_attention for layer in encoder],
+        "decoder": [layer.self_attention for layer in decoder],
+        "cross": [layer.cross_attention for layer in decoder],
+    }
+
+
+def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
+    """Return ‖v Wᴼ‖ of each head and memory position, HM (Kobayashi et al. 2020, section 3).
+
+    The head's part of Wᴼ is meant; the bias, which all heads share, is left out.
+    """
+    weight_DHK = attention.output.weight.view(-1, attention.heads, v_HMK.size(-1))
+    outputs_HMD = torch.einsum("hmk,dhk->hmd", v_HMK, weight_DHK)
+    norms_HM: Tensor = torch.linalg.vector_norm(outputs_HMD, dim=-1)
+    return norms_HM
+
+
+@torch.inference_mode()
+def study_attention(
+    translator: Translator,
+    source: str,
+    target: str | None = None,
+    *,
+    run: str = "",
+    head_facts: dict[str, HeadFacts] | None = None,
+) -> list[AttentionStudy]:
+    """Study each of the `decoding.n_best` translations that the model finds, or the given target.
+
+    The model's own translations keep the tokens that the search found; a given target is split by
+    the tokenizer. `run` is the name that the studies bear. Raises UserError for a source that is
+    empty, too long, or would be translated in several parts.
+    """
+    tokenizers = translator.tokenizers
+    if target is not None:
+        limit = translator.config.data.max_length
+        segment = Segment(tokenizers.src.to_ids(source), source)
+        targets = [tokenizers.tgt.to_ids(target)]
+        if max(len(segment.ids), len(targets[0])) > limit:
+            raise UserError(f"a sentence to study has at most {limit:,} tokens (data.max_length)")
+    else:
+        ((*segments,),), _ = translator.cut([TranslationInput(source)])
+        if len(segments) > 1:
+            raise UserError(
+                f"this line would be translated in {len(segments):,} parts: study one sentence "
+                "at a time, or give a target for the whole line"
+            )
+        segment = segments[0] if segments else Segment([], source)
+        found = translator.search([TranslationInput(source)])[0] if segments else []
+        targets = [tokenizers.tgt.ids_of(translation.tokens) for translation in found]
+    if not segment.ids:
+        raise UserError("there is nothing to study: the sentence is empty")
+    return [
+        _study(translator.model, tokenizers, segment, ids, target, run, head_facts)
+        for ids in targets
+    ]
+
+
+def _study(
+    model: Transformer,
+    tokenizers: Tokenizers,
+    segment: Segment,
+    ids: Ids,
+    forced: str | None,
+    run: str,
+    head_facts: dict[str, HeadFacts] | None,
+) -> AttentionStudy:
+    src_BS = torch.tensor([[*segment.ids, EOS_ID]], device=model.device)
+    tgt_BT = torch.tensor([[BOS_ID, *ids, EOS_ID]], device=model.device)
+    recorded = record_attention(model, src_BS, tgt_BT[:, :-1])
+    attention = recorded.attention
+    attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
+    text, placed = _place(tokenizers, segment, ids, forced, without_eos(attention_TS))
+    source = _sentence(
+        segment.sentence,
+        tokenizers.src.pieces_of(src_BS[0].tolist()),
+        source_words(segment, tokenizers.src),
+    )
+    tgt_words = words_of_spans(text, placed.spans) if ids and text else []
+    pieces = tokenizers.tgt.pieces_of(tgt_BT[0].tolist())
+    target = _sentence(text, pieces[1:], tgt_words)
+    modules = attention_modules(model)
+
+    def maps(kind: Kind, queries: Sequence[str], memory: Sequence[str]) -> AttentionMaps:
+        records = attention[kind]
+        norms = [
+            value_norms(module, record.v_BHMK[0].float())
+            for module, record in zip(modules[kind], records, strict=True)
+        ]
+        weights = [record.weights_BHQM[0].float() for record in records]
+        return AttentionMaps(
+            torch.stack(weights).cpu(), torch.stack(norms).cpu(), tuple(queries), tuple(memory)
+        )
+
+    return AttentionStudy(
+        run=run,
+        source=source,
+        target=target,
+        encoder=maps("encoder", source.tokens, source.tokens),
+        decoder=maps("decoder", target.tokens, pieces[:-1]),
+        cross=maps("cross", target.tokens, source.tokens),
+        predictions=_predictions(recorded.logits_BTV[0], tgt_BT[0, 1:], tokenizers.tgt),
+        alignment=align(segment.sentence, text, [placed], tokenizers.src)[0],
+        head_facts=head_facts,
+    )
+
+
+def _place(
+    tokenizers: Tokenizers, segment: Segment, ids: Ids, forced: str | None, attention_TS: Tensor
+) -> tuple[str, Placed]:
+    """Return the text of the target, and the places of its tokens in it."""
+    if forced is not None:
+        text, spans = tokenizers.tgt.spans(forced)
+        return text, Placed(segment, attention_TS, spans, {})
+    result = SegmentResult(segment, ids, None, GivenScore([], attention_TS))
+    text, (placed,) = write_segments([result], tokenizers)
+    return text, placed
+
+
+def _sentence(text: str, tokens: Sequence[str], words: Sequence[range]) -> Sentence:
+    """Describe a side; `words` are those of each token but the last, EOS."""
+    is_special = [False] * len(words) + [True]
+    return Sentence(
+        text=" ".join(text.split()),
+        tokens=tuple(tokens),
+        words=tuple(split_words(text)),
+        word_of_token=(*(token_words.start for token_words in words), None),
+        is_punctuation=tuple(
+            special or not any(unicodedata.category(character)[0] in "LNM" for character in token)
+            for special, token in zip(is_special, tokens, strict=True)
+        ),
+    )
+
+
+def _predictions(
+    logits_TV: Tensor, labels_T: Tensor, tokenizer: Tokenizer
+) -> tuple[Prediction, ...]:
+    """Return the predictions of the target's tokens; in double precision, none of them is zero."""
+    log_probs_TV = logits_TV.double().log_softmax(dim=-1)
+    probs_TV = log_probs_TV.exp()
+    entropy_T = -(probs_TV * log_probs_TV).sum(dim=-1)
+    best = probs_TV.topk(min(_RIVALS + 1, probs_TV.size(-1)))
+    pieces = tokenizer.pieces()
+    predictions = []
+    for row, label in enumerate(labels_T.tolist()):
+        ranked = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
+        rivals = [(pieces[token], share) for token, share in ranked if token != label]
+        predictions.append(
+            Prediction(
+                token=pieces[label],
+                probability=float(probs_TV[row, label]),
+                entropy=float(entropy_T[row]),
+                rivals=tuple(rivals[:_RIVALS]),
+            )
+        )
+    return tuple(predictions)

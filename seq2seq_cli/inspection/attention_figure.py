@@ -1,0 +1,189 @@
+"""Attention maps as figures: one head, the mean of a layer, or all layers and heads.
+
+L layers, H heads, Q query positions, M memory positions.
+"""
+
+import functools
+import io
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.inspection.attention_study import AttentionStudy
+from seq2seq_cli.inspection.attention_views import Kind, View, ViewedMaps, view_maps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
+
+# Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
+_DEFAULT_FONT = "DejaVu Sans"
+FONTS = (
+    *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC"),
+    *("Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei"),
+    *("Noto Sans Arabic", "Noto Naskh Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari"),
+    *("Noto Sans Thai", "Arial Unicode MS"),
+)
+TITLES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+MEASURES = {
+    "weights": "weight",
+    "renormalized": "weight without EOS and punctuation",
+    "norms": "norm of the weighted value, ‖α·v‖",
+}
+
+
+def draw_attention(
+    study: AttentionStudy,
+    kind: Kind,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    view: View = "weights",
+    by_words: bool = False,
+) -> "Figure":
+    """Draw a head; without `head`, the mean of a layer; without `layer`, all layers and heads.
+
+    Layers and heads count from 1. The colours of weights are on one scale, those of norms on a
+    scale of each map; both grow with the square root, so that small weights can be seen.
+    """
+    require_matplotlib()
+    viewed = view_maps(study, kind, view, by_words)
+    layers, heads = viewed.values_LHQM.shape[:2]
+    _check_choice("layer", layer, layers)
+    _check_choice("head", head, heads)
+    if layer is None and head is not None:
+        raise UserError("a head is drawn of one layer: give the layer too")
+    if not viewed.memory:
+        raise UserError(
+            "without EOS and punctuation, nothing is left to attend to: use view weights"
+        )
+    if layer is None:
+        figure = _draw_all(viewed, f"{TITLES[kind]}, {MEASURES[view]}", view)
+    else:
+        values_HQM = viewed.values_LHQM[layer - 1]
+        values_QM = values_HQM.mean(dim=0) if head is None else values_HQM[head - 1]
+        of = "mean of the heads" if head is None else f"head {head}"
+        figure = _draw_one(values_QM, viewed, f"{TITLES[kind]}, layer {layer}, {of}", view)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # which would move things again whenever the figure is saved
+    return figure
+
+
+def figure_bytes(figure: "Figure", kind: Literal["png", "svg"]) -> bytes:
+    """Return the figure as a file; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    file = io.BytesIO()
+    with rc_context({"svg.hashsalt": "attention"}):
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(file, format=kind, metadata=metadata, dpi=150)
+    return file.getvalue()
+
+
+def require_matplotlib() -> None:
+    """Raise UserError if the optional dependency is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "figures of attention need matplotlib: pip install 'seq2seq-cli[plot]'"
+        ) from error
+
+
+def _check_choice(name: str, chosen: int | None, count: int) -> None:
+    if chosen is not None and not 1 <= chosen <= count:
+        raise UserError(
+            f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
+        )
+
+
+def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":
+    from matplotlib.figure import Figure
+
+    rows, columns = values_QM.shape
+    width, height = 2.4 + 0.3 * max(columns, 4), 1.9 + 0.3 * max(rows, 4)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values_QM.numpy(), **_colors(values_QM, view))
+    fonts, replaced = _fonts("".join(viewed.queries + viewed.memory))
+    memory, queries = (
+        [label.translate(replaced) for label in labels]
+        for labels in (viewed.memory, viewed.queries)
+    )
+    axes.set_xticks(range(columns), memory, rotation=90, family=fonts, parse_math=False)
+    axes.set_yticks(range(rows), queries, family=fonts, parse_math=False)
+    axes.tick_params(
+        length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
+    )
+    axes.spines[:].set_visible(False)
+    axes.set_title(title, fontsize=10)
+    colorbar = figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.05)
+    colorbar.outline.set_visible(False)
+    colorbar.set_label(MEASURES[view], fontsize=8)
+    colorbar.ax.tick_params(labelsize=8)
+    return figure
+
+
+def _draw_all(viewed: ViewedMaps, title: str, view: View) -> "Figure":
+    from matplotlib.figure import Figure
+
+    layers, heads = viewed.values_LHQM.shape[:2]
+    figure = Figure(figsize=(0.8 + 1.2 * heads, 0.9 + 1.2 * layers), layout="constrained")
+    for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, squeeze=False)):
+        values_QM = viewed.values_LHQM[layer, head]
+        axes.imshow(values_QM.numpy(), aspect="auto", **_colors(values_QM, view))
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_color("#bbbbbb")
+        if layer == 0:
+            axes.set_title(f"head {head + 1}", fontsize=8)
+        if head == 0:
+            axes.set_ylabel(f"layer {layer + 1}", fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _colors(values_QM: Tensor, view: View) -> dict[str, Any]:
+    from matplotlib.colors import PowerNorm
+
+    top = float(values_QM.max()) if view == "norms" and values_QM.numel() else 1.0
+    return {
+        "cmap": "Oranges" if view == "norms" else "Blues",
+        "norm": PowerNorm(0.5, vmin=0.0, vmax=top or 1.0),
+        "interpolation": "nearest",
+    }
+
+
+def _fonts(text: str) -> tuple[list[str], dict[int, str]]:
+    """Return installed fonts that have the characters of a text, and □ for those that none has."""
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    missing = set(map(ord, text))
+    families = []
+    for family in (_DEFAULT_FONT, *(font for font in FONTS if font in installed)):
+        if covered := missing & _characters(family):
+            families.append(family)
+            missing -= covered
+    if missing:
+        logger.warning(
+            f"no installed font known to this program has {short(''.join(map(chr, missing)))}: the "
+            "figure shows □ instead (the HTML page uses the fonts of the browser)"
+        )
+    return families or [_DEFAULT_FONT], dict.fromkeys(missing, "□")
+
+
+@functools.cache
+def _characters(family: str) -> frozenset[int]:
+    from matplotlib import font_manager
+
+    font = font_manager.get_font(font_manager.findfont(family))
+    return frozenset(font.get_charmap())

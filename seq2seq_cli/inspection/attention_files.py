@@ -1,0 +1,210 @@
+"""Writes studies of attention to files: a page, figures, JSON and NPZ; and describes them as text.
+
+L layers, H heads, Q query positions, M memory positions, T target positions.
+"""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from seq2seq_cli.decoding.translation import pharaoh
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.inspection.attention_collector import KINDS
+from seq2seq_cli.inspection.attention_figure import (
+    draw_attention,
+    figure_bytes,
+    require_matplotlib,
+)
+from seq2seq_cli.inspection.attention_page import attention_page
+from seq2seq_cli.inspection.attention_study import AttentionMaps, AttentionStudy, Sentence
+from seq2seq_cli.inspection.attention_views import Kind, View, maps_of
+
+_WEIGHT_AXES = ("layer", "head", "query", "memory")
+_NORM_AXES = ("layer", "head", "memory")
+_HEAD_AXES = ("layer", "head")
+_FIGURES = (".png", ".svg")
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """What a figure shows; layers and heads count from 1, as in `draw_attention`."""
+
+    kind: Kind = "cross"
+    layer: int | None = None
+    head: int | None = None
+    view: View = "weights"
+    by_words: bool = False
+
+
+def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
+    """Raise UserError for a name whose suffix says no format, and for what it takes to draw."""
+    for path in paths:
+        if path.suffix not in _WRITERS:
+            raise UserError(f"{path}: the name must end in {', '.join(_WRITERS)}")
+    is_drawn = any(path.suffix in _FIGURES for path in paths)
+    if is_drawn:
+        require_matplotlib()
+    elif figure != FigureOptions():
+        raise UserError(
+            "--kind, --layer, --head, --view and --words choose what a figure shows: give --output "
+            "with a name in .png or .svg"
+        )
+
+
+def write_studies(
+    path: Path, studies: Sequence[AttentionStudy], figure: FigureOptions
+) -> list[Path]:
+    """Write studies in the format that the suffix names; return the files.
+
+    A page and a JSON file hold all studies. An NPZ file or a figure holds one: several are
+    numbered, `attention.1.npz`, `attention.2.npz`, and so on.
+    """
+    write = _WRITERS[path.suffix]
+    if path.suffix in (".html", ".json") or len(studies) == 1:
+        write_atomic(path, write(studies, figure))
+        return [path]
+    paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
+    for numbered, study in zip(paths, studies, strict=True):
+        write_atomic(numbered, write([study], figure))
+    return paths
+
+
+def attention_text(study: AttentionStudy) -> str:
+    """Describe a study: both sentences, and what the model predicts for each token."""
+    rows = [("token", "probability", "entropy", "most probable other token")]
+    for prediction in study.predictions:
+        rival = "  ".join(f"{token} {share:.1%}" for token, share in prediction.rivals[:1])
+        share, entropy = f"{prediction.probability:.1%}", f"{prediction.entropy:.2f}"
+        rows.append((prediction.token, share, entropy, rival))
+    width = max(len(row[0]) for row in rows)
+    table = [f"  {row[0]:<{width}}  {row[1]:>11}  {row[2]:>7}  {row[3]}" for row in rows]
+    heading = [f"{study.source.text}  ({study.run})", f"  → {study.target.text}"]
+    summary = f"  log-probability {study.log_prob:.3f}; aligned words {pharaoh(study.alignment)}"
+    return "\n".join([*heading, summary, "", *table])
+
+
+def study_as_json(study: AttentionStudy) -> dict[str, Any]:
+    """Return a study as JSON has it: every array beside the names of its axes.
+
+    Numbers are rounded to six digits.
+    """
+    report: dict[str, Any] = {
+        "run": study.run,
+        "source": asdict(study.source),
+        "target": asdict(study.target),
+        "log_prob": study.log_prob,
+        "alignment": study.alignment,
+        "predictions": [asdict(prediction) for prediction in study.predictions],
+        "attention": {kind: _maps_as_json(maps_of(study, kind)) for kind in KINDS},
+    }
+    if study.head_facts is not None:
+        report["head_facts"] = {
+            kind: {name: _array(values, _HEAD_AXES) for name, values in _facts(study, kind).items()}
+            for kind in KINDS
+        }
+    return report
+
+
+def _maps_as_json(maps: AttentionMaps) -> dict[str, Any]:
+    return {
+        "queries": maps.queries,
+        "memory": maps.memory,
+        "weights": _array(maps.weights_LHQM, _WEIGHT_AXES),
+        "value_norms": _array(maps.value_norms_LHM, _NORM_AXES),
+    }
+
+
+def _array(values: Tensor, axes: Sequence[str]) -> dict[str, Any]:
+    def rounded(value: Any) -> Any:
+        return list(map(rounded, value)) if isinstance(value, list) else float(f"{value:.6g}")
+
+    return {"axes": axes, "values": rounded(values.tolist())}
+
+
+def _facts(study: AttentionStudy, kind: Kind) -> dict[str, Tensor]:
+    """Return the facts that are known about the heads of a kind, without axes in their names."""
+    assert study.head_facts is not None
+    facts = study.head_facts[kind]
+    values = {field.name.removesuffix("_LH"): getattr(facts, field.name) for field in fields(facts)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
+    """Return a study as arrays; the array `X_axes` names the axes of `X`.
+
+    The three arrays of weights and the two of tokens are the arguments of BertViz's functions. As
+    there, the decoder's tokens are those of its input, and the layers are batches of one sentence.
+    """
+    arrays: dict[str, Any] = {
+        "encoder_tokens": study.encoder.memory,
+        "decoder_tokens": study.decoder.memory,
+        "predicted_tokens": study.target.tokens,
+        "probability": [prediction.probability for prediction in study.predictions],
+        "prediction_entropy": [prediction.entropy for prediction in study.predictions],
+        "rivals": [[token for token, _ in p.rivals] for p in study.predictions],
+        "rival_probability": [[share for _, share in p.rivals] for p in study.predictions],
+        "alignment": np.array(study.alignment, dtype=np.int64).reshape(-1, 2),
+        "run": study.run,
+        **_sentence_arrays("source", study.source),
+        **_sentence_arrays("target", study.target),
+    }
+    for kind in KINDS:
+        maps = maps_of(study, kind)
+        arrays[f"{kind}_attention"] = maps.weights_LHQM[:, None].numpy()
+        arrays[f"{kind}_attention_axes"] = ("layer", "batch", "head", "query", "memory")
+        arrays[f"{kind}_value_norms"] = maps.value_norms_LHM.numpy()
+        arrays[f"{kind}_value_norms_axes"] = _NORM_AXES
+        for name, values in _facts(study, kind).items() if study.head_facts is not None else ():
+            arrays[f"{kind}_{name}"] = values.numpy()
+            arrays[f"{kind}_{name}_axes"] = _HEAD_AXES
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
+def _sentence_arrays(side: Literal["source", "target"], sentence: Sentence) -> dict[str, Any]:
+    words = [-1 if word is None else word for word in sentence.word_of_token]
+    return {
+        side: sentence.text,
+        f"{side}_words": np.array(sentence.words, dtype=np.str_),
+        f"{side}_word_of_token": words,
+    }
+
+
+def _page(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
+    return attention_page(studies).encode()
+
+
+def _json(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
+    report = {"studies": [study_as_json(study) for study in studies]}
+    return f"{json.dumps(report, ensure_ascii=False)}\n".encode()
+
+
+def _npz(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
+    (study,) = studies
+    file = io.BytesIO()
+    np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _png(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
+    return figure_bytes(draw_attention(studies[0], **vars(figure)), "png")
+
+
+def _svg(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
+    return figure_bytes(draw_attention(studies[0], **vars(figure)), "svg")
+
+
+_WRITERS: dict[str, Callable[[Sequence[AttentionStudy], FigureOptions], bytes]] = {
+    ".html": _page,
+    ".png": _png,
+    ".svg": _svg,
+    ".json": _json,
+    ".npz": _npz,
+}

@@ -1,0 +1,120 @@
+"""Views of attention maps, and the figures drawn of them.
+
+L layers, H heads, Q query positions, M memory positions.
+"""
+
+import logging
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from studies import CHINESE, GERMAN, JAPANESE, study, with_text
+
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.inspection.attention_figure import draw_attention, figure_bytes
+from seq2seq_cli.inspection.attention_views import axes, view_maps
+
+
+def test_words_are_those_of_the_sentence():
+    made = study(GERMAN)
+    queries, memory = axes(made, "cross")
+    assert memory.words == ("Wir", "haben", "gestern", "den", "Film", "gesehen.", "</s>")
+    assert memory.word_of_token == (0, 1, 2, 3, 4, 5, 5, 5, 6)
+    assert queries.words == ("We", "saw", "the", "film", "yesterday.", "</s>")
+    queries, memory = axes(made, "decoder")
+    assert memory.words == ("<s>", "We", "saw", "the", "film", "yesterday.")
+    assert not memory.is_content[0]
+    # A token of several characters, each a word, stands for all of them.
+    assert axes(study(JAPANESE), "cross")[1].words == (
+        *("ビール", "を", "飲み", "たい", "です", "。", "</s>"),
+    )
+
+
+@pytest.mark.parametrize("pair", [GERMAN, CHINESE])
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+def test_between_words_rows_are_means_and_columns_sums(kind, pair):
+    made = study(pair)
+    queries, memory = axes(made, kind)
+    tokens_LHQM = view_maps(made, kind, "weights", by_words=False).values_LHQM
+    words_LHQM = view_maps(made, kind, "weights", by_words=True).values_LHQM
+    assert words_LHQM.shape[2:] == (len(queries.words), len(memory.words))
+    for word in range(len(queries.words)):
+        own = [n for n, w in enumerate(queries.word_of_token) if w == word]
+        for attended in range(len(memory.words)):
+            columns = [n for n, w in enumerate(memory.word_of_token) if w == attended]
+            expected_LH = tokens_LHQM[:, :, own][..., columns].sum(dim=-1).mean(dim=-1)
+            torch.testing.assert_close(words_LHQM[:, :, word, attended], expected_LH)
+
+
+@pytest.mark.parametrize("by_words", [False, True])
+@pytest.mark.parametrize("kind", ["encoder", "cross"])
+def test_renormalized_rows_sum_to_one_without_eos_and_punctuation(kind, by_words):
+    made = study(GERMAN)
+    viewed = view_maps(made, kind, "renormalized", by_words)
+    assert not {"</s>", "."} & set(viewed.memory)
+    sums_LHQ = viewed.values_LHQM.sum(dim=-1)
+    torch.testing.assert_close(sums_LHQ, torch.ones_like(sums_LHQ))
+    if not by_words:
+        kept_LHQM = made.cross.weights_LHQM[..., :-2]
+        if kind == "cross":
+            expected_LHQM = kept_LHQM / kept_LHQM.sum(dim=-1, keepdim=True)
+            torch.testing.assert_close(viewed.values_LHQM, expected_LHQM)
+
+
+def test_rows_of_which_nothing_is_left_are_zero():
+    first_LHM = view_maps(study(), "decoder", "renormalized", False).values_LHQM[:, :, 0]
+    assert (first_LHM == 0).all()  # it can attend to BOS only
+    empty = view_maps(study(("▁! ?", "▁! ?")), "cross", "renormalized", True)
+    assert empty.memory == () and empty.values_LHQM.shape[-1] == 0
+
+
+def test_norms_are_weights_times_norms_of_values():
+    made = study()
+    viewed = view_maps(made, "cross", "norms", False)
+    expected_LHQM = made.cross.weights_LHQM * made.cross.value_norms_LHM[:, :, None, :]
+    torch.testing.assert_close(viewed.values_LHQM, expected_LHQM)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_same_figure_gives_the_same_bytes(suffix):
+    first, second = (
+        figure_bytes(draw_attention(study(), "cross", layer=2, head=3), suffix) for _ in range(2)
+    )
+    assert first == second
+    assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_figures_show_what_they_are_asked_for():
+    made = study(layers=2, heads=3)
+    viewed = view_maps(made, "cross", "norms", True)
+    figure = draw_attention(made, "cross", layer=2, view="norms", by_words=True)
+    (image,) = figure.axes[0].images
+    mean_QM = viewed.values_LHQM[1].mean(dim=0)
+    torch.testing.assert_close(torch.tensor(image.get_array().data), mean_QM)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == list(viewed.memory)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(viewed.queries)
+    assert len(draw_attention(made, "decoder").axes) == 2 * 3
+
+
+def test_layers_and_heads_that_do_not_exist_are_refused():
+    for options in ({"layer": 3}, {"layer": 1, "head": 5}, {"layer": 0}):
+        with pytest.raises(UserError, match="count from 1"):
+            draw_attention(study(), "cross", **options)
+    with pytest.raises(UserError, match="give the layer too"):
+        draw_attention(study(), "cross", head=1)
+    with pytest.raises(UserError, match="nothing is left"):
+        draw_attention(study(("▁! ?", "▁! ?")), "cross", view="renormalized")
+
+
+def test_characters_without_a_font_are_warned_of_once(caplog):
+    strange = with_text(study(), "a\U0010fffe$x$")
+    with caplog.at_level(logging.WARNING, "seq2seq_cli"):
+        figure_bytes(draw_attention(strange, "cross", layer=1), "png")
+    assert len(caplog.records) == 1 and "no installed font" in caplog.text
+
+
+def test_figures_without_matplotlib_name_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"pip install 'seq2seq-cli\[plot\]'"):
+        draw_attention(replace(study(), head_facts=None), "cross")
