@@ -1,0 +1,68 @@
+"""Sphinx builds the site from the Markdown of the repository as it is: make docs.
+
+The README is the front page. A page that links to others, as the README and the tour do, lists
+them in the sidebar, so that no list of pages is written twice.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxTranslator
+
+CONTENTS = {"README", "README.zh-CN", "docs/tour", "docs/tour.zh-CN", "benchmarks/README"}
+
+project = "seq2seq-cli"
+root_doc = "README"
+include_patterns = ["*.md", "docs/*.md", "docs/tour/*.md", "benchmarks/*.md"]
+exclude_patterns = [".*", "docs/_build", "runs", "build"]
+extensions = ["myst_parser"]
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = project
+html_copy_source = html_show_sourcelink = False
+
+
+def add_toctree(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append the pages that a page of contents links to, in the order of its links."""
+    if docname not in CONTENTS:
+        return
+    folder = Path(docname).parent
+    linked = [folder / link for link in re.findall(r"\]\(([^):#]+)\.md\)", source[0])]
+    pages = [str(page) for page in dict.fromkeys(linked) if str(page) in app.env.found_docs]
+    others = [page for page in pages if page != root_doc and is_listed(docname, page)]
+    source[0] += "\n```{toctree}\n:hidden:\n\n" + "\n".join(f"/{page}" for page in others)
+    source[0] += "\n```\n"
+
+
+def is_listed(contents: str, page: str) -> bool:
+    """The Chinese contents list the Chinese pages only, the English ones all the others."""
+    is_chinese = contents.endswith(".zh-CN")
+    return page.endswith(".zh-CN") == is_chinese or page == "README.zh-CN"
+
+
+def mathml(translator: SphinxTranslator, node: nodes.Element) -> None:
+    """Write a formula as MathML, which browsers show without a script from elsewhere."""
+    is_block = isinstance(node, nodes.math_block)
+    translator.body.append(tex2mathml(node.astext(), as_block=is_block))
+    raise nodes.SkipNode
+
+
+def add_index(app: Sphinx, error: Exception | None) -> None:
+    """Give the front page the name that servers look for too."""
+    if error is None and app.builder.name == "html":
+        shutil.copy(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_toctree)
+    app.connect("build-finished", add_index)
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+
+
+html_math_renderer = "mathml"
