@@ -1,9 +1,9 @@
 """Runs the code blocks of a page, and compares or updates what the page says that they print.
 
-A `text` block after a `python` or `bash` block shows what that prints on standard output. A `python`
-block without one prints nothing; a `bash` block without one may print anything. The Python blocks
-of a page share a namespace. Of the lines of a `bash` block, those that begin with `seq2seq` are run,
-in this process.
+A `text` block after a `python` or `bash` block shows what that prints on standard output. A
+`python` block without one prints nothing; a `bash` block without one may print anything. The Python
+blocks of a page share a namespace. Of the lines of a `bash` block, those that begin with `seq2seq`
+are run, in this process.
 """
 
 import contextlib
@@ -65,9 +65,11 @@ def update(page: Path, ran: Sequence[Ran]) -> None:
 
     text = _RUN.sub(with_output, text)
     page.write_text(text, encoding="utf-8")
-    twin = chinese(page)
-    blocks = iter(_BLOCK.findall(text))
-    twin.write_text(_BLOCK.sub(lambda _: next(blocks), twin.read_text("utf-8")), encoding="utf-8")
+    twin, blocks = chinese(page), _BLOCK.findall(text)
+    written = twin.read_text(encoding="utf-8")
+    assert len(_BLOCK.findall(written)) == len(blocks), f"{twin} has another number of blocks"
+    replaced = iter(blocks)
+    twin.write_text(_BLOCK.sub(lambda _: next(replaced), written), encoding="utf-8")
 
 
 def _run(text: str, page: str, names: dict[str, Any]) -> Iterator[Ran]:

@@ -68,8 +68,8 @@ def batch(names: dict[str, Names]) -> Figure:
     parts = {"src_BS": ids.src_BS, "tgt_in_BT": ids.tgt_in_BT, "labels_BT": ids.labels_BT}
     figure, axes = plt.subplots(3, 1, figsize=(9, 5.4), layout="constrained")
     for axis, (name, ids_BT) in zip(axes, parts.items(), strict=True):
-        is_padding_BT = (ids_BT == 0) | (ids_BT == IGNORE_INDEX)
-        axis.pcolormesh(is_padding_BT.float(), cmap="Greys", vmin=0, vmax=4, edgecolors="white")
+        is_padding_BT = ((ids_BT == 0) | (ids_BT == IGNORE_INDEX)).float().numpy()
+        axis.pcolormesh(is_padding_BT, cmap="Greys", vmin=0, vmax=4, edgecolors="white")
         for row, ids_T in enumerate(ids_BT.tolist()):
             for column, token in enumerate(ids_T):
                 text = "-100" if token == IGNORE_INDEX else pieces[token].replace("▁", "")
@@ -83,7 +83,7 @@ def batch(names: dict[str, Names]) -> Figure:
 def positions(names: dict[str, Names]) -> Figure:
     positions_TD = sinusoidal_positions(0, 100, 64)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    left.imshow(positions_TD, cmap="RdBu", aspect="auto", interpolation="nearest")
+    left.imshow(positions_TD.numpy(), cmap="RdBu", aspect="auto", interpolation="nearest")
     left.set(title="positional encodings", xlabel="dimension", ylabel="position")
     for start, color in ((0, BLUE), (50, ORANGE)):
         products_T = (positions_TD @ positions_TD[start]).tolist()
@@ -134,10 +134,11 @@ def model(names: dict[str, Names]) -> Figure:
     figure, axis = plt.subplots(figsize=(8, 5.8), layout="constrained")
     axis.set(xlim=(0, 10), ylim=(0, 7.5))
     axis.axis("off")
-    encoder = ("_embed: embedding · √D + positions", "MultiHeadAttention", "FeedForward")
-    decoder = (encoder[0], "MultiHeadAttention, causal_mask", "MultiHeadAttention, padding_mask")
-    decoder += ("FeedForward", "decoder_norm", "projection → logits_BTV")
-    for x, side, parts in ((0.2, "src_BS", (*encoder, "encoder_norm")), (5.4, "tgt_in_BT", decoder)):
+    embed = "_embed: embedding · √D + positions"
+    encoder = [embed, "MultiHeadAttention", "FeedForward", "encoder_norm"]
+    decoder = [embed, "MultiHeadAttention, causal_mask", "MultiHeadAttention, padding_mask"]
+    decoder += ["FeedForward", "decoder_norm", "projection → logits_BTV"]
+    for x, side, parts in ((0.2, "src_BS", encoder), (5.4, "tgt_in_BT", decoder)):
         layer, inside = ("EncoderLayer", parts[1:3]) if x < 1 else ("DecoderLayer", parts[1:4])
         axis.text(x + 2.2, 0.15, side, ha="center", family="monospace")
         top = 1.6 + 1.2 * len(inside)
@@ -203,7 +204,7 @@ def cache(names: dict[str, Names]) -> Figure:
 def beer_attention(names: dict[str, Names]) -> Figure:
     """Cross-attention of all heads for the pair of the page."""
     page = names["looking"]
-    words = ([*"ich mochte ein bier".split(), "EOS"], [*"i want a beer .".split(), "EOS"])
+    words = ["ich", "mochte", "ein", "bier", "EOS"], ["i", "want", "a", "beer", ".", "EOS"]
     figure, axes = plt.subplots(2, 4, figsize=(9, 5), layout="constrained")
     for layer, weights_BHTS in enumerate(page["weights"].cross):
         for head, weights_TS in enumerate(weights_BHTS[0]):
@@ -239,7 +240,9 @@ def label(axis: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
 
 
 def box(axis: Axes, x: float, y: float, text: str, color: str) -> None:
-    axis.add_patch(FancyBboxPatch((x, y), 4.2, 0.7, boxstyle="round,pad=0.02", ec=color, fc="white"))
+    axis.add_patch(
+        FancyBboxPatch((x, y), 4.2, 0.7, boxstyle="round,pad=0.02", ec=color, fc="white")
+    )
     axis.text(x + 2.1, y + 0.35, text, ha="center", va="center", fontsize=7.5)
 
 
