@@ -13,7 +13,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxTranslator
 
-CONTENTS = {"README", "README.zh-CN", "docs/tour", "docs/tour.zh-CN", "benchmarks/README"}
+CONTENTS = {"README", "README.zh-CN", "docs/tour", "docs/tour.zh-CN"}
 
 project = "seq2seq-cli"
 root_doc = "README"
@@ -23,9 +23,10 @@ extensions = ["myst_parser"]
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 3
+suppress_warnings = ["toc.not_included"]  # a test says what the README links to
 html_theme = "furo"
 html_title = project
-html_copy_source = html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = html_show_copyright = False
 
 
 def add_toctree(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -35,21 +36,24 @@ def add_toctree(app: Sphinx, docname: str, source: list[str]) -> None:
     folder = Path(docname).parent
     linked = [folder / link for link in re.findall(r"\]\(([^):#]+)\.md\)", source[0])]
     pages = [str(page) for page in dict.fromkeys(linked) if str(page) in app.env.found_docs]
-    others = [page for page in pages if page != root_doc and is_listed(docname, page)]
-    source[0] += "\n```{toctree}\n:hidden:\n\n" + "\n".join(f"/{page}" for page in others)
-    source[0] += "\n```\n"
+    entries = [f"/{page}" for page in pages if is_listed(docname, page)]
+    if docname == root_doc:
+        entries.insert(0, f"中文 </{root_doc}.zh-CN>")
+    source[0] += "\n```{toctree}\n:hidden:\n\n" + "\n".join(entries) + "\n```\n"
 
 
 def is_listed(contents: str, page: str) -> bool:
-    """The Chinese contents list the Chinese pages only, the English ones all the others."""
-    is_chinese = contents.endswith(".zh-CN")
-    return page.endswith(".zh-CN") == is_chinese or page == "README.zh-CN"
+    """The README lists pages in its language, and the tour those of the tour."""
+    is_same_language = page.endswith(".zh-CN") == contents.endswith(".zh-CN")
+    is_of_tour = page.startswith("docs/tour/")
+    return is_same_language and is_of_tour == contents.startswith("docs/tour") and page != root_doc
 
 
 def mathml(translator: SphinxTranslator, node: nodes.Element) -> None:
     """Write a formula as MathML, which browsers show without a script from elsewhere."""
     is_block = isinstance(node, nodes.math_block)
-    translator.body.append(tex2mathml(node.astext(), as_block=is_block))
+    formula = tex2mathml(node.astext(), as_block=is_block)
+    translator.body.append(f'<div style="padding: 1em 0">{formula}</div>' if is_block else formula)
     raise nodes.SkipNode
 
 

@@ -63,6 +63,16 @@ def test_both_languages_have_the_same_blocks_links_and_formulas(page):
     assert set(twin[2]) == set(english[2])
 
 
+@pytest.mark.parametrize("page", [*PAGES, *map(chinese, PAGES)], ids=name_of)
+def test_formulas_in_sentences_stand_where_github_renders_them(page):
+    """After white space, before anything but a letter or digit, and without escapes."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for formula in re.finditer(r"\$([^$]+)\$", text):
+        before, after = text[formula.start() - 1], text[formula.end()]
+        assert before.isspace() and not after.isalnum(), formula[0]
+        assert not re.search(r"\\[^a-zA-Z]", formula[1]), formula[0]
+
+
 def test_every_figure_is_drawn_and_shown_and_small():
     pattern = r"!\[[^\]]+\]\((?:\.\./)*figures/([^)]+)\)"
     pages = [page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")]
