@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test faults sanitize check format
+.PHONY: install demo test faults sanitize check format figures docs linkcheck
 
 install: .venv/installed
 
@@ -43,3 +43,20 @@ check: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Some 20 seconds: every figure and every printed result of the documents.
+figures: install
+	$(BIN)/python docs/make_figures.py
+
+# The documents as a site; a link that leads nowhere is an error. linkcheck needs a network.
+SPHINX = $(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going -c docs .
+
+docs: .venv/installed-docs
+	$(SPHINX) -b html docs/_build/html
+
+linkcheck: .venv/installed-docs
+	$(SPHINX) -b linkcheck docs/_build/linkcheck
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch .venv/installed-docs
