@@ -1,16 +1,16 @@
 """Runs the code blocks of a page, and compares or updates what the page says that they print.
 
-A `text` block after a `python` or `bash` block shows what that prints on standard output. A
-`python` block without one prints nothing; a `bash` block without one may print anything. The Python
-blocks of a page share a namespace. Of the lines of a `bash` block, those that begin with `seq2seq`
-are run, in this process.
+A `text` block after a `python` or `bash` block shows what that prints on standard output; a line
+`...` in it stands for lines that are left out. A `python` block without one prints nothing; a
+`bash` block without one may print anything. The Python blocks of a page share a namespace. Of the
+lines of a `bash` block, those that begin with `seq2seq` are run, in this process.
 """
 
 import contextlib
 import io
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,14 @@ from seq2seq_cli.cli import app
 
 _RUN = re.compile(r"^```(python|bash)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.M)
 _BLOCK = re.compile(r"^```\w+\n.*?^```\n", re.DOTALL | re.M)
+
+
+class _Block(NamedTuple):
+    """A block as the page has it."""
+
+    language: str
+    code: str
+    shown: str
 
 
 class Ran(NamedTuple):
@@ -50,7 +58,15 @@ def link_inputs(root: Path, folder: Path) -> None:
 
 def run_blocks(page: Path, names: dict[str, Any]) -> list[Ran]:
     """Run the blocks of a page in the current folder; `names` are what they define."""
-    return list(_run(page.read_text(encoding="utf-8"), page.name, names))
+    return [_run(*block, page.name, names) for block in _blocks(page)]
+
+
+def run_shown_commands(page: Path) -> list[Ran]:
+    """Run those commands of a page, in the current folder, whose output it shows."""
+    return [
+        _run(*block, page.name, {}) if block.language == "bash" and block.shown else Ran("", "", "")
+        for block in _blocks(page)
+    ]
 
 
 def update(page: Path, ran: Sequence[Ran]) -> None:
@@ -72,16 +88,30 @@ def update(page: Path, ran: Sequence[Ran]) -> None:
     twin.write_text(_BLOCK.sub(lambda _: next(replaced), written), encoding="utf-8")
 
 
-def _run(text: str, page: str, names: dict[str, Any]) -> Iterator[Ran]:
-    for language, code, shown in _RUN.findall(text):
-        if language == "bash":
-            output_of_commands = "".join(map(_run_command, code.splitlines()))
-            printed = output_of_commands if shown else ""
-        else:
-            with contextlib.redirect_stdout(io.StringIO()) as output:
-                exec(compile(code, page, "exec"), names)
-            printed = output.getvalue()
-        yield Ran(code, shown, printed)
+def _blocks(page: Path) -> list[_Block]:
+    return [_Block(*found) for found in _RUN.findall(page.read_text(encoding="utf-8"))]
+
+
+def _run(language: str, code: str, shown: str, page: str, names: dict[str, Any]) -> Ran:
+    if language == "bash":
+        output_of_commands = "".join(map(_run_command, code.splitlines()))
+        printed = output_of_commands if shown else ""
+    else:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(code, page, "exec"), names)
+        printed = output.getvalue()
+    return Ran(code, shown, _leave_out(printed, shown) if "\n...\n" in shown else printed)
+
+
+def _leave_out(printed: str, shown: str) -> str:
+    """Leave out the lines whose first word is not shown, with `...` in their place."""
+    first_words = {line.split()[0] for line in shown.splitlines() if line}
+    lines: list[str] = []
+    for line in printed.splitlines():
+        is_shown = not line or line.split()[0] in first_words
+        if is_shown or lines[-1] != "...":
+            lines.append(line if is_shown else "...")
+    return "\n".join([*lines, ""])
 
 
 def _run_command(line: str) -> str:

@@ -1,8 +1,10 @@
 """Rebuilds every figure and every printed result of the documents: python docs/make_figures.py
 
-The blocks of the tour are run in a temporary folder, what they print is written below them, and
-every function in FIGURES draws one file of docs/figures. The same versions of the libraries on the
-same machine give the same bytes.
+The blocks of the tour are run in a temporary folder, as are the commands of the pages in
+PAGES_OF_RUNS; what they print is written below them. Every function in FIGURES draws one file of
+docs/figures, and screenshots.py makes the others. The same versions of the libraries on the same
+machine give the same bytes, but for the screenshots. Runs that are missing are trained first, from
+their configs, which takes minutes.
 
 B sentences, H heads, Q query positions, M memory positions, S source positions, T target
 positions, D d_model, K size of one head, N samples.
@@ -11,14 +13,16 @@ positions, D d_model, K size of one head, N samples.
 import contextlib
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import screenshots
 import torch
-from code_blocks import link_inputs, run_blocks, tour, update
+from code_blocks import link_inputs, run_blocks, run_shown_commands, tour, update
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -37,6 +41,11 @@ LIGHT_TO_BLUE = mpl.colors.LinearSegmentedColormap.from_list("blue", ["#f7f9fc",
 
 Names = dict[str, Any]  # what the blocks of a page have defined
 
+FIGURES_OF_COMMANDS = ("beer_attention.png",)  # which commands of the tour write
+
+# Pages whose commands read runs, and the configs of these runs.
+PAGES_OF_RUNS = {"attention.md": ["quickstart"], "inspecting.md": ["quickstart"]}
+
 
 def main() -> None:
     mpl.use("svg")
@@ -48,8 +57,16 @@ def main() -> None:
         for page in tour(DOCS):
             names[page.stem] = {}
             update(page, run_blocks(page, names[page.stem]))
+        for name in FIGURES_OF_COMMANDS:
+            shutil.copy(name, DOCS / "figures")
+        shutil.rmtree("runs")
+        Path("runs").symlink_to(ROOT / "runs", target_is_directory=True)
+        for name, configs in PAGES_OF_RUNS.items():
+            screenshots.train_missing(*configs)
+            update(DOCS / name, run_shown_commands(DOCS / name))
     for name, draw in FIGURES.items():
         save(draw(names), DOCS / "figures" / name)
+    screenshots.main()
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -201,19 +218,6 @@ def cache(names: dict[str, Names]) -> Figure:
     return figure
 
 
-def beer_attention(names: dict[str, Names]) -> Figure:
-    """Cross-attention of all heads for the pair of the page."""
-    page = names["looking"]
-    words = ["ich", "mochte", "ein", "bier", "EOS"], ["i", "want", "a", "beer", ".", "EOS"]
-    figure, axes = plt.subplots(2, 4, figsize=(9, 5), layout="constrained")
-    for layer, weights_BHTS in enumerate(page["weights"].cross):
-        for head, weights_TS in enumerate(weights_BHTS[0]):
-            axis = axes[layer, head]
-            matrix(axis, weights_TS, title=f"layer {layer + 1}, head {head + 1}")
-            label(axis, *(words if head == 0 else (words[0], [])))
-    return figure
-
-
 def reversal_attention(names: dict[str, Names]) -> Figure:
     page = names["looking"]
     letters = page["LETTERS"]
@@ -259,7 +263,6 @@ FIGURES: dict[str, Callable[[dict[str, Names]], Figure]] = {
     "label_smoothing.svg": label_smoothing,
     "schedules.svg": schedules,
     "cache.svg": cache,
-    "beer_attention.png": beer_attention,
     "reversal_attention.png": reversal_attention,
 }
 

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -29,17 +30,27 @@ def main() -> None:
     FIGURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, _browser() as browser:
         folder = Path(temporary)
+        train_missing("quickstart", "kana")
         _page_of_attention(browser, folder, "quickstart", GERMAN, "light")
         _page_of_attention(browser, folder, "kana", KANA, "dark")
         _tensorboard(browser, folder)
 
 
+def train_missing(*configs: str) -> None:
+    """Train the runs of these configs that are not in runs/ yet."""
+    for config in configs:
+        if not (ROOT / "runs" / config / "model.safetensors").exists():
+            _seq2seq("train", f"configs/{config}.yaml")
+
+
 def _page_of_attention(
-    browser: Browser, folder: Path, config: str, sentence: str, color_scheme: str
+    browser: Browser,
+    folder: Path,
+    config: str,
+    sentence: str,
+    color_scheme: Literal["light", "dark"],
 ) -> None:
     """Show a token's lines in a head of the last layer."""
-    if not (ROOT / "runs" / config / "model.safetensors").exists():
-        _seq2seq("train", f"configs/{config}.yaml")
     file = folder / f"{config}.html"
     _seq2seq("attend", f"runs/{config}", sentence, "--output", str(file))
     page = browser.new_page(
