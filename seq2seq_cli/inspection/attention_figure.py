@@ -6,7 +6,7 @@ L layers, H heads, Q query positions, M memory positions.
 import functools
 import io
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
+
+_LABELED = 12  # positions up to which the maps of all heads have labels
 
 # Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
 _DEFAULT_FONT = "DejaVu Sans"
@@ -113,13 +115,9 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(values_QM.numpy(), **_colors(values_QM, view))
-    fonts, replaced = _fonts("".join(viewed.queries + viewed.memory))
-    memory, queries = (
-        [label.translate(replaced) for label in labels]
-        for labels in (viewed.memory, viewed.queries)
-    )
-    axes.set_xticks(range(columns), memory, rotation=90, family=fonts, parse_math=False)
-    axes.set_yticks(range(rows), queries, family=fonts, parse_math=False)
+    labels = _labels(viewed)
+    axes.set_xticks(range(columns), labels.memory, rotation=90, **labels.style)
+    axes.set_yticks(range(rows), labels.queries, **labels.style)
     axes.tick_params(
         length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
     )
@@ -135,7 +133,8 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
 def _draw_all(viewed: ViewedMaps, title: str, view: View) -> "Figure":
     from matplotlib.figure import Figure
 
-    layers, heads = viewed.values_LHQM.shape[:2]
+    layers, heads, rows, columns = viewed.values_LHQM.shape
+    labels = _labels(viewed) if max(rows, columns) <= _LABELED else None
     figure = Figure(figsize=(0.8 + 1.2 * heads, 0.9 + 1.2 * layers), layout="constrained")
     for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, squeeze=False)):
         values_QM = viewed.values_LHQM[layer, head]
@@ -147,8 +146,30 @@ def _draw_all(viewed: ViewedMaps, title: str, view: View) -> "Figure":
             axes.set_title(f"head {head + 1}", fontsize=8)
         if head == 0:
             axes.set_ylabel(f"layer {layer + 1}", fontsize=8)
+        if labels is not None and head == 0:
+            axes.set_yticks(range(rows), labels.queries, fontsize=6, **labels.style)
+        if labels is not None and layer == layers - 1:
+            axes.set_xticks(range(columns), labels.memory, fontsize=6, rotation=90, **labels.style)
+        axes.tick_params(length=0)
     figure.suptitle(title, fontsize=10)
     return figure
+
+
+class _Labels(NamedTuple):
+    """Tokens as a figure can write them."""
+
+    queries: list[str]
+    memory: list[str]
+    style: dict[str, Any]
+
+
+def _labels(viewed: ViewedMaps) -> _Labels:
+    fonts, replaced = _fonts("".join(viewed.queries + viewed.memory))
+    queries, memory = (
+        [label.translate(replaced) for label in labels]
+        for labels in (viewed.queries, viewed.memory)
+    )
+    return _Labels(queries, memory, {"family": fonts, "parse_math": False})
 
 
 def _colors(values_QM: Tensor, view: View) -> dict[str, Any]:
