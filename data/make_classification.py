@@ -99,7 +99,7 @@ def join(rng: random.Random, statements: Sequence[tuple[str, bool]]) -> str:
 def draw_comment(rng: random.Random) -> tuple[str, str]:
     """A comment and its label."""
     label = rng.choice(LABELS)
-    count = rng.choice((2, 3) if label == "manager" else (1, 2, 3))
+    count = rng.choice((2, 2, 3) if label == "manager" else (1, 1, 2, 2, 3))
     departments = rng.sample(list(DEPARTMENTS), count)
     if label == "manager":
         blamed = set(departments[: rng.randint(2, count)])
