@@ -4,11 +4,11 @@ Each line is `beginning<TAB>continuation`. In the beginning two people with a th
 
     Nora had a red kite . Tom had a blue drum . They met at the lake .
 
-In one to four events they give each other things, swap, paint, laugh, sing or dance. The last
-sentence says who has what, so a language model has to keep track from the first word to the last:
+In one to four events they give each other things, swap, laugh, sing or dance. The last sentence
+says who has what, so a language model has to keep track from the first word to the last:
 
-    Tom painted the drum white . He sang . They swapped . In the evening Nora had the white drum and
-    Tom had the red kite .
+    Tom gave Nora the blue drum . He sang . In the evening Tom had nothing and Nora had the red kite
+    and the blue drum .
 
 `next_sentences` lists every sentence that can come next with its probability. Stories are drawn
 from it, and no two sentences of a list have the same text, so the probability of a continuation is
@@ -29,9 +29,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
-
-T = TypeVar("T")
+from typing import NamedTuple
 
 SEED = 1
 SIZES = {"train": 5_000, "valid": 200, "test": 500}
@@ -46,7 +44,7 @@ PLACES = ("lake", "market", "station", "bridge")
 MOODS = ("laughed", "sang", "danced")
 MOST_EVENTS = 4
 END = 0.3  # the probability that the story ends after an event, if it may go on
-KINDS = {"give": 3.0, "paint": 3.0, "swap": 2.0, "mood": 2.0}  # events: how often, where possible
+KINDS = {"give": 3.0, "swap": 2.0, "mood": 2.0}  # events: how often, where possible
 BEGINNING = re.compile(
     r"(\w+) had a (\w+) (\w+) \. (\w+) had a (\w+) (\w+) \. They met at the \w+ \."
 )
@@ -77,18 +75,8 @@ def gifts(story: Story) -> Iterator[tuple[str, Story]]:
     for thing, owner in enumerate(story.owners):
         giver, taker = story.names[owner], story.names[1 - owner]
         text = f"{giver} gave {taker} the {story.colours[thing]} {story.things[thing]} ."
-        owners = exchange(story.owners, thing, 1 - owner)
-        yield text, story._replace(owners=owners, last_named=owner)
-
-
-def paintings(story: Story) -> Iterator[tuple[str, Story]]:
-    """Every owner paints each thing in each other colour."""
-    for thing, owner in enumerate(story.owners):
-        for colour in COLOURS:
-            if colour != story.colours[thing]:
-                text = f"{story.names[owner]} painted the {story.things[thing]} {colour} ."
-                colours = exchange(story.colours, thing, colour)
-                yield text, story._replace(colours=colours, last_named=owner)
+        owners = [1 - owner if other == thing else story.owners[other] for other in (0, 1)]
+        yield text, story._replace(owners=(owners[0], owners[1]), last_named=owner)
 
 
 def swaps(story: Story) -> Iterator[tuple[str, Story]]:
@@ -106,12 +94,7 @@ def moods(story: Story) -> Iterator[tuple[str, Story]]:
             yield f"{pronoun} {mood} .", story
 
 
-EVENTS = {"give": gifts, "paint": paintings, "swap": swaps, "mood": moods}
-
-
-def exchange(pair: tuple[T, T], index: int, value: T) -> tuple[T, T]:
-    """The pair with another value at the index."""
-    return (value, pair[1]) if index == 0 else (pair[0], value)
+EVENTS = {"give": gifts, "swap": swaps, "mood": moods}
 
 
 def endings(story: Story) -> Iterator[tuple[str, Story]]:
