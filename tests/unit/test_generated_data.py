@@ -1,13 +1,19 @@
-"""The quickstart and kana data match their generators and their descriptions."""
+"""Generated data match their generators and their descriptions."""
 
 import filecmp
+import math
 import re
 import runpy
 
 import pytest
 from commands import ROOT
 
-GENERATORS = {"make_quickstart.py": "quickstart", "make_kana.py": "kana"}
+GENERATORS = {
+    "make_quickstart.py": "quickstart",
+    "make_kana.py": "kana",
+    "make_classification.py": "classification",
+    "make_continuation.py": "continuation",
+}
 
 
 @pytest.mark.parametrize("script", GENERATORS)
@@ -46,3 +52,56 @@ def test_kana_romanization():
         "かっぱ": "kappa",
     }
     assert {kana: to_romaji(kana) for kana in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["kana", "classification", "continuation"])
+def test_sources_of_held_out_text_are_unseen(name):
+    splits = [lines(f"{name}/{split}.tsv") for split in ("train", "valid", "test")]
+    sources = [line.split("\t")[0] for split in splits for line in split]
+    assert len(set(sources)) == len(sources)
+
+
+BLAMES = {  # the forms of a statement, and whether a bad adjective (or else a good one) blames
+    r"nobody could call the (\w+) (\w+)": False,
+    r"\w+ \w+ called the (\w+) (\w+) and i agree": True,
+    r"\w+ \w+ called the (\w+) (\w+) but i disagree": False,
+    r"the (\w+) was anything but (\w+)": False,
+    r"the (\w+) was not (\w+)": False,
+    r"the (\w+) was \w+ at first but (\w+) in the end": True,
+    r"the (\w+) was (\w+)": True,
+}
+
+
+def test_labels_follow_from_the_complaints():
+    """Read each comment statement by statement, from its beginning."""
+    departments = runpy.run_path(str(ROOT / "data/make_classification.py"))["DEPARTMENTS"]
+    place_of = {noun: name for name, place in departments.items() for noun in place.nouns}
+    bad = {word for place in departments.values() for _, word in place.opposites}
+    for line in lines("classification/test.tsv"):
+        rest, label = line.split("\t")
+        blamed = []
+        while rest := re.sub(r"^ ?(although |and |but |while )?", "", rest):
+            form = next(form for form in BLAMES if re.match(form, rest))
+            match = re.match(form, rest)
+            noun, adjective = match.groups()
+            blamed += [place_of[noun]] if (adjective in bad) == BLAMES[form] else []
+            rest = rest[match.end() :]
+        assert label == ("manager" if len(blamed) > 1 else (*blamed, "nobody")[0]), line
+
+
+def test_probabilities_of_continuations_are_those_of_a_distribution():
+    """At every point of the test stories; a story that contradicts itself is impossible."""
+    make = runpy.run_path(str(ROOT / "data/make_continuation.py"))
+    for line in lines("continuation/test.tsv")[:100]:
+        beginning, continuation = line.split("\t")
+        story, product = make["read_beginning"](beginning), 1.0
+        for text in re.findall(r"\S[^.]*\.", continuation):
+            following = make["next_sentences"](story)
+            assert math.fsum(sentence.probability for sentence in following) == pytest.approx(1)
+            (chosen,) = [sentence for sentence in following if sentence.text == text]
+            story, product = chosen.story, product * chosen.probability
+        assert make["log_probability"](beginning, continuation) == pytest.approx(math.log(product))
+        events, _, ending = continuation.partition("In the evening")
+        wrong = re.sub("|".join(make["COLOURS"]), "black", ending)
+        for impossible in (events, f"{events}In the evening{wrong}", f"{continuation} He sang ."):
+            assert make["log_probability"](beginning, impossible) == -math.inf

@@ -1,0 +1,101 @@
+"""Classification and language modelling as strings to strings: the shipped configs, untrained."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from commands import ROOT, Command
+
+TINY = {
+    "model.d_model": 16,
+    "model.layers": 1,
+    "model.d_ff": 16,
+    "training.max_steps": 3,
+    "training.warmup_steps": 1,
+    "training.precision": "fp32",
+    "training.processes": 1,
+    "training.tokens_per_batch": 256,
+    "decoding.precision": "fp32",
+}
+LABELS = {"kitchen", "service", "cleaning", "reception", "manager", "nobody"}
+COMMENT = "the soup was not cold but the porter was rude"
+BEGINNING = "Nora had a red kite . Tom had a blue drum . They met at the lake ."
+
+
+@pytest.fixture(scope="module")
+def trained_a_little(tmp_path_factory, seq2seq):
+    """A function that trains a shipped config for three updates, and returns the run."""
+
+    def train(name: str, **options: object) -> Path:
+        run = tmp_path_factory.mktemp(name) / "run"
+        sets = [f"--set={key}={value}" for key, value in (TINY | options).items()]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(ROOT)
+            result = seq2seq("train", f"configs/{name}.yaml", "--run-dir", run, *sets)
+        assert result.exit_code == 0, result.stderr
+        return run
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def classifier(trained_a_little) -> Path:
+    return trained_a_little("classification")
+
+
+@pytest.fixture(scope="module")
+def stories(trained_a_little) -> Path:
+    return trained_a_little("continuation")
+
+
+def test_the_n_best_list_ranks_every_label(classifier, seq2seq, tmp_path):
+    """And its log-probabilities are those that `score` gives to these labels."""
+    options = ("--beam-size", 6, "--n-best", 6, "--log-probs", "--format", "tsv")
+    ranked = seq2seq("translate", classifier, *options, COMMENT).stdout.splitlines()
+    rows = [line.split("\t") for line in ranked]
+    assert {label for _, label, _, _ in rows} == LABELS
+    log_probs = {label: float(log_prob) for _, label, _, log_prob in rows}
+    assert list(log_probs) == sorted(log_probs, key=log_probs.__getitem__, reverse=True)
+    pairs = tmp_path / "labels.tsv"
+    pairs.write_text("".join(f"{COMMENT}\t{label}\n" for label in log_probs))
+    scored = seq2seq("score", classifier, "--pairs", pairs).stdout.splitlines()
+    assert [float(line.split("\t")[0]) for line in scored] == pytest.approx(
+        list(log_probs.values()), abs=1e-3
+    )
+
+
+def test_a_prediction_is_exactly_one_label(classifier, seq2seq):
+    comments = ["the soup", "but but but", "unknown words only", COMMENT]
+    predicted = seq2seq("translate", classifier, *comments).stdout.splitlines()
+    assert len(predicted) == len(comments)
+    assert set(predicted) <= LABELS
+
+
+def test_perplexity_of_continuations(stories, seq2seq):
+    pairs = ROOT / "data/continuation/valid.tsv"
+    found = json.loads(seq2seq("eval", stories, "--pairs", pairs, "--loss-only", "--json").stdout)
+    lines = pairs.read_text().splitlines()
+    assert found["num_tokens"] == sum(len(line.split("\t")[1].split()) + 1 for line in lines)
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+
+
+def test_sampled_continuations_differ_and_keep_their_prefix(stories, seq2seq):
+    options = ("--sampling", "--n-best", 3, "--prefix", "Tom gave ", "--format", "tsv")
+    lines = seq2seq("translate", stories, *options, BEGINNING).stdout.splitlines()
+    written = {line.split("\t")[1] for line in lines}
+    assert len(written) == 3
+    assert all(text.split()[:2] == ["Tom", "gave"] for text in written)
+
+
+def test_a_constant_source_makes_a_language_model_of_whole_texts(
+    trained_a_little, seq2seq: Command, tmp_path
+):
+    for name in ("train", "valid"):
+        lines = (ROOT / f"data/continuation/{name}.tsv").read_text().splitlines()[:200]
+        texts = (line.replace("\t", " ") for line in lines)
+        (tmp_path / f"{name}.tsv").write_text("".join(f"<start>\t{text}\n" for text in texts))
+    files = {f"data.{name}.pairs": tmp_path / f"{name}.tsv" for name in ("train", "valid")}
+    run = trained_a_little("continuation", **files)
+    result = seq2seq("translate", run, "--sampling", "--prefix", "Nora had a ", "<start>")
+    assert result.stdout.startswith("Nora had a ")
