@@ -136,8 +136,9 @@ def test_every_scale_gives_packed_batches_the_loss_and_gradients_of_padded_ones(
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_joined_projections_match_separate_ones(bias):
-    attention = MultiHeadAttention(16, 4, bias, dropout=0.0)
+@pytest.mark.parametrize("training", [True, False])
+def test_joined_projections_match_separate_ones(bias, training):
+    attention = MultiHeadAttention(16, 4, bias, dropout=0.0).train(training)
     if bias:
         for layer in (attention.query, attention.key, attention.value):
             nn.init.normal_(layer.bias)
