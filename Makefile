@@ -44,7 +44,8 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Some 20 seconds: every figure and every printed result of the documents.
+# Figures and printed results of the documents: two minutes, and more if it has to train their
+# models first. The screenshots need Chromium.
 figures: install
 	$(BIN)/python docs/make_figures.py
 

@@ -17,7 +17,7 @@ CONTENTS = {"README", "README.zh-CN", "docs/tour", "docs/tour.zh-CN"}
 
 project = "seq2seq-cli"
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/tour/*.md", "benchmarks/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/tour/*.md", "examples/*.md", "benchmarks/*.md"]
 exclude_patterns = [".*", "docs/_build", "runs", "build"]
 extensions = ["myst_parser"]
 myst_enable_extensions = ["dollarmath"]
