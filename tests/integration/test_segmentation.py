@@ -137,7 +137,7 @@ def test_alignments_count_words_across_segments(run, lines, seq2seq):
     line = "  ".join(lines[:6])
     found = json.loads(seq2seq("translate", run, "--align", "--format", "jsonl", line).stdout)
     words = found["translation"].split()
-    assert [target for _, target in found["alignment"]] == sorted(range(len(words)))
+    assert sorted(target for _, target in found["alignment"]) == list(range(len(words)))
     assert all(len(row) == len(line.split()) for row in found["attention"])
     src_sentence, tgt_sentence = (  # of each word the number of its sentence
         [side[:place].count(".") for place in range(len(side))] for side in (line.split(), words)

@@ -89,7 +89,7 @@ def test_translator_works_after_fork_and_without_torch_dynamo(trained):
 
 
 def test_nbest_lists_and_scores(trained, seq2seq):
-    options = ("--beam-size", 4, "--n-best", 3)
+    options = ("--beam-size", 4, "--n-best", 3, "--precision", "fp32")
     nbest = seq2seq("translate", trained, *options, "--format", "nbest", "1 2", "3").stdout
     entries = [line.split(" ||| ") for line in nbest.splitlines()]
     assert [number for number, *_ in entries] == ["0"] * 3 + ["1"] * 3
