@@ -6,7 +6,7 @@ B sentences, S source positions, T target positions, V target vocabulary.
 
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from seq2seq_cli.inspection.attention_study import (
     Sentence,
 )
 from seq2seq_cli.inspection.attention_views import Kind
-from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
+from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
@@ -35,24 +35,6 @@ from seq2seq_cli.text.words import split_words, words_of_spans
 
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 _RIVALS = 5
-
-
-class Recorded(NamedTuple):
-    """What all attentions of a model have computed, layer by layer, and its logits."""
-
-    attention: dict[Kind, AttentionLog]
-    logits_BTV: Tensor
-
-
-def record_attention(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> Recorded:
-    """Run the model under teacher forcing."""
-    encoder: AttentionLog = []
-    decoder: AttentionLog = []
-    memory = model.encode(src_BS, attention_log=encoder)
-    logits_BTV = model.decode(tgt_in_BT, model.start_cache(memory), decoder)
-    return Recorded(
-        {"encoder": encoder, "decoder": decoder[0::2], "cross": decoder[1::2]}, logits_BTV
-    )
 
 
 def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]]:
@@ -130,7 +112,7 @@ def _study(
 ) -> AttentionStudy:
     src_BS = torch.tensor([[*segment.ids, EOS_ID]], device=model.device)
     tgt_BT = torch.tensor([[BOS_ID, *ids, EOS_ID]], device=model.device)
-    recorded = record_attention(model, src_BS, tgt_BT[:, :-1])
+    recorded = model.record_attention(src_BS, tgt_BT[:, :-1])
     attention = recorded.attention
     attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
     text, placed = _place(tokenizers, segment, ids, forced, without_eos(attention_TS))

@@ -22,7 +22,7 @@ from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import aligning_layer, pad_rows, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, record_attention
+from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules
 from seq2seq_cli.inspection.attention_study import HeadFacts
 from seq2seq_cli.inspection.attention_views import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
@@ -137,15 +137,15 @@ def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kin
     queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for batch in batches:
         src_BS, tgt_in_BT = batch.src_BS, batch.tgt_BT[:, :-1]
-        attention = record_attention(model, src_BS, tgt_in_BT).attention
-        sides = {
+        attention = model.record_attention(src_BS, tgt_in_BT).attention
+        sides: dict[Kind, tuple[Tensor, Tensor]] = {
             "encoder": (src_BS, src_BS),
             "decoder": (batch.labels_BT, tgt_in_BT),
             "cross": (batch.labels_BT, src_BS),
         }
-        for kind, log in attention.items():
-            queries_BQ, memory_BM = sides[kind]
-            queries[kind].append(_query_facts(log, queries_BQ != PAD_ID, memory_BM == EOS_ID))
+        for kind, (queries_BQ, memory_BM) in sides.items():
+            is_query_BQ, is_eos_BM = queries_BQ != PAD_ID, memory_BM == EOS_ID
+            queries[kind].append(_query_facts(attention[kind], is_query_BQ, is_eos_BM))
     facts: dict[Kind, WeightFacts] = {}
     for kind, parts in queries.items():
         confidence_LNH, entropy_LNH, offset_LNH = torch.cat(parts, dim=2).cpu()
@@ -181,7 +181,7 @@ def _agreement(
     agreeing_LH = torch.zeros(len(model.decoder), model.config.heads)
     num_words = 0
     for batch in batches:
-        cross = record_attention(model, batch.src_BS, batch.tgt_BT[:, :-1]).attention["cross"]
+        cross = model.record_attention(batch.src_BS, batch.tgt_BT[:, :-1]).attention["cross"]
         mean_BTS = aligning_layer(cross).weights_BHQM.mean(dim=1).cpu()
         weights_LBHTS = torch.stack([record.weights_BHQM for record in cross]).cpu()
         for row, pair in enumerate(batch.pairs):
