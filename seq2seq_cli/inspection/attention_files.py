@@ -183,7 +183,7 @@ def _page(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
 
 def _json(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
     report = {"studies": [study_as_json(study) for study in studies]}
-    return f"{json.dumps(report, ensure_ascii=False)}\n".encode()
+    return f"{json.dumps(report, ensure_ascii=False, allow_nan=False)}\n".encode()
 
 
 def _npz(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:

@@ -22,7 +22,7 @@ from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import aligning_layer, pad_rows, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules
+from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, require_finite
 from seq2seq_cli.inspection.attention_study import HeadFacts
 from seq2seq_cli.inspection.attention_views import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
@@ -87,7 +87,8 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
 
     Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
     none is left, there are no facts. Importance takes a forward pass for each head: through the
-    whole model for a head of the encoder, through the decoder for the others.
+    whole model for a head of the encoder, through the decoder for the others. Raises UserError for
+    a model that computes NaN or infinity.
     """
     model, tokenizers = translator.model, translator.tokenizers
     batches = batches_of(token_pairs(translator, pairs), model.device)
@@ -137,7 +138,8 @@ def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kin
     queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for batch in batches:
         src_BS, tgt_in_BT = batch.src_BS, batch.tgt_BT[:, :-1]
-        attention = model.record_attention(src_BS, tgt_in_BT).attention
+        attention, logits_BTV = model.record_attention(src_BS, tgt_in_BT)
+        require_finite(logits_BTV)
         sides: dict[Kind, tuple[Tensor, Tensor]] = {
             "encoder": (src_BS, src_BS),
             "decoder": (batch.labels_BT, tgt_in_BT),
