@@ -16,18 +16,21 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.alignment import Placed, align
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import aligning_layer, pad_rows, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, require_finite
 from seq2seq_cli.inspection.attention_study import HeadFacts
 from seq2seq_cli.inspection.attention_views import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.transformer import Memory, Transformer
-from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ class WeightFacts(NamedTuple):
 def validation_sample(translator: Translator, count: int) -> list[Pair]:
     """Return up to `count` pairs of the run's validation text, at equal distances.
 
-    There are none, and a warning, if the run has no such text or its files are gone.
+    There are none, and a warning, if the run has no such text or its files are gone or damaged.
     """
     data = translator.config.data
     if data.valid is None:
@@ -77,8 +80,20 @@ def validation_sample(translator: Translator, count: int) -> list[Pair]:
         if not path.is_file():  # also rejects devices, which a foreign config may name
             logger.warning(f"no facts about heads: the run's validation text {path} does not exist")
             return []
-    pairs = list(readable_pairs(data.valid, data.on_bad_line))
-    return pairs[:: max(1, len(pairs) // count)][:count]
+    try:
+        return _at_equal_distances(data.valid, data.on_bad_line, count)
+    except (UserError, OSError) as error:
+        logger.warning(f"no facts about heads: {error}")
+        return []
+
+
+def _at_equal_distances(corpus: Corpus, on_bad_line: OnBadLine, count: int) -> list[Pair]:
+    """Return up to `count` readable pairs, and read twice: memory does not grow with the text."""
+    total = sum(1 for _ in readable_pairs(corpus, on_bad_line))
+    chosen = min(count, total)
+    places = {number * total // chosen for number in range(chosen)}
+    pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
+    return [pair for place, pair in enumerate(pairs) if place in places]
 
 
 @torch.inference_mode()

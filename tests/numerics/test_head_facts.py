@@ -5,6 +5,7 @@ D d_model, S source positions, T target positions, V target vocabulary.
 """
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -29,6 +30,7 @@ from seq2seq_cli.inspection.head_facts import (
     batches_of,
     head_facts,
     head_importance,
+    validation_sample,
     weight_facts,
     zeroed_head,
 )
@@ -252,6 +254,18 @@ def test_models_that_compute_infinity_are_refused():
         study_attention(ours, "the fox", "den Fuchs")
     with pytest.raises(UserError, match="NaN or infinity"):
         head_facts(ours, [Pair("the fox", "den Fuchs")])
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(100, 100), (4, 4), (1, 1), (500, 150)])
+def test_validation_sample_is_spread_over_the_text(tmp_path, count, chosen):
+    (tmp_path / "valid.tsv").write_text("".join(f"{n}\tx\n" for n in range(150)))
+    ours = translator()
+    data = {"train": {"src": "x", "tgt": "y"}, "valid": {"pairs": tmp_path / "valid.tsv"}}
+    ours.config = Config.model_validate({"data": data})
+    places = [int(pair.src) for pair in validation_sample(ours, count)]
+    assert len(places) == chosen and places[0] == 0
+    steps = {after - before for before, after in itertools.pairwise([*places, 150])}
+    assert steps <= {150 // chosen, -(-150 // chosen)}
 
 
 def test_the_only_head_agrees_with_the_alignment_of_the_model():
