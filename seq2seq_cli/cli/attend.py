@@ -141,8 +141,7 @@ def attend(
             study_attention(translator, sentence, target, run=str(run), head_facts=of_heads)
             for run, translator, of_heads in zip(runs, translators, facts, strict=True)
         ]
-        by_rank = itertools.zip_longest(*by_run)  # the runs side by side
-        studies += [study for of_rank in by_rank for study in of_rank if study]
+        studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]
     for study in studies:
         typer.echo(f"{attention_text(study)}\n")
     for path in paths:
