@@ -3,6 +3,7 @@
 L layers, H heads, Q query positions, M memory positions.
 """
 
+import math
 import unicodedata
 from dataclasses import replace
 
@@ -72,6 +73,7 @@ def study(
             Prediction(
                 token,
                 0.9 / (n + 1),
+                math.log(0.9 / (n + 1)),
                 0.2 * n,
                 tuple((f"▁rival{r}", 0.02 / (r + 1)) for r in range(5)),
             )

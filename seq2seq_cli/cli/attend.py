@@ -1,5 +1,6 @@
 """The command attend: shows the attention of a trained model in given sentences."""
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +16,7 @@ from seq2seq_cli.cli.app import (
     path_option,
 )
 from seq2seq_cli.cli.translate import BeamSize, NBest
+from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 
 FIGURE = "Figures (PNG and SVG)"
@@ -92,7 +94,7 @@ def attend(
     target: Target = None,
     compare: Compare = None,
     output: Outputs = None,
-    sample: Sample = 100,
+    sample: Sample = 20,
     beam_size: BeamSize = None,
     n_best: NBest = None,
     kind: Kind = "cross",
@@ -110,8 +112,8 @@ def attend(
     page for a browser that holds everything, figures, or the numbers; prints the probability of
     each token.
     """
-    if target is not None and (len(sentences) > 1 or beam_size or n_best):
-        raise UserError("--target takes one sentence, and excludes --beam-size and --n-best")
+    if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
+        raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.inspection.attention_collector import study_attention
     from seq2seq_cli.inspection.attention_files import (
@@ -126,14 +128,22 @@ def attend(
     figure = FigureOptions(kind, layer, head, view, by_words)
     check_outputs(paths, figure)
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
+    runs = [run_dir, *([compare] if compare else [])]
+    translators = [
+        Translator.load(run, device or "auto", search, which=model, exact=True) for run in runs
+    ]
+    for translator in translators:
+        figure.check(translator.config.model)
+    facts = [head_facts(t, validation_sample(t, sample)) if sample else None for t in translators]
     studies = []
-    for run in (run_dir, *([compare] if compare else [])):
-        translator = Translator.load(run, device or "auto", search, which=model, exact=True)
-        facts = head_facts(translator, validation_sample(translator, sample)) if sample else None
-        for sentence in sentences:
-            studies += study_attention(translator, sentence, target, run=str(run), head_facts=facts)
+    for sentence in sentences:
+        by_run = [
+            study_attention(translator, sentence, target, run=str(run), head_facts=of_heads)
+            for run, translator, of_heads in zip(runs, translators, facts, strict=True)
+        ]
+        studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]
     for study in studies:
         typer.echo(f"{attention_text(study)}\n")
     for path in paths:
         for written in write_studies(path, studies, figure):
-            typer.echo(f"wrote {written}")
+            typer.echo(f"wrote {printable(str(written))}")

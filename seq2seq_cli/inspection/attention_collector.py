@@ -6,17 +6,17 @@ B sentences, S source positions, T target positions, V target vocabulary.
 
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.alignment import Placed, align, source_words
 from seq2seq_cli.decoding.merging import SegmentResult, write_segments
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import GivenScore, aligning_layer, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
-from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.inspection.attention_study import (
@@ -27,32 +27,16 @@ from seq2seq_cli.inspection.attention_study import (
     Sentence,
 )
 from seq2seq_cli.inspection.attention_views import Kind
-from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
+from seq2seq_cli.inspection.sentence_pair import source_and_targets
+from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.quoting import normalize_spaces
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import split_words, words_of_spans
 
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 _RIVALS = 5
-
-
-class Recorded(NamedTuple):
-    """What all attentions of a model have computed, layer by layer, and its logits."""
-
-    attention: dict[Kind, AttentionLog]
-    logits_BTV: Tensor
-
-
-def record_attention(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> Recorded:
-    """Run the model under teacher forcing."""
-    encoder: AttentionLog = []
-    decoder: AttentionLog = []
-    memory = model.encode(src_BS, attention_log=encoder)
-    logits_BTV = model.decode(tgt_in_BT, model.start_cache(memory), decoder)
-    return Recorded(
-        {"encoder": encoder, "decoder": decoder[0::2], "cross": decoder[1::2]}, logits_BTV
-    )
 
 
 def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]]:
@@ -79,6 +63,14 @@ def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
     return norms_HM
 
 
+def require_finite(logits_BTV: Tensor) -> None:
+    """Raise UserError for a model whose numbers overflow, which no page and no JSON can show."""
+    if not logits_BTV.isfinite().all():
+        raise UserError(
+            "the model computes NaN or infinity: seq2seq inspect RUN --trace SENTENCE shows where"
+        )
+
+
 @torch.inference_mode()
 def study_attention(
     translator: Translator,
@@ -90,31 +82,22 @@ def study_attention(
 ) -> list[AttentionStudy]:
     """Study each of the `decoding.n_best` translations that the model finds, or the given target.
 
-    The model's own translations keep the tokens that the search found; a given target is split by
-    the tokenizer. `run` is the name that the studies bear. Raises UserError for a source that is
-    empty, too long, or would be translated in several parts.
+    `run` is the name that the studies bear. Raises UserError for what `source_and_targets` refuses,
+    and for a model that computes NaN or infinity.
     """
-    tokenizers = translator.tokenizers
-    if target is not None:
-        limit = translator.config.data.max_length
-        segment = Segment(tokenizers.src.to_ids(source), source)
-        targets = [tokenizers.tgt.to_ids(target)]
-        if max(len(segment.ids), len(targets[0])) > limit:
-            raise UserError(f"a sentence to study has at most {limit:,} tokens (data.max_length)")
-    else:
-        ((*segments,),), _ = translator.cut([TranslationInput(source)])
-        if len(segments) > 1:
-            raise UserError(
-                f"this line would be translated in {len(segments):,} parts: study one sentence "
-                "at a time, or give a target for the whole line"
-            )
-        segment = segments[0] if segments else Segment([], source)
-        found = translator.search([TranslationInput(source)])[0] if segments else []
-        targets = [tokenizers.tgt.ids_of(translation.tokens) for translation in found]
-    if not segment.ids:
-        raise UserError("there is nothing to study: the sentence is empty")
+    source = normalize_spaces(source)
+    target = None if target is None else normalize_spaces(target)
+    segment, targets = source_and_targets(translator, source, target)
     return [
-        _study(translator.model, tokenizers, segment, ids, target, run, head_facts)
+        _study(
+            translator.model,
+            translator.tokenizers,
+            segment,
+            ids,
+            target,
+            printable(run),
+            head_facts,
+        )
         for ids in targets
     ]
 
@@ -130,7 +113,8 @@ def _study(
 ) -> AttentionStudy:
     src_BS = torch.tensor([[*segment.ids, EOS_ID]], device=model.device)
     tgt_BT = torch.tensor([[BOS_ID, *ids, EOS_ID]], device=model.device)
-    recorded = record_attention(model, src_BS, tgt_BT[:, :-1])
+    recorded = model.record_attention(src_BS, tgt_BT[:, :-1])
+    require_finite(recorded.logits_BTV)
     attention = recorded.attention
     attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
     text, placed = _place(tokenizers, segment, ids, forced, without_eos(attention_TS))
@@ -181,16 +165,18 @@ def _place(
 
 
 def _sentence(text: str, tokens: Sequence[str], words: Sequence[range]) -> Sentence:
-    """Describe a side; `words` are those of each token but the last, EOS."""
-    is_special = [False] * len(words) + [True]
+    """Describe a side; `words` are those of each token but the last, EOS, or none without text."""
+    *ordinary, _ = tokens
+    starts: Sequence[int | None] = [token_words.start for token_words in words]
+    starts = starts or [None] * len(ordinary)
     return Sentence(
         text=" ".join(text.split()),
         tokens=tuple(tokens),
         words=tuple(split_words(text)),
-        word_of_token=(*(token_words.start for token_words in words), None),
-        is_punctuation=tuple(
-            special or not any(unicodedata.category(character)[0] in "LNM" for character in token)
-            for special, token in zip(is_special, tokens, strict=True)
+        word_of_token=(*starts, None),
+        is_punctuation=(
+            *(not any(unicodedata.category(c)[0] in "LNM" for c in token) for token in ordinary),
+            True,
         ),
     )
 
@@ -198,7 +184,7 @@ def _sentence(text: str, tokens: Sequence[str], words: Sequence[range]) -> Sente
 def _predictions(
     logits_TV: Tensor, labels_T: Tensor, tokenizer: Tokenizer
 ) -> tuple[Prediction, ...]:
-    """Return the predictions of the target's tokens; in double precision, none of them is zero."""
+    """Return the predictions of the target's tokens, computed in double precision."""
     log_probs_TV = logits_TV.double().log_softmax(dim=-1)
     probs_TV = log_probs_TV.exp()
     entropy_T = -(probs_TV * log_probs_TV).sum(dim=-1)
@@ -212,6 +198,7 @@ def _predictions(
             Prediction(
                 token=pieces[label],
                 probability=float(probs_TV[row, label]),
+                log_prob=float(log_probs_TV[row, label]),
                 entropy=float(entropy_T[row]),
                 rivals=tuple(rivals[:_RIVALS]),
             )

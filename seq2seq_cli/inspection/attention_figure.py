@@ -6,6 +6,8 @@ L layers, H heads, Q query positions, M memory positions.
 import functools
 import io
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -42,6 +44,20 @@ MEASURES = {
 }
 
 
+@contextmanager
+def _default_style(**settings: Any) -> Iterator[None]:
+    """Use matplotlib's defaults and the given settings, whatever the user's matplotlibrc says.
+
+    Raises UserError if the optional dependency is not installed.
+    """
+    require_matplotlib()
+    from matplotlib import style
+
+    with style.context(["default", settings]):
+        yield
+
+
+@_default_style()
 def draw_attention(
     study: AttentionStudy,
     kind: Kind,
@@ -56,13 +72,9 @@ def draw_attention(
     Layers and heads count from 1. The colours of weights are on one scale, those of norms on a
     scale of each map; both grow with the square root, so that small weights can be seen.
     """
-    require_matplotlib()
     viewed = view_maps(study, kind, view, by_words)
     layers, heads = viewed.values_LHQM.shape[:2]
-    _check_choice("layer", layer, layers)
-    _check_choice("head", head, heads)
-    if layer is None and head is not None:
-        raise UserError("a head is drawn of one layer: give the layer too")
+    check_choice(layer, head, layers, heads)
     if not viewed.memory:
         raise UserError(
             "without EOS and punctuation, nothing is left to attend to: use view weights"
@@ -79,14 +91,12 @@ def draw_attention(
     return figure
 
 
+@_default_style(**{"svg.hashsalt": "attention"})
 def figure_bytes(figure: "Figure", kind: Literal["png", "svg"]) -> bytes:
     """Return the figure as a file; the same figure gives the same bytes."""
-    from matplotlib import rc_context
-
     file = io.BytesIO()
-    with rc_context({"svg.hashsalt": "attention"}):
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(file, format=kind, metadata=metadata, dpi=150)
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(file, format=kind, metadata=metadata, dpi=150)
     return file.getvalue()
 
 
@@ -100,11 +110,15 @@ def require_matplotlib() -> None:
         ) from error
 
 
-def _check_choice(name: str, chosen: int | None, count: int) -> None:
-    if chosen is not None and not 1 <= chosen <= count:
-        raise UserError(
-            f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
-        )
+def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -> None:
+    """Raise UserError for what cannot be drawn of a model with so many layers and heads."""
+    for name, chosen, count in (("layer", layer, layers), ("head", head, heads)):
+        if chosen is not None and not 1 <= chosen <= count:
+            raise UserError(
+                f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
+            )
+    if layer is None and head is not None:
+        raise UserError("a head is drawn of one layer: give the layer too")
 
 
 def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":

@@ -14,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.translation import pharaoh
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.inspection.attention_collector import KINDS
 from seq2seq_cli.inspection.attention_figure import (
+    check_choice,
     draw_attention,
     figure_bytes,
     require_matplotlib,
@@ -43,12 +46,21 @@ class FigureOptions:
     view: View = "weights"
     by_words: bool = False
 
+    def check(self, model: ModelConfig) -> None:
+        """Raise UserError for a layer or head that the model does not have."""
+        layers = model.layers.encoder if self.kind == "encoder" else model.layers.decoder
+        check_choice(self.layer, self.head, layers, model.heads)
+
 
 def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
-    """Raise UserError for a name whose suffix says no format, and for what it takes to draw."""
-    for path in paths:
+    """Raise UserError for a file that cannot be written, and for what it takes to draw."""
+    for number, path in enumerate(paths):
         if path.suffix not in _WRITERS:
             raise UserError(f"{path}: the name must end in {', '.join(_WRITERS)}")
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: there is no folder {path.parent}")
+        if path in paths[:number]:
+            raise UserError(f"--output {path} is given twice")
     is_drawn = any(path.suffix in _FIGURES for path in paths)
     if is_drawn:
         require_matplotlib()
@@ -78,15 +90,21 @@ def write_studies(
 
 
 def attention_text(study: AttentionStudy) -> str:
-    """Describe a study: both sentences, and what the model predicts for each token."""
+    """Describe a study: both sentences, and what the model predicts for each token.
+
+    Unprintable characters are escaped, as they may control the terminal.
+    """
     rows = [("token", "probability", "entropy", "most probable other token")]
     for prediction in study.predictions:
-        rival = "  ".join(f"{token} {share:.1%}" for token, share in prediction.rivals[:1])
+        rival = "  ".join(
+            f"{printable(token)} {share:.1%}" for token, share in prediction.rivals[:1]
+        )
         share, entropy = f"{prediction.probability:.1%}", f"{prediction.entropy:.2f}"
-        rows.append((prediction.token, share, entropy, rival))
+        rows.append((printable(prediction.token), share, entropy, rival))
     width = max(len(row[0]) for row in rows)
     table = [f"  {row[0]:<{width}}  {row[1]:>11}  {row[2]:>7}  {row[3]}" for row in rows]
-    heading = [f"{study.source.text}  ({study.run})", f"  → {study.target.text}"]
+    source, target = printable(study.source.text), printable(study.target.text)
+    heading = [f"{source}  ({printable(study.run)})", f"  → {target}"]
     summary = f"  log-probability {study.log_prob:.3f}; aligned words {pharaoh(study.alignment)}"
     return "\n".join([*heading, summary, "", *table])
 
@@ -183,7 +201,7 @@ def _page(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
 
 def _json(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
     report = {"studies": [study_as_json(study) for study in studies]}
-    return f"{json.dumps(report, ensure_ascii=False)}\n".encode()
+    return f"{json.dumps(report, ensure_ascii=False, allow_nan=False)}\n".encode()
 
 
 def _npz(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:

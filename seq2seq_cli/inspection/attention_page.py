@@ -40,9 +40,9 @@ def attention_page(studies: Sequence[AttentionStudy]) -> str:
         "POLICY": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'",
         "STYLE": style,
-        "STUDIES": json.dumps(described, ensure_ascii=False, separators=(",", ":")).replace(
-            "<", "\\u003c"
-        ),
+        "STUDIES": json.dumps(
+            described, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).replace("<", "\\u003c"),
         "NUMBERS": base64.b64encode(zlib.compress(numbers, 9)).decode("ascii"),
         "SCRIPT": script,
     }

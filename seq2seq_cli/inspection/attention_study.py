@@ -3,7 +3,6 @@
 L layers, H heads, Q query positions, M memory positions (those attended to).
 """
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -40,7 +39,8 @@ class Prediction:
     """The model's prediction of one target token under teacher forcing."""
 
     token: str
-    probability: float
+    probability: float  # 0 if it underflows
+    log_prob: float  # in nats
     entropy: float  # of the whole distribution, in nats
     rivals: tuple[tuple[str, float], ...]  # the five most probable other tokens
 
@@ -76,4 +76,4 @@ class AttentionStudy:
     @property
     def log_prob(self) -> float:
         """Return the log-probability of the target, in nats."""
-        return sum(math.log(prediction.probability) for prediction in self.predictions)
+        return sum(prediction.log_prob for prediction in self.predictions)

@@ -16,18 +16,21 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.alignment import Placed, align
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.scoring import aligning_layer, pad_rows, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, record_attention
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, require_finite
 from seq2seq_cli.inspection.attention_study import HeadFacts
 from seq2seq_cli.inspection.attention_views import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.transformer import Memory, Transformer
-from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ class WeightFacts(NamedTuple):
 def validation_sample(translator: Translator, count: int) -> list[Pair]:
     """Return up to `count` pairs of the run's validation text, at equal distances.
 
-    There are none, and a warning, if the run has no such text or its files are gone.
+    There are none, and a warning, if the run has no such text or its files are gone or damaged.
     """
     data = translator.config.data
     if data.valid is None:
@@ -77,8 +80,20 @@ def validation_sample(translator: Translator, count: int) -> list[Pair]:
         if not path.is_file():  # also rejects devices, which a foreign config may name
             logger.warning(f"no facts about heads: the run's validation text {path} does not exist")
             return []
-    pairs = list(readable_pairs(data.valid, data.on_bad_line))
-    return pairs[:: max(1, len(pairs) // count)][:count]
+    try:
+        return _at_equal_distances(data.valid, data.on_bad_line, count)
+    except (UserError, OSError) as error:
+        logger.warning(f"no facts about heads: {error}")
+        return []
+
+
+def _at_equal_distances(corpus: Corpus, on_bad_line: OnBadLine, count: int) -> list[Pair]:
+    """Return up to `count` readable pairs, and read twice: memory does not grow with the text."""
+    total = sum(1 for _ in readable_pairs(corpus, on_bad_line))
+    chosen = min(count, total)
+    places = {number * total // chosen for number in range(chosen)}
+    pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
+    return [pair for place, pair in enumerate(pairs) if place in places]
 
 
 @torch.inference_mode()
@@ -87,7 +102,8 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
 
     Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
     none is left, there are no facts. Importance takes a forward pass for each head: through the
-    whole model for a head of the encoder, through the decoder for the others.
+    whole model for a head of the encoder, through the decoder for the others. Raises UserError for
+    a model that computes NaN or infinity.
     """
     model, tokenizers = translator.model, translator.tokenizers
     batches = batches_of(token_pairs(translator, pairs), model.device)
@@ -137,15 +153,16 @@ def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kin
     queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
     for batch in batches:
         src_BS, tgt_in_BT = batch.src_BS, batch.tgt_BT[:, :-1]
-        attention = record_attention(model, src_BS, tgt_in_BT).attention
-        sides = {
+        attention, logits_BTV = model.record_attention(src_BS, tgt_in_BT)
+        require_finite(logits_BTV)
+        sides: dict[Kind, tuple[Tensor, Tensor]] = {
             "encoder": (src_BS, src_BS),
             "decoder": (batch.labels_BT, tgt_in_BT),
             "cross": (batch.labels_BT, src_BS),
         }
-        for kind, log in attention.items():
-            queries_BQ, memory_BM = sides[kind]
-            queries[kind].append(_query_facts(log, queries_BQ != PAD_ID, memory_BM == EOS_ID))
+        for kind, (queries_BQ, memory_BM) in sides.items():
+            is_query_BQ, is_eos_BM = queries_BQ != PAD_ID, memory_BM == EOS_ID
+            queries[kind].append(_query_facts(attention[kind], is_query_BQ, is_eos_BM))
     facts: dict[Kind, WeightFacts] = {}
     for kind, parts in queries.items():
         confidence_LNH, entropy_LNH, offset_LNH = torch.cat(parts, dim=2).cpu()
@@ -181,7 +198,7 @@ def _agreement(
     agreeing_LH = torch.zeros(len(model.decoder), model.config.heads)
     num_words = 0
     for batch in batches:
-        cross = record_attention(model, batch.src_BS, batch.tgt_BT[:, :-1]).attention["cross"]
+        cross = model.record_attention(batch.src_BS, batch.tgt_BT[:, :-1]).attention["cross"]
         mean_BTS = aligning_layer(cross).weights_BHQM.mean(dim=1).cpu()
         weights_LBHTS = torch.stack([record.weights_BHQM for record in cross]).cpu()
         for row, pair in enumerate(batch.pairs):

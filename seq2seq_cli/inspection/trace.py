@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from seq2seq_cli.console import printable
-from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.inspection.sentence_pair import source_and_targets
 from seq2seq_cli.inspection.tensor_summary import NamedTensor, summarize, table
 from seq2seq_cli.model.attention import MultiHeadAttention, attention_scores
 from seq2seq_cli.model.layers import FeedForward, Residual, sinusoidal_positions
@@ -51,23 +50,11 @@ class Trace:
 def trace_sentence(translator: Translator, source: str, target: str | None = None) -> Trace:
     """Trace a sentence with its own translation, or with a given target.
 
-    Raises UserError if `translate` would split the sentence, which has then no single translation.
+    Raises UserError for what `source_and_targets` refuses.
     """
     src, tgt = translator.tokenizers
-    if target is None:
-        line = TranslationInput(source)
-        (segments,), _ = translator.cut([line])
-        if len(segments) > 1:
-            raise UserError(
-                f"--trace takes one sentence, but translate would split this text into "
-                f"{len(segments)}; trace one of them, or give --target"
-            )
-        ((translation, *_),) = translator.search([line])
-        ids = {piece: token for token, piece in enumerate(tgt.pieces())}
-        tgt_ids = [ids[piece] for piece in translation.tokens]
-    else:
-        tgt_ids = tgt.to_ids(target)
-    src_ids, tgt_ids = [*src.to_ids(source), EOS_ID], [BOS_ID, *tgt_ids]
+    segment, (ids, *_) = source_and_targets(translator, source, target)
+    src_ids, tgt_ids = [*segment.ids, EOS_ID], [BOS_ID, *ids]
     device = translator.model.device
     tensors = trace_tensors(
         translator.model,

@@ -56,6 +56,13 @@ class AttentionWeights(NamedTuple):
     cross: list[Tensor]
 
 
+class Recorded(NamedTuple):
+    """What every attention has computed, by its kind and layer by layer, and the logits."""
+
+    attention: dict[str, AttentionLog]  # encoder, decoder and cross
+    logits_BTV: Tensor
+
+
 class Transformer(nn.Module):
     """Computes the logits of the next target token from the source and the target so far."""
 
@@ -162,12 +169,19 @@ class Transformer(nn.Module):
 
     def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
         """Return all attention weights under teacher forcing."""
+        attention = self.record_attention(src_BS, tgt_in_BT).attention
+        return AttentionWeights(
+            **{kind: [record.weights_BHQM for record in log] for kind, log in attention.items()}
+        )
+
+    def record_attention(self, src_BS: Tensor, tgt_in_BT: Tensor) -> Recorded:
+        """Record the weights and values of all attentions under teacher forcing."""
         encoder: AttentionLog = []
         decoder: AttentionLog = []
         memory = self.encode(src_BS, attention_log=encoder)
-        self.decode(tgt_in_BT, self.start_cache(memory), decoder)
-        logs = (encoder, decoder[0::2], decoder[1::2])
-        return AttentionWeights(*([record.weights_BHQM for record in log] for log in logs))
+        logits_BTV = self.decode(tgt_in_BT, self.start_cache(memory), decoder)
+        logs = {"encoder": encoder, "decoder": decoder[0::2], "cross": decoder[1::2]}
+        return Recorded(logs, logits_BTV)
 
     def _decode(
         self,

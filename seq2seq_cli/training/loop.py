@@ -241,7 +241,8 @@ def score_model(run: Run) -> tuple[Scores, AttentionPlots | None]:
     try:
         with run.ranks.all_threads():
             scores = evaluate(translator, held_out, decode=run.config.validation.decode)
-            draws = run.config.validation.attention
+            # The attention of a model whose loss is NaN or infinite says nothing.
+            draws = run.config.validation.attention and math.isfinite(scores.loss)
             return scores, plot_attention(translator, held_out.pairs) if draws else None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

@@ -105,6 +105,11 @@ def test_given_target_in_two_runs(trained, seq2seq: Command, here):
         ([" ", "--target", "two"], "the sentence is empty"),
         (["1 2! 3 4! 5 6!"], "in 3 parts"),
         (["1", "--target", "two " * 300], "at most"),
+        (["2", "--target", "two", "--set", "decoding.n_best=5"], "excludes --beam-size, --n-best"),
+        (["2", "-o", "a.html", "-o", "none/b.html"], "none/b.html: there is no folder none"),
+        (["2", "-o", "a.html", "-o", "./a.html"], "a.html is given twice"),
+        (["2", "-o", "a.html", "-o", "a.png", "--layer", "2"], "no layer 2"),
+        (["2", "-o", "a.html", "-o", "a.png", "--layer", "1", "--head", "5"], "no head 5"),
     ],
     ids=str,
 )
@@ -129,6 +134,30 @@ def test_run_without_its_validation_text(trained, seq2seq: Command, here):
     assert result.exit_code == 0
     assert "gone.src does not exist" in result.stderr
     assert "head_facts" not in studies_of(here / "a.json")[0]
+    config.write_text(config.read_text().replace("gone.src", "uneven.src"))
+    (trained.parent / "uneven.src").write_text("2 7\n")
+    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
+    assert result.exit_code == 0
+    assert "no facts about heads: parallel files differ in length" in result.stderr
+    assert "head_facts" not in studies_of(here / "a.json")[0]
+
+
+def test_models_alternate_so_that_the_same_sentences_stand_side_by_side(
+    trained, seq2seq: Command, here
+):
+    shutil.copytree(trained, here / "copy")
+    options = ("--compare", "copy", "--beam-size", 3, "--n-best", 2, "--sample", 0)
+    assert seq2seq("attend", trained, "3 1 4", "2 7", *options, "-o", "a.json").exit_code == 0
+    studies = studies_of(here / "a.json")
+    assert [study["run"] for study in studies] == [str(trained), "copy"] * 4
+    for first, second in zip(studies[::2], studies[1::2], strict=True):
+        assert first | {"run": "copy"} == second
+
+
+def test_control_characters_are_escaped_on_the_terminal(trained, seq2seq: Command, here):
+    shown = seq2seq("attend", trained, "2\x1b[31m 7", "--target", "two \x1b[32m", "--sample", 0)
+    assert shown.exit_code == 0, shown.stderr
+    assert "\x1b" not in shown.stdout and "\\x1b[31m" in shown.stdout
 
 
 def python_block(heading: str) -> str:

@@ -213,7 +213,9 @@ def test_parts_of_the_output_can_be_combined(trained, seq2seq):
             "similar tokens: ▁three",
         ),
         (("--neighbors", "99"), "the source vocabulary has no token '99'"),
-        (("--trace", "3 1 . 4 ."), "translate would split this text into 2"),
+        (("--trace", "3 1 . 4 ."), "this line would be translated in 2 parts"),
+        (("--trace", "3", "--target", "three " * 300), "at most"),
+        (("--trace", " "), "the sentence is empty"),
     ],
 )
 def test_errors(trained, seq2seq, options, expected):

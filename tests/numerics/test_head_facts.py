@@ -5,6 +5,7 @@ D d_model, S source positions, T target positions, V target vocabulary.
 """
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -15,17 +16,21 @@ from torch import Tensor
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.inspection.attention_collector import (
     attention_modules,
     study_attention,
     value_norms,
 )
-from seq2seq_cli.inspection.attention_views import Kind
+from seq2seq_cli.inspection.attention_files import attention_text
+from seq2seq_cli.inspection.attention_page import attention_page
+from seq2seq_cli.inspection.attention_views import Kind, axes
 from seq2seq_cli.inspection.head_facts import (
     TokenPair,
     batches_of,
     head_facts,
     head_importance,
+    validation_sample,
     weight_facts,
     zeroed_head,
 )
@@ -198,6 +203,69 @@ def test_words_and_punctuation_of_a_study():
     assert set(punctuation) == {"▁", ",", ".", "</s>"}
     assert target.words == ("東", "京", "に", "x", "行", "く")
     assert {target for _, target in study.alignment} == set(range(6))
+
+
+@torch.no_grad()
+def always(piece: str) -> Translator:
+    """A model that always predicts the same token."""
+    ours = translator(tie_embeddings=False)
+    norm, (token,) = ours.model.decoder_norm, ours.tokenizers.tgt.ids_of([piece])
+    norm.weight.zero_()  # type: ignore[operator]
+    norm.bias.fill_(1.0)  # type: ignore[operator]
+    ours.model.projection.weight.zero_()
+    ours.model.projection.weight[token] = 100.0
+    return Translator(ours.model, ours.tokenizers, ours.config)
+
+
+def test_translation_of_tokens_without_text_has_no_words():
+    (study,) = study_attention(always("▁"), "the fox")
+    target = study.target
+    assert target.text == "" and set(target.tokens[:-1]) == {"▁"} and target.words == ()
+    assert target.word_of_token == (None,) * len(target.tokens)
+    assert target.is_punctuation == (True,) * len(target.tokens)
+    assert study.alignment == ()
+    for kind in KINDS:
+        for axis in axes(study, kind):
+            assert len(axis.word_of_token) == len(axis.tokens)
+
+
+def test_improbable_target_has_a_finite_log_probability():
+    ours = always("▁")
+    (study,) = study_attention(ours, "the fox", "fox")
+    assert study.predictions[1].probability == 0.0
+    assert study.predictions[1].log_prob == pytest.approx(-1600)  # 16 states of 1, times 100
+    (scored,) = ours.score([("the fox", "fox")])
+    assert study.log_prob == pytest.approx(scored.log_prob)
+
+
+def test_text_that_is_not_utf8_is_studied_as_it_is_translated():
+    (study,) = study_attention(translator(), "the\udcff  fox", "den\udcff Fuchs", run="runs/\udcff")
+    assert (study.source.text, study.target.text) == ("the? fox", "den? Fuchs")
+    assert study.run == "runs/\\udcff"
+    attention_text(study).encode("utf-8")
+    attention_page([study]).encode("utf-8")
+
+
+def test_models_that_compute_infinity_are_refused():
+    ours = translator()
+    with torch.no_grad():
+        ours.model.projection.weight.fill_(3e38)
+    with pytest.raises(UserError, match="NaN or infinity"):
+        study_attention(ours, "the fox", "den Fuchs")
+    with pytest.raises(UserError, match="NaN or infinity"):
+        head_facts(ours, [Pair("the fox", "den Fuchs")])
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(100, 100), (4, 4), (1, 1), (500, 150)])
+def test_validation_sample_is_spread_over_the_text(tmp_path, count, chosen):
+    (tmp_path / "valid.tsv").write_text("".join(f"{n}\tx\n" for n in range(150)))
+    ours = translator()
+    data = {"train": {"src": "x", "tgt": "y"}, "valid": {"pairs": tmp_path / "valid.tsv"}}
+    ours.config = Config.model_validate({"data": data})
+    places = [int(pair.src) for pair in validation_sample(ours, count)]
+    assert len(places) == chosen and places[0] == 0
+    steps = {after - before for before, after in itertools.pairwise([*places, 150])}
+    assert steps <= {150 // chosen, -(-150 // chosen)}
 
 
 def test_the_only_head_agrees_with_the_alignment_of_the_model():

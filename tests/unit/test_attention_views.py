@@ -85,6 +85,16 @@ def test_the_same_figure_gives_the_same_bytes(suffix):
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
 
 
+def test_settings_of_the_user_do_not_change_figures():
+    import matplotlib
+
+    expected = figure_bytes(draw_attention(study(), "cross", layer=1), "png")
+    own = {"text.usetex": True, "font.size": 20, "axes.facecolor": "red", "savefig.bbox": "tight"}
+    with matplotlib.rc_context(own):
+        assert figure_bytes(draw_attention(study(), "cross", layer=1), "png") == expected
+        assert matplotlib.rcParams["font.size"] == 20
+
+
 def test_figures_show_what_they_are_asked_for():
     made = study(layers=2, heads=3)
     viewed = view_maps(made, "cross", "norms", True)

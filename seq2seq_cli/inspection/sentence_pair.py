@@ -1,0 +1,42 @@
+"""The sentence to look into, with the model's own translations or a given one."""
+
+from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.segmentation import Segment
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+
+
+def source_and_targets(
+    translator: Translator, source: str, target: str | None
+) -> tuple[Segment, list[Ids]]:
+    """Return the source and the ids of its targets, without BOS and EOS.
+
+    The targets are the `decoding.n_best` translations that the model finds, with the tokens that
+    the search found, or the given target as the tokenizer splits it. Raises UserError for a source
+    that is empty, too long, or would be translated in several parts, and for a target that is too
+    long.
+    """
+    tokenizers = translator.tokenizers
+    if target is not None:
+        limit = translator.config.data.max_length
+        segment = Segment(tokenizers.src.to_ids(source), source)
+        targets = [tokenizers.tgt.to_ids(target)]
+        if max(len(segment.ids), len(targets[0])) > limit:
+            raise UserError(
+                f"a sentence to look into has at most {limit:,} tokens (data.max_length)"
+            )
+    else:
+        line = TranslationInput(source)
+        ((*segments,),), _ = translator.cut([line])
+        if len(segments) > 1:
+            raise UserError(
+                f"this line would be translated in {len(segments):,} parts: give one sentence at a "
+                "time, or a target for the whole line"
+            )
+        segment = segments[0] if segments else Segment([], source)
+        found = translator.search([line])[0] if segments else []
+        targets = [tokenizers.tgt.ids_of(translation.tokens) for translation in found]
+    if not segment.ids:
+        raise UserError("there is nothing to look into: the sentence is empty")
+    return segment, targets
