@@ -36,7 +36,7 @@ def sentence(pieces: str) -> Sentence:
         (*tokens, "</s>"),
         tuple(split_words(text)),
         (*(words.start for words in words_of_spans(text, list(spans))), None),
-        (*(not any(unicodedata.category(c)[0] in "LN" for c in token) for token in tokens), True),
+        (*(not any(unicodedata.category(c)[0] in "LNM" for c in token) for token in tokens), True),
     )
 
 

@@ -44,7 +44,7 @@ TracedTarget = Annotated[
 class Part(Protocol):
     """A part of the output."""
 
-    def page(self) -> str: ...
+    def as_text(self) -> str: ...
 
     def report(self) -> dict[str, Any]: ...
 
@@ -105,4 +105,4 @@ def inspect_run(
         reports = {name: part.report() for name, part in parts.items()}
         typer.echo(json.dumps(reports, indent=2, ensure_ascii=False))
     else:
-        typer.echo("\n\n".join(part.page() for part in parts.values()))
+        typer.echo("\n\n".join(part.as_text() for part in parts.values()))

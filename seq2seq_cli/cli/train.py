@@ -136,5 +136,7 @@ def check(
         report = check_run(loaded, test)
     if report is not None:
         typer.echo(
-            json.dumps(report.report(), indent=2, ensure_ascii=False) if as_json else report.page()
+            json.dumps(report.report(), indent=2, ensure_ascii=False)
+            if as_json
+            else report.as_text()
         )

@@ -72,8 +72,8 @@ class ValidationConfig(Section):
     attention: bool = Field(
         False,
         description="Draw the attention in the first validation sentences (at most three, and no "
-        "more than samples), and measure the entropy of each head, at every validation, for "
-        "TensorBoard; needs matplotlib.",
+        "more than samples), and measure the entropy of each head on the first 100, at every "
+        "validation, for TensorBoard. Needs matplotlib; without data.valid it has no effect.",
         json_schema_extra=FREE_ON_RESUME,
     )
 

@@ -194,8 +194,9 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
     """Return the weights by their names in both architectures, without a scale of embeddings.
 
     The embeddings hold the scale, and the last norm its inverse, for the projection that is tied to
-    them. These architectures would scale embeddings that a program computes itself on the decoder's
-    side only; so inseq, which does that, would scale them there twice.
+    them. With `scale_embedding: true`, the decoder of these architectures scales the embeddings
+    that a program passes in place of ids, while the encoder does not. inseq passes embeddings that
+    it has scaled itself to both, so those of the decoder would be scaled twice.
     """
     d_model = model.projection.in_features
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
@@ -218,10 +219,10 @@ def _weights(model: Transformer) -> dict[str, Tensor]:
                 weights |= _attention(f"{name}.{part}", attention, order)
                 weights |= _norm(f"{name}.{part}_layer_norm", residual.norm, order)
             weights |= _feed_forward(name, layer.feed_forward, order)
-            last_norm = f"{name}.final_layer_norm"
-            weights |= _norm(last_norm, layer.feed_forward_residual.norm, order)
-    if isinstance(model.decoder_norm, nn.LayerNorm):
-        last_norm = "model.decoder.layer_norm"
+            weights |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
+    last_norm = "model.decoder.layer_norm"
+    if not isinstance(model.decoder_norm, nn.LayerNorm):
+        last_norm = f"model.decoder.layers.{len(model.decoder) - 1}.final_layer_norm"
     for part in ("weight", "bias"):
         weights[f"{last_norm}.{part}"] = weights[f"{last_norm}.{part}"] / model.scale
     return weights

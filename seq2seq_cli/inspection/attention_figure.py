@@ -3,11 +3,11 @@
 L layers, H heads, Q query positions, M memory positions.
 """
 
+import contextlib
 import functools
 import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 
 _LABELED = 12  # positions up to which the maps of all heads have labels
 
+# Inches, of a figure of one map.
+_CELL = 0.3
+_SMALLEST_LABELED_CELL = 0.12
+_LARGEST_MAP = 24
+
 # Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
 _DEFAULT_FONT = "DejaVu Sans"
 FONTS = (
@@ -32,6 +37,7 @@ FONTS = (
     *("Noto Sans Arabic", "Noto Naskh Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari"),
     *("Noto Sans Thai", "Arial Unicode MS"),
 )
+_reported: set[int] = set()  # characters without a font that a warning has named already
 TITLES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
@@ -44,16 +50,13 @@ MEASURES = {
 }
 
 
-@contextmanager
-def _default_style(**settings: Any) -> Iterator[None]:
-    """Use matplotlib's defaults and the given settings, whatever the user's matplotlibrc says.
-
-    Raises UserError if the optional dependency is not installed.
-    """
+@contextlib.contextmanager
+def _default_style() -> Iterator[None]:
+    """Set matplotlib's defaults, so that figures do not depend on the user's matplotlibrc."""
     require_matplotlib()
     from matplotlib import style
 
-    with style.context(["default", settings]):
+    with style.context(["default", {"svg.hashsalt": "attention"}]):
         yield
 
 
@@ -91,7 +94,7 @@ def draw_attention(
     return figure
 
 
-@_default_style(**{"svg.hashsalt": "attention"})
+@_default_style()
 def figure_bytes(figure: "Figure", kind: Literal["png", "svg"]) -> bytes:
     """Return the figure as a file; the same figure gives the same bytes."""
     file = io.BytesIO()
@@ -125,13 +128,17 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     from matplotlib.figure import Figure
 
     rows, columns = values_QM.shape
-    width, height = 2.4 + 0.3 * max(columns, 4), 1.9 + 0.3 * max(rows, 4)
+    cell = min(_CELL, _LARGEST_MAP / max(rows, columns))
+    width, height = 2.4 + cell * max(columns, 4), 1.9 + cell * max(rows, 4)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(values_QM.numpy(), **_colors(values_QM, view))
-    labels = _labels(viewed)
-    axes.set_xticks(range(columns), labels.memory, rotation=90, **labels.style)
-    axes.set_yticks(range(rows), labels.queries, **labels.style)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    if cell >= _SMALLEST_LABELED_CELL:
+        labels = _labels(viewed)
+        axes.set_xticks(range(columns), labels.memory, rotation=90, **labels.style)
+        axes.set_yticks(range(rows), labels.queries, **labels.style)
     axes.tick_params(
         length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
     )
@@ -208,10 +215,11 @@ def _fonts(text: str) -> tuple[list[str], dict[int, str]]:
         if covered := missing & _characters(family):
             families.append(family)
             missing -= covered
-    if missing:
+    if new := missing - _reported:
+        _reported.update(new)
         logger.warning(
-            f"no installed font known to this program has {short(''.join(map(chr, missing)))}: the "
-            "figure shows □ instead (the HTML page uses the fonts of the browser)"
+            f"no installed font known to this program has {short(''.join(map(chr, sorted(new))))}: "
+            "the figure shows □ instead (the HTML page uses the fonts of the browser)"
         )
     return families or [_DEFAULT_FONT], dict.fromkeys(missing, "□")
 

@@ -33,6 +33,7 @@ from seq2seq_cli.inspection.attention_views import Kind, View, maps_of
 _WEIGHT_AXES = ("layer", "head", "query", "memory")
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
+_RIVAL_AXES = ("token", "rival")
 _FIGURES = (".png", ".svg")
 
 
@@ -156,42 +157,47 @@ def _facts(study: AttentionStudy, kind: Kind) -> dict[str, Tensor]:
 
 
 def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
-    """Return a study as arrays; the array `X_axes` names the axes of `X`.
+    """Return a study as arrays; for each `X` that is not a scalar, `X_axes` names its axes.
 
     The three arrays of weights and the two of tokens are the arguments of BertViz's functions. As
     there, the decoder's tokens are those of its input, and the layers are batches of one sentence.
     """
-    arrays: dict[str, Any] = {
-        "encoder_tokens": study.encoder.memory,
-        "decoder_tokens": study.decoder.memory,
-        "predicted_tokens": study.target.tokens,
-        "probability": [prediction.probability for prediction in study.predictions],
-        "prediction_entropy": [prediction.entropy for prediction in study.predictions],
-        "rivals": [[token for token, _ in p.rivals] for p in study.predictions],
-        "rival_probability": [[share for _, share in p.rivals] for p in study.predictions],
-        "alignment": np.array(study.alignment, dtype=np.int64).reshape(-1, 2),
-        "run": study.run,
+    predictions = study.predictions
+    rivals = [prediction.rivals for prediction in predictions]
+    alignment = np.array(study.alignment, dtype=np.int64).reshape(-1, 2)
+    arrays: dict[str, tuple[Any, Sequence[str]]] = {
+        "run": (study.run, ()),
+        "encoder_tokens": (study.encoder.memory, ("token",)),
+        "decoder_tokens": (study.decoder.memory, ("token",)),
+        "predicted_tokens": (study.target.tokens, ("token",)),
+        "probability": ([prediction.probability for prediction in predictions], ("token",)),
+        "prediction_entropy": ([prediction.entropy for prediction in predictions], ("token",)),
+        "rivals": ([[token for token, _ in row] for row in rivals], _RIVAL_AXES),
+        "rival_probability": ([[share for _, share in row] for row in rivals], _RIVAL_AXES),
+        "alignment": (alignment, ("link", "side")),
         **_sentence_arrays("source", study.source),
         **_sentence_arrays("target", study.target),
     }
     for kind in KINDS:
         maps = maps_of(study, kind)
-        arrays[f"{kind}_attention"] = maps.weights_LHQM[:, None].numpy()
-        arrays[f"{kind}_attention_axes"] = ("layer", "batch", "head", "query", "memory")
-        arrays[f"{kind}_value_norms"] = maps.value_norms_LHM.numpy()
-        arrays[f"{kind}_value_norms_axes"] = _NORM_AXES
+        weights = maps.weights_LHQM[:, None]
+        arrays[f"{kind}_attention"] = weights, ("layer", "batch", "head", "query", "memory")
+        arrays[f"{kind}_value_norms"] = maps.value_norms_LHM, _NORM_AXES
         for name, values in _facts(study, kind).items() if study.head_facts is not None else ():
-            arrays[f"{kind}_{name}"] = values.numpy()
-            arrays[f"{kind}_{name}_axes"] = _HEAD_AXES
-    return {name: np.asarray(array) for name, array in arrays.items()}
+            arrays[f"{kind}_{name}"] = values, _HEAD_AXES
+    return {name: np.asarray(values) for name, (values, _) in arrays.items()} | {
+        f"{name}_axes": np.asarray(axes) for name, (_, axes) in arrays.items() if axes
+    }
 
 
-def _sentence_arrays(side: Literal["source", "target"], sentence: Sentence) -> dict[str, Any]:
-    words = [-1 if word is None else word for word in sentence.word_of_token]
+def _sentence_arrays(
+    side: Literal["source", "target"], sentence: Sentence
+) -> dict[str, tuple[Any, Sequence[str]]]:
+    word_of_token = [-1 if word is None else word for word in sentence.word_of_token]
     return {
-        side: sentence.text,
-        f"{side}_words": np.array(sentence.words, dtype=np.str_),
-        f"{side}_word_of_token": words,
+        side: (sentence.text, ()),
+        f"{side}_words": (np.array(sentence.words, dtype=np.str_), ("word",)),
+        f"{side}_word_of_token": (word_of_token, ("token",)),
     }
 
 

@@ -31,7 +31,7 @@ class Sentence:
     tokens: tuple[str, ...]  # EOS last
     words: tuple[str, ...]  # as alignments number them
     word_of_token: tuple[int | None, ...]  # None for EOS
-    is_punctuation: tuple[bool, ...]  # of tokens: EOS, and those without a letter or digit
+    is_punctuation: tuple[bool, ...]  # of tokens: EOS, and those without a letter, number or mark
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Parameters:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the labels and texts of a page: count, share and remark of each part."""
+        """Return the labels and texts of the rows: count, share and remark of each part."""
         matrices = " and ".join(
             f"{name}, {rows:,} × {columns:,}" for name, (rows, columns) in self.embeddings.items()
         )
@@ -111,7 +111,7 @@ class ParameterTable:
         """Return the table for JSON."""
         return {"tensors": [s.report() for s in self.summaries], "tied": self.ties}
 
-    def page(self) -> str:
+    def as_text(self) -> str:
         """Return a line for each parameter, and one for each tied name."""
         return table(self.summaries, [(name, f"is {first}") for name, first in self.ties.items()])
 

@@ -1,4 +1,4 @@
-"""The page of `seq2seq inspect`: a run's model, its parameters and costs, its vocabulary."""
+"""The report of `seq2seq inspect`: a run's model, its parameters and costs, its vocabulary."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -103,7 +103,7 @@ class ModelReport:
         }
 
     def paragraphs(self) -> list[list[tuple[str, str]]]:
-        """Return the labels and texts of a page, by paragraph."""
+        """Return the labels and texts of the rows, by paragraph."""
         costs = [*self._flops_rows(), *self._memory_rows()]
         return [self.parameters.rows(), costs, self.vocabularies.rows()]
 
@@ -195,7 +195,7 @@ class RunReport:
             **self.model.report(),
         }
 
-    def page(self) -> str:
+    def as_text(self) -> str:
         """Return the output of `inspect`."""
         shape = self.model.config
         rows = [

@@ -40,7 +40,7 @@ class Trace:
         tensors = [summarize(tensor).report() for tensor in self.tensors]
         return {"source": self.source, "target": self.target, "tensors": tensors}
 
-    def page(self) -> str:
+    def as_text(self) -> str:
         """Return the tokens and a line for each tensor."""
         source, target = (printable(" ".join(side)) for side in (self.source, self.target))
         rows = table([summarize(tensor) for tensor in self.tensors])

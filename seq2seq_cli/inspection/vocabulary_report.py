@@ -19,14 +19,14 @@ from seq2seq_cli.text.words import split_words, words_of_spans
 
 Side = Literal["source", "target"]
 
-_EXAMPLES = 8  # pieces of each sort that a page shows
+_EXAMPLES = 8  # learned pieces in each list
 _NEIGHBORS = 10
 _SUGGESTIONS = 5
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The entries of one vocabulary, by sort."""
+    """The entries of one vocabulary, by type."""
 
     kind: str
     size: int
@@ -40,7 +40,7 @@ class Vocabulary:
     sample: list[str]  # at equal distances
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the labels and texts of a page."""
+        """Return the labels and texts of the rows."""
         special = ", ".join(f"{name} {token}" for name, token in self.special.items())
         symbols = ", ".join(f"{name} {token}" for name, token in self.symbols.items())
         return [
@@ -56,7 +56,7 @@ class Vocabulary:
 
 
 def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
-    """Sort the entries of a vocabulary; `symbols` are those that the user has defined."""
+    """Group the entries of a vocabulary by type; `symbols` are those that the user has defined."""
     entries = tokenizer.pieces()
     ids = range(EOS_ID + 1, len(entries))
     is_byte = {token for token in ids if tokenizer.is_byte(token)}
@@ -90,7 +90,7 @@ class Vocabularies:
         return {"shared": len(sides) == 1, **sides}
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the labels and texts of a page."""
+        """Return the labels and texts of the rows."""
         rows = []
         for side, vocabulary in self.sides.items():
             label = "vocabulary" if side == "both" else f"{side} vocabulary"
@@ -132,7 +132,7 @@ class Split:
         """Return the split for JSON."""
         return asdict(self) | {"tokens": [token._asdict() for token in self.tokens]}
 
-    def page(self) -> str:
+    def as_text(self) -> str:
         """Return a line for each token."""
         counts = {"tokens": len(self.tokens), "words": len(self.words)}
         for note, label in (("unknown", "unknown"), ("byte", "bytes")):
@@ -185,7 +185,7 @@ class Neighbors:
         """Return the neighbors for JSON."""
         return asdict(self) | {"nearest": [neighbor._asdict() for neighbor in self.nearest]}
 
-    def page(self) -> str:
+    def as_text(self) -> str:
         """Return a line for each neighbor, the nearest first."""
         title = f"nearest to {printable(self.piece)} ({self.id}) among the {self.side} embeddings"
         lines = [f"{n.cosine:>8.3f}{n.id:>8}  {printable(n.piece)}" for n in self.nearest]

@@ -1,4 +1,4 @@
-"""The report of `check`: a page of aligned lines, or the same as JSON."""
+"""The report of `check`: aligned lines of text, or the same as JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -95,7 +95,7 @@ class Report:
             "warnings": [warning.text for warning in self.warnings()],
         }
 
-    def page(self) -> str:
+    def as_text(self) -> str:
         """Return the output of `check`."""
         rows = [*self._text_rows(), *self._update_rows()]
         warnings = self.warnings()

@@ -26,10 +26,11 @@ class AttentionPlots(NamedTuple):
 
 
 def plot_attention(translator: Translator, pairs: Sequence[Pair]) -> AttentionPlots:
-    """Draw the first `validation.samples` pairs, at most three, and average entropy over the first.
+    """Draw the first `validation.samples` pairs, at most three; measure entropy on the first 100.
 
-    The targets are the references, so that the same tokens are seen at every validation. Pairs
-    with an empty side or more than `data.max_length` tokens are passed over.
+    The entropy is the mean over all queries of these pairs. The targets are the references, so that
+    the same tokens are seen at every validation. Pairs with an empty side or more than
+    `data.max_length` tokens are passed over.
     """
     model = translator.model
     was_training = model.training

@@ -46,15 +46,19 @@ def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
         sizes = AXES | {"query": len(maps["queries"]), "memory": len(maps["memory"]), "batch": 1}
         for given in (maps["weights"], maps["value_norms"], *study["head_facts"][kind].values()):
             assert np.shape(given["values"]) == tuple(sizes[axis] for axis in given["axes"])
-        named = [name for name in arrays if f"{name}_axes" in arrays and name.startswith(kind)]
-        assert len(named) == len(study["head_facts"][kind]) + 2
-        for name in named:
-            assert arrays[name].shape == tuple(sizes[axis] for axis in arrays[f"{name}_axes"])
+        for name in ("attention", "value_norms", *study["head_facts"][kind]):
+            axes = arrays[f"{kind}_{name}_axes"]
+            assert arrays[f"{kind}_{name}"].shape == tuple(sizes[axis] for axis in axes)
         weights = arrays[f"{kind}_attention"]
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
         np.testing.assert_allclose(weights[:, 0], maps["weights"]["values"], rtol=1e-5)
         importance = study["head_facts"][kind]["importance"]["values"]
         np.testing.assert_allclose(arrays[f"{kind}_importance"], importance, rtol=1e-5)
+    for name, array in arrays.items():
+        if array.ndim > 0 and not name.endswith("_axes"):
+            axes = arrays[f"{name}_axes"].tolist()
+            assert len(axes) == array.ndim
+            assert "rival" not in axes or array.shape[axes.index("rival")] == 5
     assert "▁three" in (here / "a.html").read_text(encoding="utf-8")
 
 

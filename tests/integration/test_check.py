@@ -175,7 +175,7 @@ def test_check_json_has_the_numbers_of_the_page(defective: Path):
     """Both are made of one report, because timings vary."""
     report = check(load_config(defective), None)
     assert report is not None
-    page, found = report.page().splitlines(), json.loads(json.dumps(report.report()))
+    page, found = report.as_text().splitlines(), json.loads(json.dumps(report.report()))
     rows = {line[:16].strip(): line[17:] for line in page if not line.startswith(" ")}
     run, train, time = found["run"], found["texts"]["train"], found["time"]
     longest, ratio = found["longest_batches"], train["length_ratio"]

@@ -4,9 +4,11 @@ L layers, H heads, Q query positions, M memory positions.
 """
 
 import logging
+import struct
 import sys
 from dataclasses import replace
 
+import matplotlib
 import pytest
 import torch
 from studies import CHINESE, GERMAN, JAPANESE, study, with_text
@@ -85,14 +87,20 @@ def test_the_same_figure_gives_the_same_bytes(suffix):
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
 
 
-def test_settings_of_the_user_do_not_change_figures():
-    import matplotlib
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_figures_do_not_depend_on_the_settings_of_the_user(suffix):
+    expected = figure_bytes(draw_attention(study(), "cross", layer=2), suffix)
+    settings = {"font.size": 20, "savefig.bbox": "tight", "svg.fonttype": "none"}
+    with matplotlib.rc_context({"text.usetex": True, **settings}):
+        assert figure_bytes(draw_attention(study(), "cross", layer=2), suffix) == expected
 
-    expected = figure_bytes(draw_attention(study(), "cross", layer=1), "png")
-    own = {"text.usetex": True, "font.size": 20, "axes.facecolor": "red", "savefig.bbox": "tight"}
-    with matplotlib.rc_context(own):
-        assert figure_bytes(draw_attention(study(), "cross", layer=1), "png") == expected
-        assert matplotlib.rcParams["font.size"] == 20
+
+def test_figures_of_long_sentences_are_bounded():
+    long = study(("▁a " * 300 + "▁b", "▁c"), layers=1, heads=1)
+    figure = draw_attention(long, "cross", layer=1)
+    (width,) = struct.unpack(">I", figure_bytes(figure, "png")[16:20])
+    assert width < 4096
+    assert not figure.axes[0].get_xticklabels()
 
 
 def test_figures_show_what_they_are_asked_for():
@@ -118,10 +126,13 @@ def test_layers_and_heads_that_do_not_exist_are_refused():
 
 
 def test_characters_without_a_font_are_warned_of_once(caplog):
-    strange = with_text(study(), "a\U0010fffe$x$")
+    strange, stranger = (with_text(study(), f"{text}$x$") for text in ("\U0010fffe", "\U0010fffd"))
     with caplog.at_level(logging.WARNING, "seq2seq_cli"):
-        figure_bytes(draw_attention(strange, "cross", layer=1), "png")
-    assert len(caplog.records) == 1 and "no installed font" in caplog.text
+        for kind in ("encoder", "cross", "cross"):
+            figure_bytes(draw_attention(strange, kind, layer=1), "png")
+        assert len(caplog.records) == 1 and "no installed font" in caplog.text
+        draw_attention(stranger, "cross", layer=1)
+        assert len(caplog.records) == 2
 
 
 def test_figures_without_matplotlib_name_the_extra(monkeypatch):

@@ -66,11 +66,11 @@ def test_report_of_the_quickstart_model(config, tokenizers):
     model = report_model(tokenizers, config, text_statistics(store, tokenizers.src))
     best = float(re.findall(r"best exact_match ([\d.]+)", BLOCKS.report)[0])
     progress = Progress(1_500, "exact_match", best, 1_500)
-    assert RunReport("runs/quickstart", "best", progress, model).page() == BLOCKS.report
+    assert RunReport("runs/quickstart", "best", progress, model).as_text() == BLOCKS.report
 
 
 def test_split_of_a_sentence(tokenizers):
-    assert split_text(tokenizers.src, "Ich möchte 🙂 trinken.").page() == BLOCKS.split
+    assert split_text(tokenizers.src, "Ich möchte 🙂 trinken.").as_text() == BLOCKS.split
 
 
 def test_neighbors_are_tokens_of_the_vocabulary(tokenizers):
@@ -78,7 +78,7 @@ def test_neighbors_are_tokens_of_the_vocabulary(tokenizers):
     rows = re.findall(r"^ +([\d.]+) +(\d+)  (\S+)$", BLOCKS.neighbors, re.MULTILINE)
     nearest = [Neighbor(float(cosine), ids[piece], piece) for cosine, _, piece in rows]
     shown = Neighbors("source", "▁trinkt", ids["▁trinkt"], nearest)
-    assert len(rows) == 10 and shown.page() == BLOCKS.neighbors
+    assert len(rows) == 10 and shown.as_text() == BLOCKS.neighbors
 
 
 def test_trace_has_the_names_and_shapes_of_the_tensors(config, tokenizers):
