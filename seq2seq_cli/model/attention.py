@@ -171,7 +171,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Apply each projection, and split its result into heads, BHMK.
 
-        In training, one product with all the weights side by side makes updates up to 7 % faster
+        In training, one product with all the weights side by side makes updates in bf16 4 % faster
         (benchmarks/training_speed.md); in decoding, copying the weights would cost more. The
         parameters stay apart: initialization, optimizers and files see separate matrices.
         """
