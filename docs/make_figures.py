@@ -44,7 +44,11 @@ Names = dict[str, Any]  # what the blocks of a page have defined
 FIGURES_OF_COMMANDS = ("beer_attention.png",)  # which commands of the tour write
 
 # Pages whose commands read runs, and the configs of these runs.
-PAGES_OF_RUNS = {"attention.md": ["quickstart"], "inspecting.md": ["quickstart"]}
+PAGES_OF_RUNS = {
+    "attention.md": ["quickstart"],
+    "evaluating.md": ["quickstart"],
+    "inspecting.md": ["quickstart"],
+}
 
 
 def main() -> None:
