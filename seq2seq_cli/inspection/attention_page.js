@@ -679,7 +679,11 @@ const KEYS = {
   s: () => choose({ unit: "tokens" }),
   w: () => choose({ unit: "words" }),
   t: switchTheme,
-  "?": () => document.getElementById("help").toggleAttribute("open"),
+  "?": () => {
+    const help = document.getElementById("help");
+    help.toggleAttribute("open");
+    if (help.open) help.scrollIntoView({ block: "nearest" });
+  },
 };
 for (const [kind, { key }] of Object.entries(KINDS)) KEYS[key] = () => choose({ kind });
 for (const [view, { key }] of Object.entries(VIEWS)) KEYS[key] = () => choose({ view });

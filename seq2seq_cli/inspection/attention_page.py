@@ -66,7 +66,7 @@ def _described(study: AttentionStudy) -> dict[str, object]:
         "run": study.run,
         "source": {"text": study.source.text, "words": study.source.words},
         "target": {"text": study.target.text, "words": study.target.words},
-        "logProb": round(study.log_prob, 4),
+        "logProb": study.log_prob,
         "predictions": [
             {
                 "token": p.token,
