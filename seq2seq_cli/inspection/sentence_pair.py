@@ -1,4 +1,4 @@
-"""The sentence to look into, with the model's own translations or a given one."""
+"""The sentence to inspect, with the model's own translations or a given one."""
 
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.segmentation import Segment
@@ -22,10 +22,11 @@ def source_and_targets(
         limit = translator.config.data.max_length
         segment = Segment(tokenizers.src.to_ids(source), source)
         targets = [tokenizers.tgt.to_ids(target)]
-        if max(len(segment.ids), len(targets[0])) > limit:
-            raise UserError(
-                f"a sentence to look into has at most {limit:,} tokens (data.max_length)"
-            )
+        for side, ids in (("source", segment.ids), ("target", targets[0])):
+            if len(ids) > limit:
+                raise UserError(
+                    f"the {side} has {len(ids):,} tokens, more than data.max_length ({limit:,})"
+                )
     else:
         line = TranslationInput(source)
         ((*segments,),), _ = translator.cut([line])
@@ -38,5 +39,5 @@ def source_and_targets(
         found = translator.search([line])[0] if segments else []
         targets = [tokenizers.tgt.ids_of(translation.tokens) for translation in found]
     if not segment.ids:
-        raise UserError("there is nothing to look into: the sentence is empty")
+        raise UserError("the sentence is empty: give one that has text")
     return segment, targets

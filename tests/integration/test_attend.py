@@ -108,7 +108,7 @@ def test_given_target_in_two_runs(trained, seq2seq: Command, here):
         ([" "], "the sentence is empty"),
         ([" ", "--target", "two"], "the sentence is empty"),
         (["1 2! 3 4! 5 6!"], "in 3 parts"),
-        (["1", "--target", "two " * 300], "at most"),
+        (["1", "--target", "two " * 300], "more than data.max_length"),
         (["2", "--target", "two", "--set", "decoding.n_best=5"], "excludes --beam-size, --n-best"),
         (["2", "-o", "a.html", "-o", "none/b.html"], "none/b.html: there is no folder none"),
         (["2", "-o", "a.html", "-o", "./a.html"], "a.html is given twice"),
