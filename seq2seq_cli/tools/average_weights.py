@@ -1,6 +1,6 @@
 """`seq2seq average`: averages weights that a run has kept, and scores the average."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,28 +88,31 @@ def average_weights(
 
 def select(folder: RunFolder, selection: Selection) -> Candidate:
     """Return the average that is asked for. Raises UserError if its weights are not there."""
+    kept = {step: path for step, path in folder.all_weights().items() if step > 0}
     if selection.steps:
-        return average_of({step: folder.weights(str(step)) for step in selection.steps})
+        files = {step: kept[step] for step in selection.steps if step in kept}
+        _check_number(kept, files, len(selection.steps), folder)
+        return average_of(files)
     if selection.best is not None:
         last = folder.last_checkpoint
         steps = [] if last is None else [m.step for m in read_state(last).best_models]
-        files = {step: best_file(folder, step) for step in steps[: selection.best]}
-        _check_number(folder, files, selection.best, "best models", "validation.keep_best")
+        best = {step: best_file(folder, step) for step in steps}
+        files = dict(list(best.items())[: selection.best])
+        _check_number(best, files, selection.best, folder)
         return Candidate(f"average of the best {len(files)}", tuple(files.values()))
-    kept = {step: path for step, path in folder.all_weights().items() if step > 0}
     count = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
-    options = "training.average_checkpoints or keep_last"
     files = dict(sorted(kept.items())[-count:])
-    _check_number(folder, files, count, "checkpoints", options)
+    _check_number(kept, files, count, folder)
     return average_of(files)
 
 
 def _check_number(
-    folder: RunFolder, files: dict[int, Path], wanted: int, what: str, option: str
+    kept: Iterable[int], files: Mapping[int, Path], wanted: int, folder: RunFolder
 ) -> None:
     if len(files) < wanted:
-        steps = ", ".join(map(str, sorted(files))) or "none"
+        steps = ", ".join(map(str, sorted(kept))) or "none"
         raise UserError(
-            f"{folder.path} has kept fewer than {wanted} {what} (steps: {steps}); {option} "
-            "determines how many a run keeps"
+            f"{folder.path} has not kept the weights to average, only those of steps {steps}; "
+            "training.average_checkpoints, keep_last and keep_every, and for the best models "
+            "validation.keep_best, determine what a run keeps"
         )

@@ -105,4 +105,5 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         ]
         for parameter in parameters:
             self.state[parameter]["average"] = parameter.detach().clone()
-        self._move_to_y(parameters)
+        if parameters:  # there are none before the first step
+            self._move_to_y(parameters)
