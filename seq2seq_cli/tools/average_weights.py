@@ -14,7 +14,7 @@ from seq2seq_cli.training.averaging import mean_of_files
 from seq2seq_cli.training.candidates import (
     Candidate,
     average_of,
-    best_file,
+    best_files,
     candidate_table,
     install,
     score_candidates,
@@ -78,8 +78,7 @@ def average_weights(
             lines.append(f"written to {output}")
         elif force or is_better:
             last = folder.last_checkpoint
-            best_step = None if last is None else read_state(last).best_step
-            install(folder, model, average, best_step)
+            install(folder, model, average, None if last is None else read_state(last))
             lines.append(f"{folder.model} is now the {average.name}")
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
@@ -95,8 +94,7 @@ def select(folder: RunFolder, selection: Selection) -> Candidate:
         return average_of(files)
     if selection.best is not None:
         last = folder.last_checkpoint
-        steps = [] if last is None else [m.step for m in read_state(last).best_models]
-        best = {step: best_file(folder, step) for step in steps}
+        best = {} if last is None else best_files(folder, read_state(last))
         files = dict(list(best.items())[: selection.best])
         _check_number(best, files, selection.best, folder)
         return Candidate(f"average of the best {len(files)}", tuple(files.values()))

@@ -62,7 +62,7 @@ def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> 
             averages.append(average_of({step: kept[step] for step in steps}))
     if config.data.valid is None:
         return averages
-    best = {model.step: best_file(folder, model.step) for model in state.best_models}
+    best = best_files(folder, state)
     if len(best) > 1:
         averages.append(Candidate(f"average of the best {len(best)}", tuple(best.values())))
     if not (averages or state.has_ema):
@@ -83,10 +83,15 @@ def average_of(files: dict[int, Path]) -> Candidate:
     return Candidate(f"average of {len(files)} checkpoints, {steps}", tuple(files.values()))
 
 
-def best_file(folder: RunFolder, step: int) -> Path:
-    """Return the weights of a best model; that of a run that keeps one is the run's model."""
-    path = folder.best_model(step)
-    return path if path.is_file() else folder.model
+def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
+    """Return the weights of the best models by step, the best first.
+
+    The best of all may be the run's model alone. Others may be missing if `validation.keep_best`
+    was raised in the run.
+    """
+    kept = folder.all_best_models()
+    files = {state.best_step: folder.model} if state.best_step is not None else {}
+    return files | {m.step: kept[m.step] for m in state.best_models if m.step in kept}
 
 
 def awaits_choice(folder: RunFolder, run: Run) -> bool:
@@ -119,7 +124,7 @@ def choose_model(
         finite = [one for one in scored if one.is_finite]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
-        install(folder, run.model, chosen.candidate, run.state.best_step, run.hooks.before_write)
+        install(folder, run.model, chosen.candidate, run.state, run.hooks.before_write)
     if scored:
         table = candidate_table(scored, chosen)
         show(step, table)
@@ -165,20 +170,21 @@ def install(
     folder: RunFolder,
     model: Transformer,
     candidate: Candidate,
-    best_step: int | None,
+    state: TrainingState | None,
     before_write: Callable[[Path], None] = nothing,
 ) -> None:
     """Write a candidate as the run's model; the best single model, if it was that, goes to best/.
 
-    A run that is trained for longer compares with it.
+    A run that is trained for longer compares with it. `state` is that of the last checkpoint.
     """
     if candidate.files == (folder.model,):
         return
-    is_single = best_step is not None and best_file(folder, best_step) == folder.model
-    if best_step is not None and is_single and folder.model.is_file():
-        folder.best.mkdir(exist_ok=True)
-        before_write(folder.best_model(best_step))
-        write_atomic(folder.best_model(best_step), folder.model.read_bytes())
+    files = {} if state is None else best_files(folder, state)
+    for step, path in files.items():
+        if path == folder.model and path.is_file():
+            folder.best.mkdir(exist_ok=True)
+            before_write(folder.best_model(step))
+            write_atomic(folder.best_model(step), path.read_bytes())
     before_write(folder.model)
     save_tensors(mean_of_files(candidate.files, model), folder.model)
 
