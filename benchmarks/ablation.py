@@ -101,7 +101,9 @@ def short_rows() -> None:
 
 def unfused_adam() -> None:
     original = optimizer.OPTIMIZERS["adamw"]
-    optimizer.OPTIMIZERS["adamw"] = lambda *a, **k: original(*a, **{**k, "fused": False})
+    optimizer.OPTIMIZERS["adamw"] = original._replace(
+        options=lambda config: {**original.options(config), "fused": False}
+    )
 
 
 def everything_plain() -> None:

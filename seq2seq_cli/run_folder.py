@@ -26,6 +26,7 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.best = path / "best"
         self.checkpoints = path / "checkpoints"
+        self.candidates = path / "candidates.jsonl"
         self.metrics = path / "metrics.jsonl"
         self.manifest = path / "manifest.json"
         self.statistics = path / "statistics.json"
@@ -47,12 +48,25 @@ class RunFolder:
     def last_checkpoint(self) -> Path | None:
         return next(iter(self.all_checkpoints().values()), None)
 
+    def lone_weights(self, step: int) -> Path:
+        """Return the path of the weights of a step whose checkpoint is gone, kept for averages."""
+        return self.checkpoints / f"{_step_name(step)}.safetensors"
+
+    def all_weights(self) -> dict[int, Path]:
+        """Return the weights of all kept steps, latest first: in checkpoints, and alone."""
+        lone = _by_step(self.checkpoints, ".safetensors")
+        whole = {n: path / "weights.safetensors" for n, path in self.all_checkpoints().items()}
+        return dict(sorted({**lone, **whole}.items(), reverse=True))
+
     def best_model(self, step: int) -> Path:
         """Return the path of one of several best models."""
         return self.best / f"{_step_name(step)}.safetensors"
 
     def all_best_models(self) -> dict[int, Path]:
-        """Return the best models by step, latest first; empty if `validation.keep_best` is 1."""
+        """Return the best models in best/ by step, latest first.
+
+        There are some if `validation.keep_best` is more than 1, or `model` is an average.
+        """
         return _by_step(self.best, ".safetensors")
 
     def new_tokenizer_paths(self, *, is_one: bool) -> tuple[Path, Path]:
@@ -113,14 +127,17 @@ class RunFolder:
                 yield point
 
     def weights(self, which: str = "best") -> Path:
-        """Return the weights of the best model, the last checkpoint, or a step: best, last, 500.
+        """Return the file of the weights that `--model` names.
 
-        Raises UserError if they do not exist.
+        They are those of the run's model (best), of the last checkpoint (last) or its EMA (ema), of
+        a step (500), or a file of their own (x.safetensors). Raises UserError if they do not exist.
         """
         self.ensure_is_run()
-        by_step = {
-            step: path / "weights.safetensors" for step, path in self.all_checkpoints().items()
-        }
+        if which.endswith(".safetensors"):
+            if not Path(which).is_file():
+                raise UserError(f"there is no file of weights {which}")
+            return Path(which)
+        by_step = self.all_weights()
         if which == "best" and self.model.is_file():
             return self.model
         if which == "best":
@@ -128,12 +145,17 @@ class RunFolder:
             raise UserError(f"{self.path} has no {self.model.name} yet{hint}")
         if which == "last" and by_step:
             return next(iter(by_step.values()))
+        if which == "ema" and self.last_checkpoint is not None:
+            path = self.last_checkpoint / "ema.safetensors"
+            if path.is_file():
+                return path
         by_step |= self.all_best_models()
         if which.isascii() and which.isdigit() and int(which) in by_step:
             return by_step[int(which)]
         steps = ", ".join(map(str, sorted(by_step))) or "none"
         raise UserError(
-            f"{self.path} has no model {which}; valid: best, last, or a kept step: {steps}"
+            f"{self.path} has no model {which}; valid: best, last, ema (of a run with "
+            f"training.ema_decay), a .safetensors file, or a kept step: {steps}"
         )
 
     def ensure_new_or_empty(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.config.text import Corpus
 
 _COMMANDS = [
-    *("check", "vocab", "train", "verify-resume"),
+    *("check", "vocab", "train", "average", "verify-resume"),
     *("translate", "eval", "score", "attend", "inspect", "diff", "export", "bench"),
 ]
 
@@ -140,7 +140,11 @@ Overrides = Annotated[
 ]
 WhichModel = Annotated[
     str,
-    typer.Option("--model", metavar="WHICH", help="Model to use: best, last, or a kept step."),
+    typer.Option(
+        "--model",
+        metavar="WHICH",
+        help="Model to use: best, last, ema, a kept step, or a .safetensors file.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

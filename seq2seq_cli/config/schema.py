@@ -163,14 +163,20 @@ class TrainingConfig(Section):
         1, description="Gradient accumulation: number of batches per optimizer update."
     )
     optimizer: OptimizerName = Field(
-        "adamw", description="Optimizer; adamw is Adam with decoupled weight decay."
+        "adamw",
+        description="Optimizer. adamw is Adam with decoupled weight decay; schedule_free_adamw "
+        "(Defazio et al. 2024) replaces the schedule by an average of the weights along their "
+        "path, which is the model, and usually needs a larger lr.",
     )
     lr: PositiveFloat = Field(5e-4, description="Peak learning rate, reached after warmup_steps.")
     schedule: Schedule = Field(
-        "inverse_sqrt",
+        default_factory=lambda given: (
+            "constant" if given.get("optimizer") == "schedule_free_adamw" else "inverse_sqrt"
+        ),
         description="Learning-rate schedule after warm-up. cosine and linear fall to 0 at the end "
         "of the run; inverse_sqrt falls as 1 / sqrt(step), and with warmup_steps: 0 as it would "
-        f"after {DEFAULT_WARMUP:,} updates of warm-up.",
+        f"after {DEFAULT_WARMUP:,} updates of warm-up. Defaults to inverse_sqrt; with "
+        "schedule_free_adamw to constant, the only one that it can have.",
     )
     warmup_steps: AutoOrNonNegativeInt = Field(
         "auto",
@@ -191,6 +197,12 @@ class TrainingConfig(Section):
     )
     label_smoothing: Probability = Field(
         0.1, description="Label smoothing: probability mass spread evenly over the vocabulary."
+    )
+    ema_decay: Probability | None = Field(
+        None,
+        description="Decay of an exponential moving average (EMA) of the weights, updated with "
+        "every update: min(ema_decay, (1 + step) / (10 + step)); 0.999 suits most runs. Validation "
+        "then scores the EMA, and the best model is one. null: no EMA.",
     )
     seed: Seed = Field(
         1,
@@ -251,6 +263,14 @@ class TrainingConfig(Section):
         description="Also keep the checkpoints at multiples of this number of updates; null: none.",
         json_schema_extra=FREE_ON_RESUME,
     )
+    average_checkpoints: Annotated[int, Field(ge=2, le=1_000)] | None = Field(
+        None,
+        description="Checkpoint averaging: at the end of a run the mean of the weights of this "
+        "many last checkpoints (those of save_every, and the last of all) is scored on the "
+        "validation text beside the best model, which it replaces if it is better. Older "
+        "checkpoints than keep_last keep only their weights for it. null: none.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     freeze: list[ModelPart] = Field(
         [],
         description="Parts of the model to freeze, for fine-tuning with train --from.",
@@ -275,6 +295,35 @@ class TrainingConfig(Section):
         if max_steps is None and info.data.get("max_epochs", 0) is None:
             raise ValueError("max_steps and max_epochs cannot both be null: a run needs an end")
         return max_steps
+
+    @field_validator("schedule")
+    @classmethod
+    def _suits_optimizer(cls, schedule: Schedule, info: ValidationInfo) -> Schedule:
+        if info.data.get("optimizer") == "schedule_free_adamw" and schedule != "constant":
+            raise ValueError(
+                f"{schedule} cannot be the schedule of schedule_free_adamw, whose averaging takes "
+                "the place of one: leave schedule out, or set it to constant"
+            )
+        return schedule
+
+    @field_validator("ema_decay")
+    @classmethod
+    def _is_the_only_average(cls, decay: float | None, info: ValidationInfo) -> float | None:
+        if decay is not None and info.data.get("optimizer") == "schedule_free_adamw":
+            raise ValueError(
+                "schedule_free_adamw averages the weights itself: leave ema_decay out, or choose "
+                "another training.optimizer"
+            )
+        return decay
+
+    @field_validator("average_checkpoints")
+    @classmethod
+    def _has_checkpoints(cls, count: int | None, info: ValidationInfo) -> int | None:
+        if count is not None and info.data.get("save_every", 0) is None:
+            raise ValueError(
+                "average_checkpoints averages the checkpoints of training.save_every, which is null"
+            )
+        return count
 
     @field_validator("warmup_steps")
     @classmethod

@@ -61,7 +61,8 @@ class ValidationConfig(Section):
     keep_best: PositiveInt = Field(
         1,
         description="Best models to keep; with more than one they are in best/, for translate "
-        "--model STEP.",
+        "--model STEP, and their average is scored at the end of the run; it becomes the run's "
+        "model if it is better than the best of them.",
         json_schema_extra=FREE_ON_RESUME,
     )
     samples: NonNegativeInt = Field(

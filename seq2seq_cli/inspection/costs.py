@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
+from seq2seq_cli.config.types import OptimizerName
 
 TRAINING_FACTOR = 3  # the backward pass costs twice the forward pass (Kaplan et al. 2020, 2.1)
 _BYTES = 4  # of a number in fp32
-_ADAM_MEANS = 2  # numbers that Adam keeps for each parameter
+# Numbers that an optimizer keeps for each parameter.
+_STATE: dict[OptimizerName, int] = {"adam": 2, "adamw": 2, "schedule_free_adamw": 3}
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Memory:
     weights_fp32: int
     weights_bf16: int
     weights_int8: int  # matrices in int8 with a scale for each row; vectors in fp32
-    training: int  # weights, gradients and Adam's means in fp32; without activations
+    training: int  # weights, gradients, optimizer state, EMA in fp32; without activations
     cache_per_source_token: int  # keys and values of cross-attention in fp32, for each sentence
     cache_per_target_token: int  # of self-attention, for each hypothesis
 
@@ -76,11 +78,12 @@ class Memory:
         return source + self.cache_per_target_token * target_length
 
 
-def measure_memory(model: nn.Module, config: ModelConfig) -> Memory:
-    """Compute the sizes; parameters that are frozen have neither gradients nor means."""
+def measure_memory(model: nn.Module, config: ModelConfig, training: TrainingConfig) -> Memory:
+    """Compute the sizes; parameters that are frozen have neither gradients nor optimizer state."""
     parameters = list(model.parameters())
     count = sum(p.numel() for p in parameters)
     trained = sum(p.numel() for p in parameters if p.requires_grad)
+    weights = 1 if training.ema_decay is None else 2  # and their EMA
     keys_and_values = 2 * config.layers.decoder * config.d_model * _BYTES
     return Memory(
         weights_fp32=_BYTES * count,
@@ -88,7 +91,7 @@ def measure_memory(model: nn.Module, config: ModelConfig) -> Memory:
         weights_int8=sum(
             p.numel() + _BYTES * len(p) if p.dim() > 1 else _BYTES * p.numel() for p in parameters
         ),
-        training=_BYTES * (count + (1 + _ADAM_MEANS) * trained),
+        training=_BYTES * (weights * count + (1 + _STATE[training.optimizer]) * trained),
         cache_per_source_token=keys_and_values,
         cache_per_target_token=keys_and_values,
     )

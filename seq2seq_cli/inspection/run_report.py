@@ -169,7 +169,7 @@ def report_model(
         config=config.model,
         parameters=count_parts(model),
         flops=count_flops(config.model, len(tokenizers.tgt)),
-        memory=measure_memory(model, config.model),
+        memory=measure_memory(model, config.model, config.training),
         lengths=lengths,
         is_median=statistics is not None,
         vocabularies=read_vocabularies(tokenizers, config.tokenizer.user_defined_symbols),

@@ -62,11 +62,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     Raises UserError if the file is damaged or belongs to a model of another shape.
     """
-    check_shapes(path, model)
-    tensors = read_tensors(path)
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{path} is damaged: {name} contains NaN or infinity")
+    tensors = read_weights(path, model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.is_meta:  # swapped in place, so that tied weights stay tied
@@ -74,6 +70,19 @@ def load_weights(model: nn.Module, path: Path) -> None:
                 torch.utils.swap_tensors(parameter, loaded)  # type: ignore[no-untyped-call]
             else:
                 parameter.copy_(tensors[name])
+
+
+def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
+    """Read weights for a model of this shape, which they do not change.
+
+    Raises UserError if the file is damaged or belongs to a model of another shape.
+    """
+    check_shapes(path, model)
+    tensors = read_tensors(path)
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path} is damaged: {name} contains NaN or infinity")
+    return tensors
 
 
 def check_shapes(path: Path, model: nn.Module) -> None:

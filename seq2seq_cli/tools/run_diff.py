@@ -89,7 +89,8 @@ def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
 
 def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
     yield from _compare_tensors("best model", first.model, second.model)
-    for name, file in (("last model", "weights"), ("optimizer", "optimizer")):
+    files = {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}
+    for name, file in files.items():
         paths = (
             (run.last_checkpoint or run.checkpoints) / f"{file}.safetensors"
             for run in (first, second)
@@ -100,7 +101,7 @@ def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference
 def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Difference]:
     """Compare two files bit by bit."""
     exists = ["there" if path.is_file() else None for path in (first, second)]
-    if None in exists:
+    if None in exists:  # nothing differs if neither is there, as an EMA in most runs
         yield from _compare_values("weights", {name: exists[0]}, {name: exists[1]})
         return
     a, b = read_tensors(first), read_tensors(second)

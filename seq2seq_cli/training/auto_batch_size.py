@@ -25,6 +25,7 @@ from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.oom import free_memory
@@ -104,6 +105,8 @@ class Trial:
         use_bf16 = choose_bf16(training.precision, device)
         self._loss = BatchLoss(transformer, training.label_smoothing, use_bf16, training.compile)
         self._optimizer = build_optimizer(transformer, training)
+        if training.ema_decay is not None:
+            self._ema = Ema(transformer, training.ema_decay)  # only for its memory
         self._longest = model.longest
 
     def fits(self, sentences: int) -> bool:

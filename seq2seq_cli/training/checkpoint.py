@@ -5,8 +5,9 @@ training continues with a warning, and best models and logged points are written
 checkpoint that finds room.
 
 `checkpoints/step-00000500/` holds `weights.safetensors`, `optimizer.safetensors` (its state by
-parameter name) and `state.json`. Random numbers need nothing: every update seeds them by its
-number.
+parameter name), `ema.safetensors` (with `training.ema_decay`) and `state.json`. Random numbers need
+nothing: every update seeds them by its number. Of a checkpoint that only an average still needs
+`checkpoints/step-00000500.safetensors` stays, its weights.
 """
 
 import errno
@@ -17,31 +18,27 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.types import METRICS
+from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, read_json, write_json
-from seq2seq_cli.model.weights import (
-    load_weights,
-    read_tensors,
-    save_tensors,
-    unique_parameters,
-)
+from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.run import BestModel, Run, TrainingState
+from seq2seq_cli.training.averaging import Weights, averaged_steps, trained_weights
+from seq2seq_cli.training.optimizer import OPTIMIZERS
+from seq2seq_cli.training.run import BestModel, Run, TrainingState, quality
+from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
 
 logger = logging.getLogger(__name__)
 
-_ADAM = ("step", "exp_avg", "exp_avg_sq")  # what it keeps of every parameter
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHARE = 0.1  # of the time, that checkpoints before validations may take
 _FORMAT = 4  # of state.json; counted up when its fields change
@@ -55,8 +52,10 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_tensors(unique_parameters(run.model), part / "weights.safetensors")
-        save_tensors(_optimizer_tensors(run.model, run.optimizer), part / "optimizer.safetensors")
+        save_tensors(trained_weights(run.model, run.optimizer), part / "weights.safetensors")
+        save_tensors(_optimizer_tensors(run), part / "optimizer.safetensors")
+        if run.ema is not None:
+            save_tensors(run.ema.weights, part / "ema.safetensors")
         _write_state(part, run.state)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -78,10 +77,8 @@ def _write_state(folder: Path, state: TrainingState) -> None:
     write_json(folder / "state.json", _with_hash({"format": _FORMAT, **asdict(state)}))
 
 
-def load_last_checkpoint(
-    folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> TrainingState:
-    """Load the last checkpoint that is whole into model and optimizer; return its state.
+def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
+    """Load the last checkpoint that is whole into the run.
 
     Damaged ones are skipped with a warning. Raises UserError if none is whole, or if they belong to
     another model.
@@ -96,23 +93,30 @@ def load_last_checkpoint(
         )
     for checkpoint in checkpoints.values():
         try:
-            return load_checkpoint(checkpoint, model, optimizer)
+            return load_checkpoint(checkpoint, run)
         except UserError as error:
             damage = error
             logger.warning("%s; looking for the checkpoint before it", error)
     raise UserError(f"no checkpoint of {folder.path} can be resumed from: {damage}")
 
 
-def load_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> TrainingState:
-    """Load model and optimizer; return the state. Raises UserError if a file is damaged."""
+def load_checkpoint(folder: Path, run: Run) -> None:
+    """Load model, optimizer, EMA and state. Raises UserError if a file is damaged.
+
+    An EMA that the checkpoint does not have starts from its weights.
+    """
+    model, optimizer, state = run.model, run.optimizer, read_state(folder)
     optimizer.state.clear()
-    state = read_state(folder)
     tensors = read_tensors(folder / "optimizer.safetensors")
     load_weights(model, folder / "weights.safetensors")
-    _restore_optimizer(folder / "optimizer.safetensors", tensors, model, optimizer)
-    return state
+    if run.ema is not None and state.has_ema:
+        run.ema.load(folder / "ema.safetensors", model)
+    elif run.ema is not None:
+        run.ema.start(model)
+        logger.info("the EMA of the weights starts at step %s", f"{state.step:,}")
+    _restore_optimizer(folder / "optimizer.safetensors", tensors, run)
+    state.has_ema = run.state.has_ema  # from now on
+    run.state = state
 
 
 def remove_later_checkpoints(folder: RunFolder, step: int) -> None:
@@ -124,24 +128,41 @@ def remove_later_checkpoints(folder: RunFolder, step: int) -> None:
     for number, checkpoint in folder.all_checkpoints().items():
         if number > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
+    for number in folder.all_weights():
+        if number > step:
+            folder.lone_weights(number).unlink(missing_ok=True)
 
 
 def make_room(folder: RunFolder, config: TrainingConfig) -> bool:
-    """Remove all checkpoints but the last and those of `keep_every`; return True if any."""
+    """Remove all checkpoints but the last and those of `keep_every`; return True if any.
+
+    The weights of those that an average needs stay.
+    """
     before = folder.all_checkpoints()
     _remove_old(folder, config.model_copy(update={"keep_last": 1}))
     return len(folder.all_checkpoints()) < len(before)
 
 
 def _remove_old(folder: RunFolder, config: TrainingConfig) -> None:
-    """Remove what `keep_last` and `keep_every` do not keep, and parts that a crash left behind."""
+    """Remove what `keep_last` and `keep_every` do not keep, and parts that a crash left behind.
+
+    Of checkpoints that only an average needs the weights stay.
+    """
     for part in folder.checkpoints.glob("*.part"):
         shutil.rmtree(part, ignore_errors=True)
-    checkpoints = folder.all_checkpoints()
+    checkpoints, weights = folder.all_checkpoints(), folder.all_weights()
+    averaged = averaged_steps(weights, config)
     for number, checkpoint in list(checkpoints.items())[config.keep_last :]:
         is_nth = config.keep_every is not None and number > 0 and number % config.keep_every == 0
-        if not is_nth:
-            shutil.rmtree(checkpoint, ignore_errors=True)
+        if is_nth:
+            continue
+        if number in averaged:
+            with suppress(FileNotFoundError):  # it was moved before a crash
+                weights[number].replace(folder.lone_weights(number))
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    for number, path in weights.items():
+        if number not in averaged and path == folder.lone_weights(number):
+            path.unlink()
 
 
 def read_state(checkpoint: Path) -> TrainingState:
@@ -165,29 +186,35 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
     return {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _optimizer_tensors(run: Run) -> dict[str, Tensor]:
+    kept = OPTIMIZERS[run.config.training.optimizer].state
     return {
-        f"{name}/{key}": value
-        for name, parameter in _trained(model).items()
-        for key, value in optimizer.state[parameter].items()
+        f"{name}/{key}": state[key]
+        for name, parameter in _trained(run.model).items()
+        if (state := run.optimizer.state[parameter])  # before the first update there is none
+        for key in kept
     }
 
 
-def _restore_optimizer(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    parameters = _trained(model)
-    wanted = {f"{name}/{key}" for name in parameters for key in _ADAM} if tensors else set()
-    if differing := sorted(wanted ^ tensors.keys()):
-        raise UserError(f"{path} does not fit the model: {differing[0]} is missing or differs")
-    for full_name, tensor in tensors.items():  # before the first update there are none
+def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> None:
+    optimizer, kind = run.optimizer, run.config.training.optimizer
+    parameters = _trained(run.model)
+    wanted = {f"{name}/{key}" for name in parameters for key in OPTIMIZERS[kind].state}
+    if tensors and (differing := sorted(wanted ^ tensors.keys())):
+        raise _misfit(path, differing[0], kind)
+    for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         if tensor.shape not in (parameters[name].shape, ()):
-            raise UserError(f"{path} does not fit the model: {full_name} is missing or differs")
+            raise _misfit(path, full_name, kind)
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
+    if isinstance(optimizer, ScheduleFreeAdamW):
+        optimizer.resume_from_average()
+
+
+def _misfit(path: Path, name: str, kind: OptimizerName) -> UserError:
+    return UserError(
+        f"{path} does not fit the model and training.optimizer {kind}: {name} is missing or differs"
+    )
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -228,7 +255,8 @@ class Saver:
         self._run = run
         self._sync_logs = sync_logs
         self._last = run.state.step  # of the last whole checkpoint
-        self._waiting: dict[int, Mapping[str, Tensor]] = {}  # best models not yet on disk
+        self._waiting: dict[int, Weights] = {}  # best models not yet on disk
+        self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that found no room
         self._allowance = Allowance(run.hooks.monotonic)
 
     def save(self, *, is_end: bool) -> None:
@@ -252,7 +280,7 @@ class Saver:
         """Write a checkpoint; without validation text, the last model as the best one too."""
         run, step = self._run, self._run.state.step
         if run.config.data.valid is None:
-            self._waiting = {step: unique_parameters(run.model)}
+            self._waiting = {step: run.evaluated_weights}
         try:
             self._make_room_for(lambda: self._write(save_checkpoint))
         except OSError as error:
@@ -262,6 +290,8 @@ class Saver:
                 f"cannot write the checkpoint of step {step:,} ({error}); training continues, and "
                 f"the last checkpoint is that of step {self._last:,}"
             )
+            if averaged_steps([step], run.config.training):
+                self._unsaved[step] = _copied(trained_weights(run.model, run.optimizer))
         else:
             self._last = step
 
@@ -275,7 +305,7 @@ class Saver:
         best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = unique_parameters(self._run.model)
+            self._waiting[state.step] = self._run.evaluated_weights
         if self._last != state.step:
             if is_end:
                 self._save(is_end=True)
@@ -287,9 +317,7 @@ class Saver:
                     raise
                 logger.warning(f"cannot write the best model yet ({error}); it is kept in memory")
         if state.step in self._waiting:
-            self._waiting[state.step] = {
-                name: tensor.clone() for name, tensor in self._waiting[state.step].items()
-            }
+            self._waiting[state.step] = _copied(self._waiting[state.step])
 
     def _make_room_for(self, write: Callable[[], None]) -> None:
         """Call `write`; if the disk is full, remove older checkpoints and try once more."""
@@ -305,6 +333,9 @@ class Saver:
     def _write(self, write: Callable[[RunFolder, Run], None]) -> None:
         self._sync_logs()
         self._write_best()
+        for step in averaged_steps(self._unsaved, self._run.config.training):
+            self._write_weights(self._unsaved[step], self._folder.lone_weights(step))
+        self._unsaved.clear()
         write(self._folder, self._run)
 
     def _write_best(self) -> None:
@@ -315,18 +346,22 @@ class Saver:
             for step in best:
                 if step in self._waiting:
                     folder.best.mkdir(exist_ok=True)
-                    self._write_model(step, folder.best_model(step))
-            for step, path in folder.all_best_models().items():
-                if best and step not in best:
-                    path.unlink()
+                    self._write_weights(self._waiting[step], folder.best_model(step))
+        for step, path in folder.all_best_models().items():
+            if best and step not in best:
+                path.unlink()
         newest = state.best_step if best else state.step
         if newest in self._waiting:
-            self._write_model(newest, folder.model)
+            self._write_weights(self._waiting[newest], folder.model)
         self._waiting.clear()
 
-    def _write_model(self, step: int, path: Path) -> None:
+    def _write_weights(self, weights: Weights, path: Path) -> None:
         self._run.hooks.before_write(path)
-        save_tensors(self._waiting[step], path)
+        save_tensors(weights, path)
+
+
+def _copied(weights: Weights) -> Weights:
+    return {name: tensor.clone() for name, tensor in weights.items()}
 
 
 class NullSaver:
@@ -344,9 +379,9 @@ def record_score(run: Run, score: float, loss: float) -> bool:
     """
     state, validation = run.state, run.config.validation
     if math.isfinite(score) and math.isfinite(loss):
-        sign = -1 if METRICS[validation.metric].higher_is_better else 1
+        metric = validation.metric
         state.best_models.append(BestModel(state.step, score, loss))
-        state.best_models.sort(key=lambda model: (sign * model.score, model.loss, model.step))
+        state.best_models.sort(key=lambda m: (quality(metric, m.score, m.loss), m.step))
         del state.best_models[validation.keep_best :]
     is_best = state.best_step == state.step
     state.validations_without_best = 0 if is_best else state.validations_without_best + 1

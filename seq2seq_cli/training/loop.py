@@ -16,6 +16,8 @@ from seq2seq_cli.evaluation import Scores, evaluate
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.attention_plots import AttentionPlots, plot_attention
+from seq2seq_cli.training.averaging import with_weights
+from seq2seq_cli.training.candidates import awaits_choice, choose_model, chosen_model
 from seq2seq_cli.training.checkpoint import NullSaver, Saver, record_score
 from seq2seq_cli.training.distributed import process_group
 from seq2seq_cli.training.launcher import launch, processes_to_start
@@ -83,6 +85,8 @@ def train(
             if stops:
                 note_stop(run, stop_signal)
                 return
+        score = functools.partial(score_model, run)
+        run.ranks.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
         logger.info("%s", finished_line(folder, run))
 
 
@@ -119,9 +123,9 @@ def open_outputs(
 ) -> Iterator[tuple[Monitor | NullMonitor, Saver | NullSaver]]:
     """Open what the main process writes: logged points, and checkpoints with best models.
 
-    Other processes write nothing, nor does the main one if the run is finished already.
+    Other processes write nothing, nor does the main one if everything is done already.
     """
-    if not run.ranks.is_main or is_finished(run):
+    if not run.ranks.is_main or (is_finished(run) and not awaits_choice(folder, run)):
         yield NullMonitor(), NullSaver()
         return
     with Monitor(folder, run) as monitor:
@@ -210,9 +214,20 @@ def note_stop(run: Run, stop_signal: int) -> None:
 
 
 def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver) -> None:
-    """Score the model on the validation data in the main process, and keep it if it is best."""
+    """Score the model on the validation data in the main process, and keep it if it is best.
+
+    It has the weights that are evaluated, an EMA for example, only while it is scored.
+    """
     validation, held_out, score, loss = run.config.validation, run.data.valid, math.nan, math.nan
-    scores, plots = run.ranks.in_main(lambda: score_model(run)) or (None, None)
+
+    def in_main() -> tuple[Scores, AttentionPlots | None]:
+        with with_weights(run.model, run.evaluated_weights):
+            scores = score_model(run)
+            # The attention of a model whose loss is NaN or infinite says nothing.
+            draws = validation.attention and math.isfinite(scores.loss)
+            return scores, draw_attention(run) if draws else None
+
+    scores, plots = run.ranks.in_main(in_main) or (None, None)
     if scores is not None:
         score, loss = scores.metrics()[validation.metric], scores.loss
     score, loss = run.ranks.broadcast((score, loss))
@@ -228,26 +243,36 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
     saver.record_validation(is_kept=is_kept, is_end=is_finished(run))
 
 
-def score_model(run: Run) -> tuple[Scores, AttentionPlots | None]:
-    """Evaluate the current model on the validation data, and draw its attention if asked to.
-
-    Raises UserError when out of memory.
-    """
-    held_out = run.data.valid
+def score_model(run: Run) -> Scores:
+    """Evaluate the model as it is on the validation data. Raises UserError when out of memory."""
+    held_out, decode = run.data.valid, run.config.validation.decode
     assert held_out is not None, "the main process has read it"
-    translator = Translator(
-        run.model, run.data.tokenizers, run.config, statistics=run.data.statistics
-    )
+    with evaluation_of(run):
+        return evaluate(translator_of(run), held_out, decode=decode)
+
+
+def draw_attention(run: Run) -> AttentionPlots:
+    """Draw the attention of the model as it is. Raises UserError when out of memory."""
+    assert run.data.valid is not None, "the main process has read it"
+    with evaluation_of(run):
+        return plot_attention(translator_of(run), run.data.valid.pairs)
+
+
+def translator_of(run: Run) -> Translator:
+    return Translator(run.model, run.data.tokenizers, run.config, statistics=run.data.statistics)
+
+
+@contextmanager
+def evaluation_of(run: Run) -> Iterator[None]:
+    """Use the threads of all processes, and say what to do when out of memory."""
     try:
         with run.ranks.all_threads():
-            scores = evaluate(translator, held_out, decode=run.config.validation.decode)
-            # The attention of a model whose loss is NaN or infinite says nothing.
-            draws = run.config.validation.attention and math.isfinite(scores.loss)
-            return scores, plot_attention(translator, held_out.pairs) if draws else None
+            yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        facts = held_out.store.facts
+        assert run.data.valid is not None, "the main process has read it"
+        facts = run.data.valid.store.facts
         raise UserError(
             f"step {run.state.step:,}: out of memory in the validation, whose longest lines have "
             f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
@@ -293,11 +318,15 @@ def finished_line(folder: RunFolder, run: Run) -> str:
     finished = f"finished after {state.step:,} updates ({why})"
     if not folder.model.exists():
         return f"{finished}; no validation gave a finite score, so that there is no {folder.model}"
-    which, metric = "the last", run.config.validation.metric
-    if state.best_models:
+    which, metric, scores = "the last", run.config.validation.metric, {}
+    if chosen := chosen_model(folder, run.config, state):
+        which, scores = f"the {chosen[0]}", chosen[1]
+    elif state.best_models:
         best = state.best_models[0]
-        which = f"the best, of step {best.step:,}, with validation {metric} {best.score:.3f}"
-        which += "" if metric == "loss" else f" and loss {best.loss:.3f}"
+        which, scores = f"the best, of step {best.step:,}", {"loss": best.loss, metric: best.score}
     elif run.config.data.valid is not None:
         which = "the best by an earlier validation"
+    if metric in scores and "loss" in scores:
+        which += f", with validation {metric} {scores[metric]:.3f}"
+        which += "" if metric == "loss" else f" and loss {scores['loss']:.3f}"
     return f"{finished}: {folder.model} is {which}"

@@ -118,6 +118,10 @@ class Monitor:
         self._tensorboard.images(step, plots.images)
         self._tensorboard.scalars(step, plots.entropy)
 
+    def candidates(self, step: int, table: str) -> None:
+        """Show the scores of the models that a run may end with."""
+        self._tensorboard.text(step, "valid/candidates", _as_code(table))
+
     def _seconds_left(self, step: int) -> float:
         """Estimate from the pace since this start, validations included."""
         pace = (time.monotonic() - self._started) / (step - self._first_step)
@@ -161,6 +165,8 @@ class NullMonitor:
     def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
 
     def attention(self, step: int, plots: AttentionPlots) -> None: ...
+
+    def candidates(self, step: int, table: str) -> None: ...
 
 
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:

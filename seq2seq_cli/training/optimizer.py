@@ -1,34 +1,55 @@
-"""The optimizer with its parameter groups, and learning-rate schedules as functions of the step."""
+"""Optimizers and their parameter groups; learning-rate schedules as functions of the step."""
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
 from seq2seq_cli.config.types import OptimizerName, Schedule
+from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
 
-OPTIMIZERS: dict[OptimizerName, type[torch.optim.Adam]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
+
+class OptimizerKind(NamedTuple):
+    """One of the optimizers of `training.optimizer`."""
+
+    make: Callable[..., torch.optim.Optimizer]  # from parameter groups, lr and its options
+    options: Callable[[TrainingConfig], dict[str, Any]]  # for `make`, from the config
+    state: tuple[str, ...]  # the tensors of each parameter that a checkpoint holds
+
+
+def _adam_options(config: TrainingConfig) -> dict[str, Any]:
+    return {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
+
+
+def _fused_adam_options(config: TrainingConfig) -> dict[str, Any]:
+    return {**_adam_options(config), "fused": True}
+
+
+_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
+    "adam": OptimizerKind(torch.optim.Adam, _fused_adam_options, _ADAM_STATE),
+    "adamw": OptimizerKind(torch.optim.AdamW, _fused_adam_options, _ADAM_STATE),
+    "schedule_free_adamw": OptimizerKind(
+        # `average` is not among the state: it is the weights of the checkpoint.
+        ScheduleFreeAdamW,
+        _adam_options,
+        ("step", "weight_sum", "exp_avg_sq", "z"),
+    ),
 }
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam or AdamW over every parameter; only matrices decay, not biases and norms."""
+    """Return the optimizer of every parameter; only matrices decay, not biases and norms."""
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return OPTIMIZERS[config.optimizer](
-        groups,
-        lr=config.lr,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        fused=True,
-    )
+    kind = OPTIMIZERS[config.optimizer]
+    return kind.make(groups, lr=config.lr, **kind.options(config))
 
 
 def set_lr(

@@ -80,7 +80,7 @@ def start_or_resume(
 def join_as_replica(folder: RunFolder, state: TrainingState, ranks: Ranks, hooks: Hooks) -> Run:
     """Join the main process's run, whose state may differ from the one in its checkpoint."""
     run = set_up_run(load_config(folder.config), ranks, hooks, folder)
-    load_checkpoint(folder.checkpoint(state.step), run.model, run.optimizer)
+    load_checkpoint(folder.checkpoint(state.step), run)
     run.state = state
     return run
 
@@ -98,6 +98,8 @@ def start_run(
     settle_warmup(run)
     if source is not None:
         start_from(source, run)
+        if run.ema is not None:
+            run.ema.start(run.model)
     run.state.scored_by = _scored_by(run, text_hashes(run.config))
     folder.path.mkdir(parents=True, exist_ok=True)
     save_tokenizers(folder, run.data.tokenizers)
@@ -125,7 +127,7 @@ def resume_run(
     check_vocabulary(folder, config, manifest)
     _check_source(folder, options.source, manifest)
     run = set_up_run(config, ranks, hooks, folder)
-    run.state = load_last_checkpoint(folder, run.model, run.optimizer)
+    load_last_checkpoint(folder, run)
     _apply_changes(run, hashes)
     run.total_steps = total_updates(run)
     settle_warmup(run)

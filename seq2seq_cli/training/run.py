@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import NonNegativeInt, PositiveInt
+from seq2seq_cli.config.types import METRICS, Metric, NonNegativeInt, PositiveInt
 from seq2seq_cli.data.batches import Batch, BatchSampler
 from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.token_store import TokenStore
@@ -19,6 +19,7 @@ from seq2seq_cli.machine import available_memory
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.text.tokenizer import Tokenizers
+from seq2seq_cli.training.averaging import Ema, Weights, trained_weights
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
 
@@ -45,6 +46,11 @@ class BestModel(NamedTuple):
     loss: float  # validation loss, which decides between equal scores
 
 
+def quality(metric: Metric, score: float, loss: float) -> tuple[float, float]:
+    """Return what models are compared by: the less the better."""
+    return (-score if METRICS[metric].higher_is_better else score), loss
+
+
 @dataclass
 class TrainingState:
     """The progress of a run. With config, weights and optimizer state it determines all the rest.
@@ -66,6 +72,7 @@ class TrainingState:
     skipped_in_a_row: int = 0  # updates with a NaN or infinite loss or gradient
     seconds: float = 0.0  # of training, summed over all starts of the run
     window: MetricSums = field(default_factory=MetricSums)
+    has_ema: bool = False  # whether the checkpoint of this state holds an EMA of the weights
 
     @property
     def best_step(self) -> int | None:
@@ -116,6 +123,7 @@ class Run:
     model: Transformer  # on its device
     loss: BatchLoss
     optimizer: torch.optim.Optimizer
+    ema: Ema | None = None  # of `training.ema_decay`, in the main process
     ranks: Ranks = field(default_factory=Ranks)
     hooks: Hooks = field(default_factory=Hooks)
     state: TrainingState = field(default_factory=TrainingState)
@@ -128,6 +136,13 @@ class Run:
     @property
     def use_bf16(self) -> bool:
         return self.loss.use_bf16
+
+    @property
+    def evaluated_weights(self) -> Weights:
+        """The weights that are validated and kept; they share memory with those that train."""
+        if self.ema is not None:
+            return self.ema.weights
+        return trained_weights(self.model, self.optimizer)
 
     @property
     def updates_per_epoch(self) -> int:

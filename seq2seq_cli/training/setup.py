@@ -20,6 +20,7 @@ from seq2seq_cli.text.corpus import count_corpus
 from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
+from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.optimizer import build_optimizer
@@ -45,7 +46,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
     torch.manual_seed(config.training.seed)
     model = build_model(config.model, data.tokenizers).to(device)
     freeze(model, config.training.freeze)
-    training = config.training
+    training, decay = config.training, config.training.ema_decay
     use_bf16 = choose_bf16(training.precision, device)
     run = Run(
         config=config,
@@ -53,9 +54,14 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         model=model,
         loss=BatchLoss(model, training.label_smoothing, use_bf16, training.compile),
         optimizer=build_optimizer(model, training),
+        ema=Ema(model, decay) if decay is not None and ranks.is_main else None,
         ranks=ranks,
         hooks=hooks,
-        state=TrainingState(text=data.train.key, tokens_per_batch=training.batch_budget),
+        state=TrainingState(
+            text=data.train.key,
+            tokens_per_batch=training.batch_budget,
+            has_ema=decay is not None,
+        ),
     )
     run.total_steps = total_updates(run)
     return run

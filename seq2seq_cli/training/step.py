@@ -42,6 +42,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
         max_norm = run.config.training.max_grad_norm or math.inf
         nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
         run.optimizer.step()
+        if run.ema is not None:
+            run.ema.update(run.model, run.state.step + 1)
         run.optimizer.zero_grad(set_to_none=True)
     return result
 

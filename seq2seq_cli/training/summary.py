@@ -149,11 +149,14 @@ def _training(run: Run) -> str:
     training, batches, total_steps = run.config.training, run.data.batches, run.total_steps
     passes = total_steps / run.updates_per_epoch
     hours = f" or {training.max_hours:g} hours" if training.max_hours else ""
+    averages = f"; EMA {training.ema_decay:g}" if training.ema_decay is not None else ""
+    if training.average_checkpoints is not None:
+        averages += f"; average of the last {training.average_checkpoints} checkpoints"
     return (
         f"{total_steps:,} updates ({limit_of_updates(training, total_steps)}){hours}, {passes:.1f} "
         f"epochs of {len(batches):,} batches ({batches.padding():.1%} padding); "
         f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
-        f"{training.warmup_updates:,} updates of warm-up"
+        f"{training.warmup_updates:,} updates of warm-up{averages}"
     )
 
 

@@ -195,7 +195,7 @@ def test_keep_last_keep_every_and_keep_best(config, seq2seq, tmp_path):
         assert seq2seq("translate", run, "--model", which, "1 2").exit_code == 0
     result = seq2seq("translate", run, "--model", "9", "1 2")
     assert result.exit_code == 2
-    assert "valid: best, last, or a kept step: 8, 16, 20, 24" in result.stderr
+    assert "a .safetensors file, or a kept step: 8, 16, 20, 24" in result.stderr
 
 
 def test_changed_options_need_allow_changed_unless_fixed(config, seq2seq, tmp_path):

@@ -235,6 +235,7 @@ SHORT = [
         "training.log_every=5",
         "validation.every=20",
         "model.dropout=0.1",
+        "training.ema_decay=0.9",
     )
 ]
 
@@ -309,9 +310,11 @@ def test_sigterm_to_one_process_saves_and_stops_all(config, tmp_path, rank):
 
 
 @pytest.mark.slow
-def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_path):
+@pytest.mark.parametrize("optimizer", ["adamw", "schedule_free_adamw"])
+def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_path, optimizer):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
     base = ["training.processes=3", "training.max_steps=12", "training.warmup_steps=2"]
+    base += [f"training.optimizer={optimizer}", "training.schedule=constant"]
     base += ["training.max_epochs=1", "validation.decode=false"]
     allowed = ["training.tokens_per_batch"]
     for name, stops in (("whole", ()), ("parts", (5, 9))):

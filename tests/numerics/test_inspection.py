@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq_cli.config.schema import ModelConfig
-from seq2seq_cli.config.types import AttentionScale
+from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
+from seq2seq_cli.config.types import AttentionScale, OptimizerName
 from seq2seq_cli.inspection.costs import count_flops, measure_memory
 from seq2seq_cli.inspection.parameters import count_parts, tabulate_parameters
 from seq2seq_cli.inspection.tensor_summary import NamedTensor, summarize, table
@@ -23,6 +23,7 @@ from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.tokenizer import PAD_ID
+from seq2seq_cli.training.optimizer import build_optimizer
 
 SHAPE = {"d_model": 16, "heads": 2, "layers": {"encoder": 3, "decoder": 2}, "d_ff": 24}
 SRC_BS = torch.tensor([[5, 6, 7, 8, 9, 10, 3]])
@@ -103,21 +104,25 @@ def test_parts_sum_to_all_parameters_and_tied_names_are_one_tensor(options):
     assert sum(math.prod(t.shape) for t in tensors) == parts.total
 
 
-def test_memory_counts_bytes_of_real_tensors(model):
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_memory_counts_bytes_of_real_tensors(model, name):
     model.requires_grad_(True)
     model.encoder.requires_grad_(False)
-    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    config = TrainingConfig(optimizer=name)
+    optimizer = build_optimizer(model, config)
+    model.zero_grad()
     model(SRC_BS, TGT_BT).sum().backward()
     optimizer.step()
-    memory = measure_memory(model, model.config)
+    memory = measure_memory(model, model.config, config)
     parameters = list(model.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]
-    means = [
-        state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")
-    ]
+    states = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
     assert memory.weights_fp32 == sum(p.nbytes for p in parameters)
     assert memory.weights_bf16 == sum(p.bfloat16().nbytes for p in parameters)
-    assert memory.training == sum(t.nbytes for t in (*parameters, *gradients, *means))
+    assert memory.training == sum(t.nbytes for t in (*parameters, *gradients, *states))
+    with_ema = measure_memory(model, model.config, TrainingConfig(ema_decay=0.9))
+    without = measure_memory(model, model.config, TrainingConfig())
+    assert with_ema.training - without.training == memory.weights_fp32
     with torch.no_grad():
         cache = model.start_cache(model.encode(SRC_BS))
         model.decode(TGT_BT, cache)

@@ -10,6 +10,7 @@ from seq2seq_cli.cli import app
 
 VERBS = {
     "train": {"config", "run_dir", "source", "allow_changed", "overrides", "device"},
+    "average": {"run_dir", "last", "best", "steps", "output", "force", "device"},
     "verify-resume": {"config", "steps", "interruptions", "overrides", "device"},
     "translate": {
         "run_dir",

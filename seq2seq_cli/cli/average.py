@@ -1,0 +1,61 @@
+"""The command average: averages weights of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.app import Device, RunDir, app, path_option
+from seq2seq_cli.errors import UserError
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq average runs/quickstart\n\n"
+    "seq2seq average runs/quickstart --steps 500,1000,1500 --output average.safetensors"
+)
+def average(
+    run_dir: RunDir,
+    last: Annotated[
+        int | None,
+        typer.Option(min=2, help="Average the last K checkpoints.", metavar="K", show_default="5"),
+    ] = None,
+    best: Annotated[
+        int | None,
+        typer.Option(min=2, help="Average the K best models by validation.", metavar="K"),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(help="Average the checkpoints of these steps, as in 500,1000."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        path_option(
+            help_text="File (.safetensors) to write the average to; the run's model stays.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run's model even if it is better.")
+    ] = False,
+    device: Device = None,
+) -> None:
+    """Average the weights of several checkpoints, and score the average on the validation text.
+
+    The average becomes the run's model if it is better. With --output it is written to a file,
+    which translate, eval and the other commands take as --model.
+    """
+    if sum(given is not None for given in (last, best, steps)) > 1:
+        raise UserError("give one of --last, --best and --steps")
+    if output is not None and force:
+        raise UserError("--force replaces the run's model, which excludes --output")
+    if output is not None and output.suffix != ".safetensors":
+        raise UserError(f"--output {output}: the name of a file of weights ends in .safetensors")
+    numbers = [step.strip() for step in (steps or "").split(",")] if steps is not None else []
+    if steps is not None and not (
+        len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
+    ):
+        raise UserError(f"--steps {steps}: give two steps or more, as in 500,1000")
+    from seq2seq_cli.tools.average_weights import Selection, average_weights
+
+    selection = Selection(last, best, sorted(map(int, numbers)))
+    typer.echo(average_weights(run_dir, selection, output, device or "auto", force=force))
