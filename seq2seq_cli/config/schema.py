@@ -15,7 +15,8 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.text import DataConfig, TokenizerConfig
+from seq2seq_cli.config.regularization import Consistency, SubwordSampling
+from seq2seq_cli.config.text import SUBWORDS, DataConfig, TokenizerConfig
 from seq2seq_cli.config.types import (
     ASK_ON_RESUME,
     FIXED_ON_RESUME,
@@ -52,6 +53,11 @@ DEFAULT_MAX_STEPS = 10_000
 
 def _same_depth_for_both(value: Any) -> Any:
     return value if isinstance(value, dict | Layers) else {"encoder": value, "decoder": value}
+
+
+def _same_sampling_for_both(value: Any) -> Any:
+    is_section = isinstance(value, dict | SubwordSampling)
+    return value if is_section else {"src": value, "tgt": value}
 
 
 class Layers(Section):
@@ -192,9 +198,21 @@ class TrainingConfig(Section):
     label_smoothing: Probability = Field(
         0.1, description="Label smoothing: probability mass spread evenly over the vocabulary."
     )
+    subword_sampling: Annotated[
+        SubwordSampling,
+        BeforeValidator(_same_sampling_for_both, Probability | SubwordSampling | None),
+    ] = Field(
+        SubwordSampling(),
+        description="Subword sampling (subword regularization), one value for both sides or one "
+        "for each; for tokenizers of kind bpe and unigram.",
+    )
+    consistency: Consistency | None = Field(
+        None,
+        description="Consistency training, which takes twice the time and memory; null: none.",
+    )
     seed: Seed = Field(
         1,
-        description="Random seed of initialization, data order and dropout.",
+        description="Random seed of initialization, data order, subword sampling and dropout.",
         json_schema_extra=FIXED_ON_RESUME,
     )
     device: DeviceName = Field(
@@ -307,3 +325,17 @@ class Config(Section):
     decoding: DecodingConfig = Field(
         DecodingConfig(), description="The search for translations; also used by validation."
     )
+
+    @field_validator("training")
+    @classmethod
+    def _kind_has_segmentations(
+        cls, training: TrainingConfig, info: ValidationInfo
+    ) -> TrainingConfig:
+        tokenizer: TokenizerConfig | None = info.data.get("tokenizer")
+        if training.subword_sampling.is_on and tokenizer is not None and tokenizer.reuse is None:
+            if tokenizer.kind not in SUBWORDS:
+                raise ValueError(
+                    f"subword_sampling: tokenizer.kind {tokenizer.kind} has no subwords to sample: "
+                    "choose bpe or unigram"
+                )
+        return training
