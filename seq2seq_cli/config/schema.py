@@ -332,10 +332,10 @@ class Config(Section):
         cls, training: TrainingConfig, info: ValidationInfo
     ) -> TrainingConfig:
         tokenizer: TokenizerConfig | None = info.data.get("tokenizer")
-        if training.subword_sampling.is_on and tokenizer is not None and tokenizer.reuse is None:
-            if tokenizer.kind not in SUBWORDS:
-                raise ValueError(
-                    f"subword_sampling: tokenizer.kind {tokenizer.kind} has no subwords to sample: "
-                    "choose bpe or unigram"
-                )
+        if tokenizer is None or tokenizer.reuse is not None:
+            return training
+        if training.subword_sampling.is_on and tokenizer.kind not in SUBWORDS:
+            raise ValueError(
+                f"subword_sampling: kind {tokenizer.kind} has no subwords: choose bpe or unigram"
+            )
         return training

@@ -89,31 +89,31 @@ class BpeDropout:
         columns_L = np.arange(lengths_W.max() + 1)
         symbols_WL = text[(first_W[:, None] + columns_L).clip(max=len(text) - 1)]
         symbols_WL[columns_L >= lengths_W[:, None]] = UNK_ID  # which no merge has
-        steps_kept_W = steps_kept_W[changed].astype(np.int64)
-        return changed, self._merge(symbols_WL, lengths_W, steps_kept_W, numbers_W[changed])
+        first_drop_W = steps_kept_W[changed].astype(np.int64)
+        return changed, self._merge(symbols_WL, lengths_W, first_drop_W, numbers_W[changed])
 
     def _merge(
-        self, symbols_WL: Counts, lengths_W: Counts, steps_kept_W: Counts, numbers_W: Numbers
+        self, symbols_WL: Counts, lengths_W: Counts, first_drop_W: Counts, numbers_W: Numbers
     ) -> Segmentations:
         """Merge the symbols of all stretches, one pair of each in a step.
 
-        The best merge is dropped for the first time in step `steps_kept_W`. The last column is
+        The best merge is dropped for the first time in step `first_drop_W`. The last column is
         padding.
         """
         segmentations: Segmentations = [[] for _ in lengths_W]
         origin_W = np.arange(len(lengths_W))
         ranks_WL = self._ranks_of(symbols_WL[:, :-1], symbols_WL[:, 1:])
         for step in itertools.count():
-            rank_W, best_W = self._best_merges(ranks_WL, step, steps_kept_W, numbers_W)
+            rank_W, best_W = self._best_merges(ranks_WL, step, first_drop_W, numbers_W)
             is_done_W = rank_W == _IMPOSSIBLE
             for row in is_done_W.nonzero()[0].tolist():
                 ids = symbols_WL[row, : lengths_W[row] - step]
                 segmentations[origin_W[row]] = ids.tolist()
             if is_done_W.all():
                 return segmentations
-            lengths_W, steps_kept_W, numbers_W, origin_W, rank_W, best_W = (
+            lengths_W, first_drop_W, numbers_W, origin_W, rank_W, best_W = (
                 x[~is_done_W]
-                for x in (lengths_W, steps_kept_W, numbers_W, origin_W, rank_W, best_W)
+                for x in (lengths_W, first_drop_W, numbers_W, origin_W, rank_W, best_W)
             )
             width = lengths_W.max() - step
             symbols_WL, ranks_WL = symbols_WL[~is_done_W, : width + 1], ranks_WL[~is_done_W, :width]
@@ -129,16 +129,16 @@ class BpeDropout:
         raise AssertionError("every step shortens the stretches that are left")
 
     def _best_merges(
-        self, ranks_WL: Ids, step: int, steps_kept_W: Counts, numbers_W: Numbers
+        self, ranks_WL: Ids, step: int, first_drop_W: Counts, numbers_W: Numbers
     ) -> tuple[Ids, Counts]:
         """Return the rank and the place of the best merge that is not dropped."""
         rows_W = np.arange(len(ranks_WL))
         best_W = ranks_WL.argmin(1)
-        drops = (step >= steps_kept_W).nonzero()[0]
+        drops = np.flatnonzero(first_drop_W <= step)
         if len(drops):
             left_WL = ranks_WL[drops]
             left_WL[coins(numbers_W[drops], step, left_WL.shape[1], self._p)] = _IMPOSSIBLE
-            first = (step == steps_kept_W[drops]).nonzero()[0]
+            first = np.flatnonzero(first_drop_W[drops] == step)
             left_WL[first, best_W[drops[first]]] = _IMPOSSIBLE
             best_W[drops] = left_WL.argmin(1)
             rank_W = ranks_WL[rows_W, best_W]
@@ -273,4 +273,5 @@ def coins(numbers_W: Numbers, step: int, width: int, p: float) -> npt.NDArray[np
     x_WL = x_W[:, None] + columns_L
     x_WL = (x_WL ^ (x_WL >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x_WL = (x_WL ^ (x_WL >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return (x_WL ^ (x_WL >> np.uint32(16))) < np.uint32(p * 2.0**32)
+    tails_WL: npt.NDArray[np.bool_] = (x_WL ^ (x_WL >> np.uint32(16))) < np.uint32(p * 2.0**32)
+    return tails_WL

@@ -56,7 +56,8 @@ class Terms(NamedTuple):
         mean_p_N, mean_q_N = means_2N
         shift_N = log_normalizers_2N[0] - log_normalizers_2N[1]
         forward_N, backward_N = mean_p_N - shift_N, shift_N - mean_q_N
-        return (self.forward * forward_N + self.backward * backward_N).sum()
+        divergence: Tensor = (self.forward * forward_N + self.backward * backward_N).sum()
+        return divergence
 
 
 _KINDS: dict[ConsistencyKind, Terms] = {

@@ -1,4 +1,4 @@
-"""The training loss of the output layer's predictions: label-smoothed cross-entropy without padding.
+"""Label-smoothed cross-entropy of the output layer's predictions, without padding.
 
 With consistency training there are two passes over each batch, and a divergence between their
 predictions. R positions, K passes (1 or 2), N target tokens of each, P those filled up to whole

@@ -28,7 +28,7 @@ from seq2seq_cli.training.auto_batch_size import (
 )
 from seq2seq_cli.training.distributed import Ranks, process_group
 from seq2seq_cli.training.launcher import launch
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.loss import BatchLoss, Losses
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, train_step
@@ -69,7 +69,7 @@ class FailingLoss(BatchLoss):
             self.way = None
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch) -> Losses:
         self.tried.append(len(batch.src_BS))
         self.way = self.fails(batch)
         self.fail("forward")
