@@ -127,6 +127,10 @@ class ModelConfig(Section):
         "vocabulary, to the source embedding too.",
     )
 
+    @property
+    def has_dropout(self) -> bool:
+        return any((self.dropout, self.attention_dropout, self.activation_dropout))
+
     @field_validator("heads")
     @classmethod
     def _heads_divide_d_model(cls, heads: int, info: ValidationInfo) -> int:
@@ -328,14 +332,24 @@ class Config(Section):
 
     @field_validator("training")
     @classmethod
-    def _kind_has_segmentations(
+    def _fits_tokenizer_and_model(
         cls, training: TrainingConfig, info: ValidationInfo
     ) -> TrainingConfig:
         tokenizer: TokenizerConfig | None = info.data.get("tokenizer")
-        if tokenizer is None or tokenizer.reuse is not None:
-            return training
-        if training.subword_sampling.is_on and tokenizer.kind not in SUBWORDS:
+        if (
+            tokenizer is not None
+            and tokenizer.reuse is None
+            and training.subword_sampling.is_on
+            and tokenizer.kind not in SUBWORDS
+        ):
             raise ValueError(
                 f"subword_sampling: kind {tokenizer.kind} has no subwords: choose bpe or unigram"
+            )
+        model: ModelConfig | None = info.data.get("model")
+        is_r_drop = training.consistency is not None and training.consistency.kind == "r_drop"
+        if is_r_drop and model is not None and not model.has_dropout:
+            raise ValueError(
+                "consistency: the two passes of r_drop differ in their dropout alone: set "
+                "model.dropout, or choose simcut"
             )
         return training
