@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,

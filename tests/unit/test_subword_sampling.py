@@ -54,9 +54,7 @@ def bpe_dropout(
 ) -> Distribution:
     """The exact distribution of the paper's algorithm 1, from all outcomes of each step."""
     merges = [
-        (-pieces[a + b].score, i)
-        for i, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False))
-        if a + b in pieces
+        (-pieces[a + b].score, i) for i, (a, b) in enumerate(pairwise(symbols)) if a + b in pieces
     ]
     share = result.pop(symbols)
     for _, i in sorted(merges):
