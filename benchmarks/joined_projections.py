@@ -55,7 +55,7 @@ def measure(options: dict, use_bf16: bool, rounds: int) -> list[float]:
     def seconds(project: Callable, batch: Batch) -> float:
         attention.MultiHeadAttention._project = project
         started = time.perf_counter()
-        (loss_of(batch) / batch.num_tokens).backward()
+        (loss_of(batch).total / batch.num_tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
         return time.perf_counter() - started

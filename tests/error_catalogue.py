@@ -15,7 +15,9 @@ from commands import ROOT
 
 CATALOGUE = ROOT / "docs" / "errors.md"
 ERRORS = {"UserError", "BadLineError", "yaml.MarkedYAMLError"}
-OPTION_FILES = {"config/schema.py", "config/text.py", "config/decoding.py", "config/validation.py"}
+OPTION_FILES = {
+    f"config/{name}.py" for name in ("schema", "text", "decoding", "validation", "regularization")
+}
 WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option", "_wrong_choice"]}
 VARIES = "…"
 

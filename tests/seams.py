@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -39,11 +39,11 @@ def before_forward(
 
 @contextmanager
 def after_forward(
-    kind: type[nn.Module], action: Callable[[nn.Module, Any, Tensor], Tensor | None]
+    kind: type[nn.Module], action: Callable[[nn.Module, Any, Any], object]
 ) -> Iterator[None]:
     """Call `action` with modules of this kind, input and output; it may return another output."""
 
-    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> object:
         return action(module, inputs[0], output) if isinstance(module, kind) else None
 
     handle = register_module_forward_hook(hook)

@@ -30,6 +30,7 @@ _REPLACED_BY_OVERRIDE: dict[Location, tuple[str, ...]] = {
 _SHORTHANDS: dict[Location, tuple[str, ...]] = {
     ("model", "layers"): ("encoder", "decoder"),
     ("tokenizer", "normalization"): ("src", "tgt"),
+    ("training", "subword_sampling"): ("src", "tgt"),
 }
 
 
@@ -133,7 +134,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
     section = tree
     for depth, part in enumerate(parts[:-1], 1):
         inner = section.get(part)
-        if parts[:depth] in _SHORTHANDS and isinstance(inner, int | str):
+        if parts[:depth] in _SHORTHANDS and isinstance(inner, int | float | str):
             inner = dict.fromkeys(_SHORTHANDS[parts[:depth]], inner)
         elif inner is None:
             inner = {}

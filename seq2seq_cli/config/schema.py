@@ -15,7 +15,8 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.text import DataConfig, TokenizerConfig
+from seq2seq_cli.config.regularization import Consistency, SubwordSampling
+from seq2seq_cli.config.text import SUBWORDS, DataConfig, TokenizerConfig
 from seq2seq_cli.config.types import (
     ASK_ON_RESUME,
     FIXED_ON_RESUME,
@@ -52,6 +53,11 @@ DEFAULT_MAX_STEPS = 10_000
 
 def _same_depth_for_both(value: Any) -> Any:
     return value if isinstance(value, dict | Layers) else {"encoder": value, "decoder": value}
+
+
+def _same_sampling_for_both(value: Any) -> Any:
+    is_section = isinstance(value, dict | SubwordSampling)
+    return value if is_section else {"src": value, "tgt": value}
 
 
 class Layers(Section):
@@ -120,6 +126,10 @@ class ModelConfig(Section):
         description="Tie the output projection to the target embedding and, with a shared "
         "vocabulary, to the source embedding too.",
     )
+
+    @property
+    def has_dropout(self) -> bool:
+        return any((self.dropout, self.attention_dropout, self.activation_dropout))
 
     @field_validator("heads")
     @classmethod
@@ -204,9 +214,21 @@ class TrainingConfig(Section):
         "every update: min(ema_decay, (1 + step) / (10 + step)); 0.999 suits most runs. Validation "
         "then scores the EMA, and the best model is one. null: no EMA.",
     )
+    subword_sampling: Annotated[
+        SubwordSampling,
+        BeforeValidator(_same_sampling_for_both, Probability | SubwordSampling | None),
+    ] = Field(
+        SubwordSampling(),
+        description="Subword sampling (subword regularization), one value for both sides or one "
+        "for each; for tokenizers of kind bpe and unigram.",
+    )
+    consistency: Consistency | None = Field(
+        None,
+        description="Consistency training, which takes twice the time and memory; null: none.",
+    )
     seed: Seed = Field(
         1,
-        description="Random seed of initialization, data order and dropout.",
+        description="Random seed of initialization, data order, subword sampling and dropout.",
         json_schema_extra=FIXED_ON_RESUME,
     )
     device: DeviceName = Field(
@@ -356,3 +378,27 @@ class Config(Section):
     decoding: DecodingConfig = Field(
         DecodingConfig(), description="The search for translations; also used by validation."
     )
+
+    @field_validator("training")
+    @classmethod
+    def _fits_tokenizer_and_model(
+        cls, training: TrainingConfig, info: ValidationInfo
+    ) -> TrainingConfig:
+        tokenizer: TokenizerConfig | None = info.data.get("tokenizer")
+        if (
+            tokenizer is not None
+            and tokenizer.reuse is None
+            and training.subword_sampling.is_on
+            and tokenizer.kind not in SUBWORDS
+        ):
+            raise ValueError(
+                f"subword_sampling: kind {tokenizer.kind} has no subwords: choose bpe or unigram"
+            )
+        model: ModelConfig | None = info.data.get("model")
+        is_r_drop = training.consistency is not None and training.consistency.kind == "r_drop"
+        if is_r_drop and model is not None and not model.has_dropout:
+            raise ValueError(
+                "consistency: the two passes of r_drop differ in their dropout alone: set "
+                "model.dropout, or choose simcut"
+            )
+        return training

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.data.token_store import Ids, Sentences, TokenStore
+from seq2seq_cli.text.subword_sampling import Samplers, SubwordSampler
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
 
 IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_entropy
+
+_MEASURED_PAIRS = 2_000  # how much longer subword sampling makes them
+_MEASURED_BATCHES = 10  # how much padding they have with subword sampling
+
+_NO_SAMPLERS = Samplers()
 
 Indices = npt.NDArray[np.int32]
 Plan = list[Indices]  # for every batch the indices of its pairs
@@ -105,10 +111,15 @@ class Batch:
         return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
 
 
-def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
-    """Read the pairs of a batch from the store and pad them."""
-    src_BS, num_src_tokens = _read_padded(store.src, indices, PAD_ID)
-    labels_BT, num_tokens = _read_padded(store.tgt, indices, IGNORE_INDEX)
+def make_batch(
+    store: TokenStore,
+    indices: Sequence[int] | Indices,
+    samplers: Samplers = _NO_SAMPLERS,
+    epoch: int = 1,
+) -> Batch:
+    """Read the pairs of a batch from the store and pad them; subwords are sampled as in `epoch`."""
+    src_BS, num_src_tokens = _read_padded(store.src, indices, PAD_ID, samplers.src, epoch)
+    labels_BT, num_tokens = _read_padded(store.tgt, indices, IGNORE_INDEX, samplers.tgt, epoch)
     tgt_in_BT = np.full_like(labels_BT, BOS_ID)
     tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORE_INDEX, PAD_ID, labels_BT[:, :-1])
     return Batch(
@@ -121,9 +132,14 @@ def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
 
 
 def _read_padded(
-    sentences: Sentences, indices: Sequence[int] | Indices, padding: int
+    sentences: Sentences,
+    indices: Sequence[int] | Indices,
+    padding: int,
+    sampler: SubwordSampler | None,
+    epoch: int,
 ) -> tuple[npt.NDArray[np.int64], int]:
-    rows = [sentences[int(i)] for i in indices]
+    stored = [sentences[int(i)] for i in indices]
+    rows = stored if sampler is None else sampler(stored, indices, epoch)
     padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
     for filled, row in zip(padded, rows, strict=True):
         filled[: len(row)] = row
@@ -131,11 +147,26 @@ def _read_padded(
 
 
 class BatchSampler:
-    """The batches of every epoch by (epoch, position): resuming need not fast-forward."""
+    """The batches of every epoch by (epoch, position): resuming need not fast-forward.
 
-    def __init__(self, store: TokenStore, tokens_per_batch: int, seed: int) -> None:
-        self._store = store
-        self._lengths = store.src.lengths(), store.tgt.lengths()
+    With subword sampling, the longer side of a batch has at most about `tokens_per_batch` tokens
+    without padding: batches are planned with mean lengths, and the deviations of many sentences
+    balance each other, but their padding is not known in advance.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        tokens_per_batch: int,
+        seed: int,
+        samplers: Samplers = _NO_SAMPLERS,
+    ) -> None:
+        self.key = f"{store.key} {samplers.key}".rstrip()  # of all that an epoch's pairs depend on
+        self._store, self._samplers = store, samplers
+        self._lengths = (
+            _mean_lengths(store.src, samplers.src),
+            _mean_lengths(store.tgt, samplers.tgt),
+        )
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
         self._plan = self._make_plan(1, ())
@@ -158,10 +189,18 @@ class BatchSampler:
     ) -> list[Batch]:
         """Return up to `count` batches from `position` on, fewer at the end of the epoch."""
         plan = self.plan(epoch, consumed)[position : position + count]
-        return [make_batch(self._store, pairs) for pairs in plan]
+        return [make_batch(self._store, pairs, self._samplers, epoch) for pairs in plan]
 
     def padding(self) -> float:
-        """Return the fraction of an epoch's positions, both sides together, that is padding."""
+        """Return the fraction of an epoch's positions, both sides together, that is padding.
+
+        With subword sampling, which gives sentences of one length different ones, it is measured on
+        some batches.
+        """
+        if any(self._samplers):
+            some = self.batches(1, 0, _MEASURED_BATCHES)
+            num_tokens = sum(batch.num_tokens + batch.num_src_tokens for batch in some)
+            return 1 - num_tokens / sum(batch.num_positions for batch in some)
         src, tgt = self._lengths
         positions = sum(map(self._num_positions, self._plan))
         tokens = sum(int(src[pairs].sum() + tgt[pairs].sum()) for pairs in self._plan)
@@ -181,7 +220,7 @@ class BatchSampler:
         largest = max(self._plan, key=self._num_positions)
         longest = max(self._plan, key=num_attention_weights)
         batches = [largest] if longest is largest else [largest, longest]
-        return [make_batch(self._store, pairs) for pairs in batches]
+        return [make_batch(self._store, pairs, self._samplers) for pairs in batches]
 
     def _num_positions(self, pairs: Indices) -> int:
         """Positions of both sides of a batch, padding included."""
@@ -194,3 +233,18 @@ class BatchSampler:
             plan = plan_epoch(*self._lengths, tokens_per_batch, self._seed, epoch, pairs)
             pairs = np.sort(np.concatenate(plan[used:]))
         return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch, pairs)
+
+
+def _mean_lengths(sentences: Sentences, sampler: SubwordSampler | None) -> Ids:
+    """Return the lengths in tokens, EOS included; with a sampler, those that it gives on average.
+
+    How much longer it makes sentences is measured on some, spread evenly over the corpus.
+    """
+    lengths = sentences.lengths()
+    if sampler is None:
+        return lengths
+    measured = np.linspace(0, len(lengths) - 1, min(len(lengths), _MEASURED_PAIRS)).astype(np.int32)
+    sampled = sampler([sentences[int(i)] for i in measured], measured, epoch=1)
+    growth = sum(map(len, sampled)) / lengths[measured].sum()
+    longer: Ids = np.rint(lengths * growth).astype(np.int32)
+    return longer

@@ -48,6 +48,16 @@ class Cache:
         return Cache(layers, self.mask_B11S[rows_B], self.length)
 
 
+class Cutoff(NamedTuple):
+    """Tokens whose embeddings are replaced by zeros (True), for consistency training."""
+
+    src_BS: Tensor | None = None
+    tgt_BT: Tensor | None = None
+
+
+_NO_CUTOFF = Cutoff()
+
+
 class AttentionWeights(NamedTuple):
     """Weights by layer: encoder BHSS, decoder self-attention BHTT, cross-attention BHTS."""
 
@@ -125,11 +135,12 @@ class Transformer(nn.Module):
         src_BS: Tensor,
         layout: type[BatchLayout] = Padded,
         attention_log: AttentionLog | None = None,
+        cut_BS: Tensor | None = None,
     ) -> Memory:
         """Encode the source; every sentence must have at least one token (its EOS)."""
         mask_B11S = padding_mask(src_BS, self.pad_id)
         src_layout = layout(mask_B11S[:, 0, 0])
-        states_BSD = self._embed(self.src_embedding, src_BS, src_layout, start=0)
+        states_BSD = self._embed(self.src_embedding, src_BS, src_layout, 0, cut_BS)
         for layer in self.encoder:
             states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log)
         return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S)
@@ -160,12 +171,16 @@ class Transformer(nn.Module):
         return self.decode(tgt_in_BT, self.start_cache(self.encode(src_BS)))
 
     def forward_hidden(
-        self, src_BS: Tensor, tgt_in_BT: Tensor, layout: type[BatchLayout]
+        self,
+        src_BS: Tensor,
+        tgt_in_BT: Tensor,
+        layout: type[BatchLayout],
+        cutoff: Cutoff = _NO_CUTOFF,
     ) -> tuple[Tensor, BatchLayout]:
         """Return the input of `projection` under teacher forcing, and its layout."""
-        cache = self.start_cache(self.encode(src_BS, layout))
+        cache = self.start_cache(self.encode(src_BS, layout, cut_BS=cutoff.src_BS))
         tgt_layout = layout(tgt_in_BT != self.pad_id)
-        return self._decode(tgt_in_BT, cache, tgt_layout), tgt_layout
+        return self._decode(tgt_in_BT, cache, tgt_layout, cut_BT=cutoff.tgt_BT), tgt_layout
 
     def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
         """Return all attention weights under teacher forcing."""
@@ -189,24 +204,35 @@ class Transformer(nn.Module):
         cache: Cache,
         layout: BatchLayout,
         attention_log: AttentionLog | None = None,
+        cut_BT: Tensor | None = None,
     ) -> Tensor:
         start, cache.length = cache.length, cache.length + tgt_BT.size(1)
         causal_11TT = causal_mask(tgt_BT.size(1), cache.length, tgt_BT.device)
         masks = DecoderMasks(causal_11TT, cache.mask_B11S)
-        states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start)
+        states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start, cut_BT)
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             states_BTD = layer(states_BTD, layout, layer_cache, masks, attention_log)
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 
     def _embed(
-        self, embedding: nn.Embedding, ids_BT: Tensor, layout: BatchLayout, start: int
+        self,
+        embedding: nn.Embedding,
+        ids_BT: Tensor,
+        layout: BatchLayout,
+        start: int,
+        cut_BT: Tensor | None = None,
     ) -> Tensor:
-        """Return embeddings plus positional encodings, BTD; the first position is `start`."""
+        """Return embeddings plus positional encodings, BTD; the first position is `start`.
+
+        Tokens that are cut off (True) have their positional encodings alone.
+        """
         positions_TD = sinusoidal_positions(
             start, start + ids_BT.size(1), embedding.embedding_dim, ids_BT.device
         )
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale
+        if cut_BT is not None:
+            vectors_BTD = vectors_BTD.masked_fill(layout.pack_ids(cut_BT, True)[..., None], 0)
         embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.pack_positions(positions_TD))
         return embedded_BTD.to(activation_dtype(embedded_BTD))
 

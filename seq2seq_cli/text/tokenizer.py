@@ -23,6 +23,14 @@ from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_chara
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 
+class LearnedPiece(NamedTuple):
+    """An entry of a vocabulary with its score: bpe prefers merges of greater score, and that of a
+    unigram model is a log-probability."""
+
+    id: int
+    score: float
+
+
 class Tokenizer:
     """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens."""
 
@@ -130,6 +138,17 @@ class Tokenizer:
     def pieces(self) -> Sequence[str]:
         """Return the whole vocabulary, by id."""
         return self._pieces
+
+    def learned_pieces(self) -> dict[str, LearnedPiece]:
+        """Return the entries that were learned: no special token, byte or user-defined symbol."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
+        return {
+            entry.piece: LearnedPiece(number, entry.score)
+            for number, entry in enumerate(model.pieces)
+            if entry.type == entry.NORMAL
+        }
 
     def to_text(self, ids: Sequence[int]) -> str:
         """Return one line of text; special ids other than <unk> are omitted."""

@@ -95,6 +95,7 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
             num_positions.append(sum(batch.num_positions for batch in batches))
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
+    passes = len(run.loss.terms.cross_entropy)  # over each batch
     seconds = sum(ms.values()) / 1000 * updates
     memory = ranks.all_reduce_sum(peak_memory_mb(run.device))
     with ranks.all_threads():
@@ -118,7 +119,7 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
         ms_backward=ms["backward"],
         ms_optimizer=ms["optimizer"],
         peak_memory_mb=memory,
-        gflops=_flops(run.model, src_tokens, tokens) / seconds / 1e9,
+        gflops=passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9,
         ceiling_fp32_gflops=ceilings[0],
         ceiling_bf16_gflops=ceilings[1],
     )

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _USED = 0.9  # share of the largest batch that fits
 _USED_ON_CPU = 0.75  # share of free memory; the rest is for fragmentation and validation
 _MEASURED_TOKENS = 1_024  # in the smaller batch that is measured on a CPU
+_PADDING_OF_SAMPLED = 1.25  # memory of batches with subword sampling, which have more padding
 _LARGER = 4  # the larger batch has this many times as many
 
 
@@ -61,7 +62,8 @@ def find_tokens_per_batch(
     model = TrialModel(
         config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest
     )
-    wanted = math.ceil(most / _USED / (longest * num_processes))  # sentences of each process
+    used = _USED / (_PADDING_OF_SAMPLED if config.training.subword_sampling.is_on else 1)
+    wanted = math.ceil(most / used / (longest * num_processes))  # sentences of each process
     if device.type == "cuda":
         sentences = sentences_on_gpu(model, device, wanted)
         free_memory()
@@ -74,7 +76,7 @@ def find_tokens_per_batch(
             "memory; lower data.max_length, or make the model smaller (model.layers, d_model, d_ff)"
         )
     limited = sentences < wanted
-    tokens = max(longest, int(_USED * sentences * longest * num_processes)) if limited else most
+    tokens = max(longest, int(used * sentences * longest * num_processes)) if limited else most
     logger.info(f"training.tokens_per_batch {tokens:,}" + (", as memory allows" if limited else ""))
     training = config.training.model_copy(update={"tokens_per_batch": tokens})
     return config.model_copy(update={"training": training})
@@ -103,7 +105,13 @@ class Trial:
         training, sides = model.config.training, (model.src_vocab, model.tgt_vocab)
         transformer = Transformer(model.config.model, *sides, model.is_shared, PAD_ID).to(device)
         use_bf16 = choose_bf16(training.precision, device)
-        self._loss = BatchLoss(transformer, training.label_smoothing, use_bf16, training.compile)
+        self._loss = BatchLoss(
+            transformer,
+            training.label_smoothing,
+            use_bf16,
+            training.compile,
+            training.consistency,
+        )
         self._optimizer = build_optimizer(transformer, training)
         if training.ema_decay is not None:
             self._ema = Ema(transformer, training.ema_decay)  # only for its memory

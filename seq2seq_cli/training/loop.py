@@ -168,7 +168,9 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
         window.skipped += 1
         return
     state.skipped_in_a_row = 0
-    window.loss += result.loss
+    cross_entropy = result.loss - result.divergence
+    window.loss += cross_entropy / sum(run.loss.terms.cross_entropy)
+    window.divergence += result.divergence
     window.num_tokens += sum(batch.num_tokens for batch in batches)
     window.num_src_tokens += sum(batch.num_src_tokens for batch in batches)
     window.num_positions += sum(batch.num_positions for batch in batches)
@@ -191,6 +193,8 @@ def log_update(
     if not (is_due and result.is_finite):
         return
     window, state.window = state.window, MetricSums()
+    if run.config.training.consistency is not None:
+        scalars = {"consistency": window.divergence / window.num_tokens, **scalars}
     monitor.training_point(
         state.step,
         {

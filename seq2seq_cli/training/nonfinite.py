@@ -62,7 +62,9 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
 def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource:
     """Repeat this process's forward passes with the same dropout, and check every output."""
     training, tokenizers = run.config.training, run.data.tokenizers
-    batch_loss = BatchLoss(run.model, training.label_smoothing, run.use_bf16)
+    batch_loss = BatchLoss(
+        run.model, training.label_smoothing, run.use_bf16, consistency=training.consistency
+    )
     batch_loss.layout = Padded if training.compile else Packed
     modules: list[str] = []  # the first whose output is not finite
 

@@ -241,7 +241,7 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
     """
     config, state = run.config, run.state
     text, budget, scored_by = (
-        run.data.train.key,
+        run.data.batches.key,
         config.training.batch_budget,
         _scored_by(run, hashes),
     )

@@ -18,6 +18,7 @@ from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import count_corpus
 from seq2seq_cli.text.metrics import share_with_4_grams
+from seq2seq_cli.text.subword_sampling import make_samplers
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.averaging import Ema
@@ -52,13 +53,15 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         config=config,
         data=data,
         model=model,
-        loss=BatchLoss(model, training.label_smoothing, use_bf16, training.compile),
+        loss=BatchLoss(
+            model, training.label_smoothing, use_bf16, training.compile, training.consistency
+        ),
         optimizer=build_optimizer(model, training),
         ema=Ema(model, decay) if decay is not None and ranks.is_main else None,
         ranks=ranks,
         hooks=hooks,
         state=TrainingState(
-            text=data.train.key,
+            text=data.batches.key,
             tokens_per_batch=training.batch_budget,
             has_ema=decay is not None,
         ),
@@ -78,6 +81,7 @@ def load_data(
         logger.info("reading %s", ", ".join(map(str, text.train.files)))
         train_counts, valid_counts = count_corpus(text.train, text.valid, text.on_bad_line)
     tokenizers = load_or_fit_tokenizers(config, folder)
+    samplers = make_samplers(tokenizers, config.training, text.max_length)
     train = open_store(text.train, tokenizers, text.on_bad_line, text.max_length)
     if reads_text and text.valid is not None:
         valid = read_held_out(text.valid, tokenizers, text)
@@ -85,7 +89,7 @@ def load_data(
     config = find_tokens_per_batch(
         config, tokenizers, train, ranks.world_size, hooks.available_memory
     )
-    batches = BatchSampler(train, config.training.batch_budget, config.training.seed)
+    batches = BatchSampler(train, config.training.batch_budget, config.training.seed, samplers)
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
 
 

@@ -15,11 +15,19 @@ from seq2seq_cli.training.oom import free_memory, is_out_of_memory, record_oom, 
 from seq2seq_cli.training.run import Run
 
 
+class LossSums(NamedTuple):
+    """Nats, summed over the target tokens of an update, label smoothing included."""
+
+    loss: float
+    divergence: float  # its part that is between two passes
+
+
 class StepResult(NamedTuple):
     """Loss and gradient norm of one optimizer step, which was applied if both are finite."""
 
-    loss: float  # nats, summed over the target tokens, label smoothing included
+    loss: float  # as LossSums
     grad_norm: float  # before gradient clipping
+    divergence: float = 0.0  # as LossSums
 
     @property
     def is_finite(self) -> bool:
@@ -34,10 +42,10 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
     Raises UserError when out of memory even with the batches split.
     """
     run.loss.train()
-    loss = compute_gradients(run, batches)
+    loss, divergence = compute_gradients(run, batches)
     parameters = list(run.model.parameters())
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    result = StepResult(loss, norm.item())
+    result = StepResult(loss, norm.item(), divergence)
     if result.is_finite:
         max_norm = run.config.training.max_grad_norm or math.inf
         nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
@@ -48,7 +56,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
     return result
 
 
-def compute_gradients(run: Run, batches: Sequence[Batch]) -> float:
+def compute_gradients(run: Run, batches: Sequence[Batch]) -> LossSums:
     """Compute the gradients of an update, equal in all processes; return the summed loss.
 
     When a batch runs out of memory in any process, it is split and the update starts over, so that
@@ -60,9 +68,9 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> float:
         parts = split_batches(batches, run.state.too_large)
         run.loss.zero_grad(set_to_none=True)
         seed_dropout(run.config.training.seed, run.state.step + 1, run.ranks.rank)
-        loss, failed = accumulate(run.loss, parts, num_tokens, run.ranks)
+        sums, failed = accumulate(run.loss, parts, num_tokens, run.ranks)
         if failed is None:
-            return loss
+            return sums
         run.loss.zero_grad(set_to_none=True)
         free_memory()
         record_oom(run, parts[failed])
@@ -70,7 +78,7 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> float:
 
 def all_reduce_gradients(
     batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
-) -> tuple[float, int | None]:
+) -> tuple[LossSums, int | None]:
     """Call `accumulate_gradients` in every process, each with its shard, and sum the results.
 
     A single all-reduce carries everything: the gradients, which are views of one tensor, the loss,
@@ -79,38 +87,39 @@ def all_reduce_gradients(
     """
     parameters = [p for p in batch_loss.parameters() if p.requires_grad]
     sizes = [p.numel() for p in parameters]
-    sums = torch.zeros(sum(sizes) + 1 + len(batches), device=parameters[0].device)
-    *gradients, loss_1, failures_N = torch.split(sums, [*sizes, 1, len(batches)])
+    sums = torch.zeros(sum(sizes) + 2 + len(batches), device=parameters[0].device)
+    *gradients, losses_2, failures_N = torch.split(sums, [*sizes, 2, len(batches)])
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.view_as(parameter)
-    loss, failed = accumulate_gradients(batch_loss, batches, num_tokens, ranks)
+    losses, failed = accumulate_gradients(batch_loss, batches, num_tokens, ranks)
     if failed is None:
-        loss_1.fill_(loss)
+        losses_2.copy_(torch.tensor(losses))
     else:
         failures_N[failed] = 1
     ranks.all_reduce(sums)
     too_large = failures_N.nonzero()
-    return loss_1.item(), int(too_large[0]) if len(too_large) else None
+    return LossSums(*losses_2.tolist()), int(too_large[0]) if len(too_large) else None
 
 
 def accumulate_gradients(
     batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
-) -> tuple[float, int | None]:
+) -> tuple[LossSums, int | None]:
     """Add up this process's gradients of all batches.
 
     Returns its loss, and the index of the batch that ran out of memory, if one did.
     """
-    total = 0.0
+    total = divergence = 0.0
     for index, batch in enumerate(batches):
         try:
-            loss = batch_loss(ranks.shard(batch))
-            (loss / num_tokens).backward()
-            total += loss.item()
+            losses = batch_loss(ranks.shard(batch))
+            (losses.total / num_tokens).backward()
+            total += losses.total.item()
+            divergence += losses.divergence.item()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            return math.nan, index
-    return total, None
+            return LossSums(math.nan, math.nan), index
+    return LossSums(total, divergence), None
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

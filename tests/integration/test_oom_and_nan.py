@@ -29,7 +29,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.training import loop
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.loss import BatchLoss, Losses
 from seq2seq_cli.training.run import Hooks
 
 SHORT = ("training.max_steps=40", "training.log_every=5", "training.warmup_steps=10")
@@ -66,10 +66,10 @@ def test_oom_at_random_batches_does_not_change_the_run(numbers, seq2seq, tmp_pat
     )
     chance, failed = random.Random(1), []
 
-    def fail_in_backward(module: torch.nn.Module, batch: Batch, loss: torch.Tensor) -> None:
+    def fail_in_backward(module: torch.nn.Module, batch: Batch, losses: Losses) -> None:
         if batch.src_BS.numel() > 300 and chance.random() < 0.1:  # no half is as large
             failed.append(len(batch.src_BS))
-            loss.register_hook(raise_out_of_memory)
+            losses.total.register_hook(raise_out_of_memory)
 
     assert train(seq2seq, numbers, tmp_path / "whole", *settings).exit_code == 0
     with after_forward(BatchLoss, fail_in_backward):
@@ -225,11 +225,12 @@ def test_skipped_updates_are_counted_and_keep_the_weights(numbers, seq2seq, tmp_
     """Also the last of a window; its sums go into the next point."""
     calls, weights = [], []
 
-    def nan_at_times(module: BatchLoss, batch: Batch, loss: torch.Tensor) -> torch.Tensor | None:
+    def nan_at_times(module: BatchLoss, batch: Batch, losses: Losses) -> Losses | None:
         calls.append(1)
         if len(calls) in (7, 20, 21):
             weights.append([weight.detach().clone() for weight in module.parameters()])
-        return loss * torch.nan if len(calls) in (7, 20) else None
+        is_bad = len(calls) in (7, 20)
+        return losses._replace(total=losses.total * torch.nan) if is_bad else None
 
     with after_forward(BatchLoss, nan_at_times):
         result = train(seq2seq, numbers, tmp_path / "run", "training.on_nonfinite=skip")

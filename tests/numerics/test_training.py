@@ -75,7 +75,7 @@ def test_loss_matches_a_naive_loop_over_tokens(smoothing):
         for word in range(5):
             share = (1 - smoothing) * (word == label) + smoothing / 5
             expected -= share * math.log(scores[word] / sum(scores))
-    loss = sequence_loss(states, projection, labels, smoothing)
+    loss = sequence_loss(states, projection, labels, smoothing).total
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
         reduction="sum",
         label_smoothing=smoothing,
     )
-    ours = sequence_loss(states, projection, labels, smoothing)
+    ours = sequence_loss(states, projection, labels, smoothing).total
     assert ours.item() == pytest.approx(plain.item(), rel=1e-5)
     expected = torch.autograd.grad(plain * 0.5, (states, projection))
     actual = torch.autograd.grad(ours * 0.5, (states, projection))
@@ -112,7 +112,7 @@ def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):
     for num_wrong in (90, 3):
         states = torch.randn(90, 16)
         states[:num_wrong] *= std
-        loss = sequence_loss(states, projection, labels, smoothing)
+        loss = sequence_loss(states, projection, labels, smoothing).total
         plain = functional.cross_entropy(
             states @ projection.T, labels, reduction="sum", label_smoothing=smoothing
         )
@@ -123,7 +123,7 @@ def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):
 def test_loss_and_gradients_of_padding_are_zero():
     states = torch.randn(3, 4, requires_grad=True)
     projection = torch.randn(5, 4, requires_grad=True)
-    loss = sequence_loss(states, projection, torch.full((3,), IGNORE_INDEX), 0.1)
+    loss = sequence_loss(states, projection, torch.full((3,), IGNORE_INDEX), 0.1).total
     gradients = torch.autograd.grad(loss, (states, projection))
     assert [loss.item(), *(float(g.abs().sum()) for g in gradients)] == [0, 0, 0]
 
@@ -138,7 +138,7 @@ def test_loss_in_bf16_is_close_to_fp32_for_confident_models():
     for use_bf16 in (False, True):
         inputs = states.clone().requires_grad_(), projection.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
-            loss = sequence_loss(*inputs, labels, 0.1)
+            loss = sequence_loss(*inputs, labels, 0.1).total
         results.append((loss.item(), torch.autograd.grad(loss, inputs)))
     (fp32, expected), (bf16, actual) = results
     assert bf16 == pytest.approx(fp32, rel=5e-3)
@@ -153,7 +153,7 @@ def test_packed_batches_match_padded_batches(norm):
         model = build(norm=norm)
         batch_loss = loss_of(model)
         batch_loss.layout = layout
-        loss = batch_loss(batch_of(PAIRS))
+        loss = batch_loss(batch_of(PAIRS)).total
         loss.backward()
         results.append((loss.item(), {n: p.grad for n, p in model.named_parameters()}))
     (padded, expected), (packed, actual) = results
@@ -177,7 +177,7 @@ def test_compiled_step_matches_the_eager_step(use_bf16, tolerance, monkeypatch):
     for pairs in (PAIRS, PAIRS[:3], PAIRS[1:3] * 4):
         results = []
         for batch_loss in (plain, compiled):
-            loss = batch_loss(batch_of(pairs))
+            loss = batch_loss(batch_of(pairs)).total
             gradients = torch.autograd.grad(loss, list(model.parameters()))
             results.append(torch.cat([loss[None], *(g.flatten() for g in gradients)]))
         assert (results[1] - results[0]).norm() <= tolerance * results[0].norm()
@@ -192,7 +192,7 @@ def test_compiled_step_draws_new_dropout_at_each_update(monkeypatch):
     losses = []
     for step in (1, 2, 1):
         seed_dropout(0, step, rank=0)
-        losses.append(batch_loss(batch_of(PAIRS)).item())
+        losses.append(batch_loss(batch_of(PAIRS)).total.item())
     assert losses[0] == losses[2] != losses[1]
 
 
@@ -222,7 +222,7 @@ def test_packed_batch_without_padding_matches_padded_batch():
         model = build()
         batch_loss = loss_of(model)
         batch_loss.layout = layout
-        batch_loss(batch_of(PAIRS[:1] * 16)).backward()
+        batch_loss(batch_of(PAIRS[:1] * 16)).total.backward()
         results.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
 
@@ -282,7 +282,7 @@ def test_bf16_keeps_fp32_parameters_and_close_gradients():
     results = []
     for use_bf16 in (False, True):
         model = build()
-        loss = loss_of(model, use_bf16)(batch_of(PAIRS))
+        loss = loss_of(model, use_bf16)(batch_of(PAIRS)).total
         loss.backward()
         assert {p.dtype for p in model.parameters()} == {torch.float32}
         results.append((loss.item(), {n: p.grad for n, p in model.named_parameters()}))
@@ -298,7 +298,7 @@ def test_packed_batches_are_close_to_padded_batches_in_bf16():
         model = build()
         batch_loss = loss_of(model, use_bf16=True)
         batch_loss.layout = layout
-        batch_loss(batch_of(PAIRS)).backward()
+        batch_loss(batch_of(PAIRS)).total.backward()
         results.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     padded, packed = results
     assert (packed - padded).norm() <= 0.02 * padded.norm()
