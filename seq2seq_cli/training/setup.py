@@ -19,6 +19,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import count_corpus
 from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
+from seq2seq_cli.text.vocabulary_size import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
@@ -71,6 +72,7 @@ def load_data(
     if reads_text:
         logger.info("reading %s", ", ".join(map(str, text.train.files)))
         train_counts, valid_counts = count_corpus(text.train, text.valid, text.on_bad_line)
+        config = with_vocab_size(config, train_counts.pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     train = open_store(text.train, tokenizers, text.on_bad_line, text.max_length)
     if reads_text and text.valid is not None:
