@@ -3,7 +3,18 @@
 Torch is imported inside commands, so that `--help` is fast.
 """
 
-from seq2seq_cli.cli import attend, bench, diff, evaluate, export, inspect, train, translate
+from seq2seq_cli.cli import (
+    attend,
+    bench,
+    diff,
+    evaluate,
+    export,
+    find_lr,
+    inspect,
+    plot,
+    train,
+    translate,
+)
 from seq2seq_cli.cli.app import app, main
 
 __all__ = [
@@ -13,8 +24,10 @@ __all__ = [
     "diff",
     "evaluate",
     "export",
+    "find_lr",
     "inspect",
     "main",
+    "plot",
     "train",
     "translate",
 ]

@@ -29,7 +29,7 @@ PAIRS_FORMATS = (".tsv", ".jsonl")
 # Kinds with byte fallback, so that no character of any script is lost. The others are closed
 # vocabularies: anything unseen in training becomes <unk>.
 SUBWORDS = ("bpe", "unigram")
-MOST_WHOLE_TOKENS = 50_000  # characters or words that `vocab_size: auto` allows (as Luong et al. 2015)
+MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
 
 # White space, SentencePiece's sign for it, and SentencePiece's special tokens.
 _NO_SYMBOL = re.compile(r"[\s▁\ufdd0\ufdd1]|^(<pad>|<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$")

@@ -332,8 +332,8 @@ def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
     """Translate SentencePiece's message, which names its own source and options, into ours."""
     if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
         return (
-            f"tokenizer.vocab_size {config.most_entries:,} is too small: the characters of this text "
-            f"and the special tokens alone require {int(needed[1]):,} entries"
+            f"tokenizer.vocab_size {config.most_entries:,} is too small: the characters of this "
+            f"text and the special tokens alone require {int(needed[1]):,} entries"
         )
     reason = str(error).rpartition("] ")[2].strip() or str(error)
     return (

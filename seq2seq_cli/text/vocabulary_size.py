@@ -34,7 +34,7 @@ def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
     spans = list(pairwise(_PIECES_BY_PAIRS))
     (x0, y0), (x1, y1) = next((s for s in spans if num_pairs < s[1][0]), spans[-1])
     slope = math.log(y1 / y0) / math.log(x1 / x0)
-    return max(_FEWEST_PIECES, round(y0 * (num_pairs / x0) ** slope))
+    return max(_FEWEST_PIECES, round(y0 * math.pow(num_pairs / x0, slope)))
 
 
 def with_vocab_size(config: Config, num_pairs: int) -> Config:

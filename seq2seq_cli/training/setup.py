@@ -11,7 +11,7 @@ from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
-from seq2seq_cli.inspection.attention_figure import require_matplotlib
+from seq2seq_cli.inspection.figure_files import require_matplotlib
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
