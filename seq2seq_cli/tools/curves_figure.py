@@ -56,6 +56,7 @@ def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     panels[LR].set_xlabel(_X_LABELS[x])
+    figure.align_ylabels()
     _legend(figure, [run.name for run in runs])
     return figure
 

@@ -68,9 +68,9 @@ class RangeTest:
 
     def as_text(self, columns: int) -> str:
         """Return the output of `find-lr`: the curve, drawn for a terminal, and the suggestions."""
-        marks = dict(self.suggestions)
-        rows = [(name, f"{lr:.2g}  {_MEANINGS[name]}") for name, lr in marks.items()]
-        rows.append(("training.lr", f"{self.lr:.2g}  in the config: {self._compared()}"))
+        marks = self.suggestions
+        rows = [(name, lr, _MEANINGS[name]) for name, lr in marks.items()]
+        rows.append(("training.lr", self.lr, self._compared()))
         end = self.points[-1].lr
         head = f"smoothed loss by learning rate, {len(self.points):,} updates"
         head += f"; it diverged at {end:.2g}" if self.diverged else ""
@@ -79,21 +79,19 @@ class RangeTest:
             [
                 head,
                 text_chart(curve, marks.values(), columns),
-                *(f"{label:<16} {text}" for label, text in rows),
+                *(f"{label:<16} {lr:<8.2g} {text}" for label, lr, text in rows),
             ]
         )
 
     def _compared(self) -> str:
-        """Say where the config's rate lies among the suggested ones, and what follows."""
-        low, high = sorted((self.suggestions["valley"], self.suggestions["minimum"]))
-        peak = f"the peak after {self.warmup_updates:,} updates of warm-up"
-        if not self.warmup_updates:
-            return "without warm-up the first updates have it too: start at the lowest of these"
-        if self.lr < low / 2:
-            return f"{peak}, lower than the suggestions; try {low:.2g}"
-        if self.lr > high * 2:
-            return f"{peak}, higher than the suggestions; try {high:.2g} if training is unstable"
-        return f"{peak}, as suggested"
+        """Say where the config's rate lies among the suggested ones."""
+        suggested = self.suggestions.values()
+        where = "among the suggestions"
+        if self.lr < min(suggested):
+            where = "below all suggestions"
+        elif self.lr > max(suggested):
+            where = "above all suggestions"
+        return f"reached after {self.warmup_updates:,} updates of warm-up; {where}"
 
 
 def find_lr(config: Config, lowest: float, highest: float, updates: int) -> RangeTest | None:

@@ -1,0 +1,82 @@
+"""Splits pairs off a text, to validate and to test on, so that no source is in two parts."""
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import fsync
+from seq2seq_cli.text.corpus import Pair, read_pairs
+from seq2seq_cli.tools.duplicates import normalized
+
+REST = "train"
+_SIDES = ("src", "tgt")
+
+
+def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, Path]]:
+    """Return the files that `split` writes, by part and side."""
+    return {
+        part: {side: folder / f"{part}.{side}" for side in _SIDES}
+        for part in (*(name for name, size in parts.items() if size), REST)
+    }
+
+
+def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
+    """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
+
+    Sources are in the order of their hashes, and the first ones are taken, each with all of its
+    translations; sources that differ in case, width or white space only are one. So the same text
+    gives the same parts, in whatever order its lines are. Pairs that cannot be read or have an
+    empty side are left out. Needs 8 bytes of memory per pair. Raises UserError if nothing would be
+    left to train on.
+    """
+    files = split_files(folder, parts)
+    bounds = _bounds(corpus, [parts.get(part, 0) for part in files if part != REST])
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict.fromkeys(files, 0)
+    partial = {
+        (part, side): path.with_name(f"{path.name}.part")
+        for part, sides in files.items()
+        for side, path in sides.items()
+    }
+    names = list(files)
+    with ExitStack() as stack:
+        opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
+        for pair in _usable(corpus):
+            part = names[int(np.searchsorted(bounds, _key(pair), side="right"))]
+            sizes[part] += 1
+            for side, text in zip(_SIDES, pair, strict=True):
+                opened[part, side].write(f"{text}\n".encode())
+    for (part, side), path in partial.items():
+        fsync(path)
+        path.replace(files[part][side])
+    return sizes
+
+
+def _bounds(corpus: Corpus, wanted: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+    """Return for each part the hash from which on the next part begins."""
+    keys = np.frombuffer(array("Q", map(_key, _usable(corpus))), np.uint64)
+    sources, counts = np.unique(keys, return_counts=True)
+    ends = np.searchsorted(np.cumsum(counts), np.cumsum(wanted)) + 1
+    if ends[-1] >= len(sources):
+        raise UserError(
+            f"{corpus.name} has {len(keys):,} pairs with {len(sources):,} different sources: too "
+            f"few to set {sum(wanted):,} pairs aside"
+        )
+    bounds: np.ndarray[tuple[int], np.dtype[np.uint64]] = sources[ends]
+    return bounds
+
+
+def _usable(corpus: Corpus) -> Iterator[Pair]:
+    return (pair for pair in read_pairs(corpus, "skip") if pair is not None and not pair.is_empty)
+
+
+def _key(pair: Pair) -> int:
+    """Return a hash of the source that is the same on every machine."""
+    digest = hashlib.blake2b(normalized(pair.src).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
