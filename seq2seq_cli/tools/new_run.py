@@ -28,7 +28,9 @@ _MAIN_SHARE = 0.2  # of a side's letters, from which a script is one of its main
 _BYTES_OF_A_TOKEN = 4  # nearly; of subwords in any script
 _SMALLEST_BATCH = 512  # tokens
 
-# Words are not separated by spaces, so that BLEU needs a tokenization of its own.
+# Words are not separated by spaces, so that BLEU needs a tokenization of its own, unless the text
+# has been split into words already.
+_LONGEST_WORDS = 5  # characters, in the mean
 _BLEU_TOKENIZE = {"Kana": "char", "Han": "zh", "Thai": "char", "Lao": "char"}
 _BLEU_TOKENIZE |= {"Khmer": "char", "Myanmar": "char", "Tibetan": "char"}
 
@@ -247,8 +249,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
 def _validation(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
         return {"validation.metric": Choice("exact_match", "a word is right or wrong")}
+    is_split = text.tgt.characters <= _LONGEST_WORDS * text.tgt.words
     for script, tokenize in _BLEU_TOKENIZE.items():
-        if script in text.tgt.scripts:
+        if script in text.tgt.scripts and not is_split:
             reason = f"{script} has no spaces between words"
             return {"validation.bleu_tokenize": Choice(tokenize, reason)}
     return {}
