@@ -2,7 +2,7 @@
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
-from seq2seq_cli.text.corpus import Pair, read_pairs
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
 from seq2seq_cli.tools.duplicates import normalized
 
 REST = "train"
@@ -47,7 +47,7 @@ def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, i
     names = list(files)
     with ExitStack() as stack:
         opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
-        for pair in _usable(corpus):
+        for pair in count_pairs(corpus, "skip", CorpusCounts()):
             part = names[int(np.searchsorted(bounds, _key(pair), side="right"))]
             sizes[part] += 1
             for side, text in zip(_SIDES, pair, strict=True):
@@ -60,20 +60,21 @@ def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, i
 
 def _bounds(corpus: Corpus, wanted: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
     """Return for each part the hash from which on the next part begins."""
-    keys = np.frombuffer(array("Q", map(_key, _usable(corpus))), np.uint64)
+    keys = np.frombuffer(
+        array("Q", map(_key, count_pairs(corpus, "skip", CorpusCounts()))), np.uint64
+    )
     sources, counts = np.unique(keys, return_counts=True)
-    ends = np.searchsorted(np.cumsum(counts), np.cumsum(wanted)) + 1
-    if ends[-1] >= len(sources):
-        raise UserError(
-            f"{corpus.name} has {len(keys):,} pairs with {len(sources):,} different sources: too "
-            f"few to set {sum(wanted):,} pairs aside"
-        )
-    bounds: np.ndarray[tuple[int], np.dtype[np.uint64]] = sources[ends]
+    pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
+    ends = [0]
+    for size in wanted:
+        ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
+        if ends[-1] >= len(sources):
+            raise UserError(
+                f"{corpus.name} has {len(keys):,} pairs with {len(sources):,} different sources: "
+                f"too few to set {sum(wanted):,} pairs aside"
+            )
+    bounds: np.ndarray[tuple[int], np.dtype[np.uint64]] = sources[ends[1:]]
     return bounds
-
-
-def _usable(corpus: Corpus) -> Iterator[Pair]:
-    return (pair for pair in read_pairs(corpus, "skip") if pair is not None and not pair.is_empty)
 
 
 def _key(pair: Pair) -> int:

@@ -2,10 +2,9 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,7 +14,7 @@ from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
-from seq2seq_cli.text.corpus import CorpusCounts, read_pairs
+from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.text.sampling import sample
 from seq2seq_cli.text.vocabulary_size import num_pieces
 from seq2seq_cli.tools.held_out_split import split, split_files
@@ -152,20 +151,13 @@ def look_at(corpus: Corpus) -> Text:
     counts = CorpusCounts()
     num_bytes = 0
 
-    def usable() -> Any:
+    def lines() -> Iterator[str]:
         nonlocal num_bytes
-        for pair in read_pairs(corpus, "skip"):
-            counts.lines += 1
-            counts.bad += pair is None
-            if pair is not None and pair.is_empty:
-                counts.empty += 1
-            elif pair is not None:
-                num_bytes += max(len(side.encode()) for side in pair)
-                yield "\n".join(pair)
+        for pair in count_pairs(corpus, "skip", counts):
+            num_bytes += max(len(side.encode()) for side in pair)
+            yield "\n".join(pair)
 
-    sampled = [line.split("\n") for line in sample(usable(), _SAMPLE)]
-    if not sampled:
-        raise UserError(f"{corpus.name} has no pair of two sides that can be read")
+    sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
     src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
     return Text(counts, src, tgt, num_bytes)
 

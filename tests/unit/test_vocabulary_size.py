@@ -38,7 +38,7 @@ def config_of_text(folder: Path, lines: list[str], **tokenizer) -> Config:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_auto_leaves_room_for_every_character(tmp_path, shared):
-    """Thousands of different characters, as in Chinese, are more than the pieces of a small text."""
+    """Chinese has more characters than a small text has pieces."""
     characters = [chr(0x4E00 + n) for n in range(3_000)]
     lines = ["".join(characters[n : n + 30]) for n in range(0, 3_000, 30)] * 6
     config = with_vocab_size(config_of_text(tmp_path, lines, shared=shared), len(lines))
