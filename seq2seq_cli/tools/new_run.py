@@ -1,5 +1,6 @@
 """`seq2seq init`: looks at a text, and chooses the options of a first run."""
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -202,9 +203,12 @@ def choose(text: Text, preset: str, train: Corpus, valid: Corpus | None) -> dict
     wanted = chosen["training.tokens_per_batch"].value
     fitting = _num_tokens(text) // FEWEST_BATCHES // 128 * 128
     if fitting < wanted:
-        fitting = max(_SMALLEST_BATCH, fitting)
+        fitting = min(wanted, max(_SMALLEST_BATCH, fitting))
         reason = f"about {FEWEST_BATCHES} batches per epoch; {wanted:,} in the preset {preset}"
         chosen["training.tokens_per_batch"] = Choice(fitting, reason)
+        lr = chosen["training.lr"].value
+        reason = f"{lr:g} in the preset, times the root of the smaller batch (Malladi et al. 2022)"
+        chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
     chosen |= _validation(text)
     return in_order(chosen)
 
