@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,18 +24,18 @@ from seq2seq_cli.cli.app import (
     epilog="**Examples**\n\n"
     "seq2seq find-lr configs/quickstart.yaml\n\n"
     "seq2seq find-lr configs/quickstart.yaml --output lr.png --logdir runs\n\n"
-    "seq2seq find-lr configs/quickstart.yaml --updates 300 --from 1e-5 --to 0.1 --json",
+    "seq2seq find-lr configs/quickstart.yaml --updates 300 --start-lr 1e-5 --end-lr 0.1 --json",
 )
 def find_lr(
     config: ConfigFile,
     updates: Annotated[
         int, typer.Option(min=20, help="Number of updates, if the loss does not diverge before.")
     ] = 100,
-    lowest: Annotated[
-        float, typer.Option("--from", min=1e-12, help="Learning rate of the first update.")
+    start_lr: Annotated[
+        float, typer.Option("--start-lr", min=1e-12, help="Learning rate of the first update.")
     ] = 1e-6,
-    highest: Annotated[
-        float, typer.Option("--to", max=1e6, help="Learning rate of the last update.")
+    end_lr: Annotated[
+        float, typer.Option("--end-lr", max=1e6, help="Learning rate of the last update.")
     ] = 1.0,
     output: Annotated[
         list[Path] | None,
@@ -66,12 +67,13 @@ def find_lr(
 
     paths = output or []
     check_outputs(paths)
-    if (found := run_test(loaded, lowest, highest, updates)) is None:
+    if (found := run_test(loaded, start_lr, end_lr, updates)) is None:
         return
     if as_json:
         typer.echo(json.dumps(found.report(), indent=2))
     else:
-        typer.echo(found.as_text(shutil.get_terminal_size().columns))
+        dot = "•" if (sys.stdout.encoding or "").lower().startswith("utf") else "*"
+        typer.echo(found.as_text(shutil.get_terminal_size().columns, dot))
     folder = None if logdir is None else logdir / f"{config.stem}-find-lr"
     for written in write_range_test(found, paths, folder):
         typer.echo(f"wrote {written}", err=as_json)

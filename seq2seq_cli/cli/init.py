@@ -99,4 +99,5 @@ def _ask_for_validation(suggested: int) -> tuple[list[Path] | None, int | None]:
     answer = typer.prompt(question, str(suggested))
     if answer.strip().isdecimal():
         return None, int(answer)
-    return [expanded(word) for word in shlex.split(answer)], None
+    files = [answer] if expanded(answer).exists() else answer.split()
+    return [expanded(file) for file in files], None

@@ -1,5 +1,6 @@
 """Splits pairs off a text, to validate and to test on, so that no source is in two parts."""
 
+import bisect
 import hashlib
 from array import array
 from collections.abc import Mapping
@@ -45,24 +46,27 @@ def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, i
         for side, path in sides.items()
     }
     names = list(files)
-    with ExitStack() as stack:
-        opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
-        for pair in count_pairs(corpus, "skip", CorpusCounts()):
-            part = names[int(np.searchsorted(bounds, _key(pair), side="right"))]
-            sizes[part] += 1
-            for side, text in zip(_SIDES, pair, strict=True):
-                opened[part, side].write(f"{text}\n".encode())
-    for (part, side), path in partial.items():
-        fsync(path)
-        path.replace(files[part][side])
+    try:
+        with ExitStack() as stack:
+            opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
+            for pair in count_pairs(corpus, "skip", CorpusCounts()):
+                part = names[bisect.bisect_right(bounds, _key(pair))]
+                sizes[part] += 1
+                for side, text in zip(_SIDES, pair, strict=True):
+                    opened[part, side].write(f"{text}\n".encode())
+        for (part, side), path in partial.items():
+            fsync(path)
+            path.replace(files[part][side])
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
     return sizes
 
 
-def _bounds(corpus: Corpus, wanted: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+def _bounds(corpus: Corpus, wanted: list[int]) -> list[int]:
     """Return for each part the hash from which on the next part begins."""
-    keys = np.frombuffer(
-        array("Q", map(_key, count_pairs(corpus, "skip", CorpusCounts()))), np.uint64
-    )
+    pairs = count_pairs(corpus, "skip", CorpusCounts())
+    keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
     sources, counts = np.unique(keys, return_counts=True)
     pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
     ends = [0]
@@ -73,8 +77,7 @@ def _bounds(corpus: Corpus, wanted: list[int]) -> "np.ndarray[tuple[int], np.dty
                 f"{corpus.name} has {len(keys):,} pairs with {len(sources):,} different sources: "
                 f"too few to set {sum(wanted):,} pairs aside"
             )
-    bounds: np.ndarray[tuple[int], np.dtype[np.uint64]] = sources[ends[1:]]
-    return bounds
+    return [int(source) for source in sources[ends[1:]]]
 
 
 def _key(pair: Pair) -> int:

@@ -66,8 +66,11 @@ class RangeTest:
             "points": [point._asdict() for point in self.points],
         }
 
-    def as_text(self, columns: int) -> str:
-        """Return the output of `find-lr`: the curve, drawn for a terminal, and the suggestions."""
+    def as_text(self, columns: int, dot: str) -> str:
+        """Return the output of `find-lr`: the suggestions below the curve.
+
+        The curve fits a terminal of so many columns, and is drawn with `dot`.
+        """
         marks = self.suggestions
         rows = [(name, lr, _MEANINGS[name]) for name, lr in marks.items()]
         rows.append(("training.lr", self.lr, self._compared()))
@@ -78,7 +81,7 @@ class RangeTest:
         return "\n".join(
             [
                 head,
-                text_chart(curve, marks.values(), columns),
+                text_chart(curve, marks.values(), columns, dot),
                 *(f"{label:<16} {lr:<8.2g} {text}" for label, lr, text in rows),
             ]
         )
@@ -101,7 +104,7 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
     `train` does, and if the loss diverges before there is a curve.
     """
     if lowest >= highest:
-        raise UserError(f"--from {lowest:g} must be lower than --to {highest:g}")
+        raise UserError(f"--start-lr {lowest:g} must be lower than --end-lr {highest:g}")
     return dry_run(functools.partial(_range_test, lowest, highest, updates), config)
 
 
@@ -124,7 +127,7 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
     if len(points) < FEWEST_UPDATES:
         raise UserError(
             f"the loss diverged after {len(points):,} updates, at a learning rate of {lr:.2g}: "
-            "lower --from"
+            "lower --start-lr"
         )
     return RangeTest(points, diverged, training.lr, training.warmup_updates)
 

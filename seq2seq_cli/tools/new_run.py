@@ -101,7 +101,7 @@ class NewRun:
             train = corpus_of(list(parts["train"].values()))
             valid = corpus_of(list(parts["valid"].values())) if "valid" in parts else valid
         chosen = choose(text, preset, train, valid)
-        if hours > 0:
+        if 0 < hours < math.inf:
             from seq2seq_cli.tools.time_limit import fit_into_hours  # imports torch
 
             chosen = fit_into_hours(chosen, hours)

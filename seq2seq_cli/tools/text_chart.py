@@ -9,12 +9,12 @@ _LABEL = 9  # characters left of the axis
 
 
 def text_chart(
-    curve: Sequence[tuple[float, float]], marks: Iterable[float], columns: int, point: str = "•"
+    curve: Sequence[tuple[float, float]], marks: Iterable[float], columns: int, dot: str
 ) -> str:
     """Draw the points (x, y), x on a logarithmic axis, and `marks`, which are vertical lines.
 
-    The chart is `columns` wide, but at most 100. If points are far above the first one, where a
-    loss diverges, they are left out, so that the rest can be seen.
+    `dot` stands for a point. The chart is `columns` wide, but at most 100. If points are far above
+    the first one, where a loss diverges, they are left out, so that the rest can be seen.
     """
     width = max(10, min(columns, _MOST_COLUMNS) - _LABEL - 2)
     (first_x, first_y), last_x = curve[0], curve[-1][0]
@@ -33,7 +33,7 @@ def text_chart(
                 row[column(mark)] = "|"
     for x, y in curve:
         if y <= high:
-            grid[round((_ROWS - 1) * (high - y) / height)][column(x)] = point
+            grid[round((_ROWS - 1) * (high - y) / height)][column(x)] = dot
     labels = [f"{high:.3f}", *[""] * (_ROWS - 2), f"{low:.3f}"]
     lines = [f"{label:>{_LABEL}} |{''.join(row)}" for label, row in zip(labels, grid, strict=True)]
     axis = "-" * width

@@ -48,7 +48,7 @@ def run(numbers: Path, seq2seq: Command, tmp_path_factory: pytest.TempPathFactor
 def found(numbers: Path, seq2seq: Command, tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("find-lr")
     outputs = [option for name in ("lr.csv", "lr.svg") for option in ("-o", folder / name)]
-    options = ("--from", 1e-5, "--to", 10, "--updates", 60, "--logdir", folder, *outputs)
+    options = ("--start-lr", 1e-5, "--end-lr", 10, "--updates", 60, "--logdir", folder, *outputs)
     return {**range_test(seq2seq, numbers / "numbers.yaml", *options), "folder": folder}
 
 
@@ -64,7 +64,7 @@ def test_rates_grow_exponentially_until_the_loss_diverges(found):
 
 def test_updates_are_those_of_training(numbers, run, seq2seq):
     """At one rate, the losses of a range test are those that train logs."""
-    options = ("--from", 1e-3, "--to", 1e-3 * (1 + 1e-12), "--updates", FEWEST_UPDATES)
+    options = ("--start-lr", 1e-3, "--end-lr", 1e-3 * (1 + 1e-12), "--updates", FEWEST_UPDATES)
     points = range_test(seq2seq, numbers / "numbers.yaml", *options)["points"]
     losses = [point["train/loss"] for point in read_metrics(run) if "train/loss" in point]
     assert [point["loss"] for point in points] == pytest.approx(losses, rel=1e-5)
@@ -84,16 +84,18 @@ def test_range_test_is_written_to_files_and_for_tensorboard(found):
 
 def test_find_lr_keeps_nothing_and_names_what_is_wrong(numbers, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = seq2seq("find-lr", numbers / "numbers.yaml", *SHAPE, "--updates", 25, "--to", 0.01)
+    result = seq2seq("find-lr", numbers / "numbers.yaml", *SHAPE, "--updates", 25, "--end-lr", 0.01)
     assert result.exit_code == 0, result.stderr
     assert re.search(
         r"^training\.lr +0\.005 +reached after 40 updates", result.stdout, re.MULTILINE
     )
     assert list(tmp_path.iterdir()) == []
-    swapped = seq2seq("find-lr", numbers / "numbers.yaml", "--from", 1, "--to", 0.1)
-    assert "--from 1 must be lower than --to 0.1" in swapped.stderr
+    swapped = seq2seq("find-lr", numbers / "numbers.yaml", "--start-lr", 1, "--end-lr", 0.1)
+    assert "--start-lr 1 must be lower than --end-lr 0.1" in swapped.stderr
     options = ("--set", "training.max_grad_norm=null", "--set", "model.dropout=0")
-    high = seq2seq("find-lr", numbers / "numbers.yaml", *options, "--from", 1e4, "--to", 1e6)
+    high = seq2seq(
+        "find-lr", numbers / "numbers.yaml", *options, "--start-lr", 1e4, "--end-lr", 1e6
+    )
     assert high.exit_code == 2
     assert "the loss diverged after" in high.stderr
 
@@ -112,7 +114,7 @@ def test_suggestions_on_a_known_curve():
 @pytest.mark.parametrize("columns", [30, 80, 300])
 def test_a_chart_fits_its_width(columns):
     curve = [(10.0 ** (n / 10 - 5), 5 - n / 20) for n in range(60)]
-    lines = text_chart(curve, [1e-3], columns).splitlines()
+    lines = text_chart(curve, [1e-3], columns, "•").splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
     assert lines[0].lstrip().startswith("5.000")
     assert sum(line.count("•") for line in lines) >= 10

@@ -100,7 +100,7 @@ VERBS = {
         "device",
     },
     "find-lr": {
-        *("config", "updates", "lowest", "highest", "output", "logdir", "as_json"),
+        *("config", "updates", "start_lr", "end_lr", "output", "logdir", "as_json"),
         *("overrides", "device"),
     },
     "init": {
