@@ -51,7 +51,6 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
         size = max(len(side) for side in reused)
     else:
         size = _vocab_size(config, num_pairs)
-        logger.info(f"tokenizer.vocab_size {size:,}, for {num_pairs:,} pairs")
     settled = tokenizer.model_copy(update={"vocab_size": size})
     return config.model_copy(update={"tokenizer": settled})
 
@@ -64,7 +63,9 @@ def _vocab_size(config: Config, num_pairs: int) -> int:
     texts = ("src tgt",) if tokenizer.shared else ("src", "tgt")
     alphabets = (_num_characters(config, sides.split()) for sides in texts)
     size += _BYTES_AND_SPECIAL + len(tokenizer.user_defined_symbols) + max(alphabets)
-    return math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
+    size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
+    logger.info(f"tokenizer.vocab_size {size:,}, for {num_pairs:,} pairs")
+    return size
 
 
 def _num_characters(config: Config, sides: list[str]) -> int:
