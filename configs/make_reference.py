@@ -1,4 +1,4 @@
-"""Write `reference.yaml` and `schema.json` beside this file from the code's own fields.
+"""Write `reference.yaml`, `schema.json` and the presets beside this file from the code.
 
 The code is the one place where an option, its default and its description stand; run
 `python configs/make_reference.py` after changing it (a test says when that was forgotten).
@@ -12,6 +12,7 @@ from typing import get_args
 from pydantic.fields import FieldInfo
 
 from seq2seq_cli.config.loader import yaml_text
+from seq2seq_cli.config.presets import PRESETS, preset_yaml
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import Section
 
@@ -61,7 +62,12 @@ def _comment(field: FieldInfo, depth: int) -> str:
     return "".join(f"{indent}# {line}\n" for line in wrap(text, 96 - len(indent)))
 
 
+def generated() -> dict[str, str]:
+    """The files of this folder that are generated, by name."""
+    presets = {f"{name}.yaml": preset_yaml(name) for name in PRESETS}
+    return {"reference.yaml": reference_yaml(), "schema.json": schema_json(), **presets}
+
+
 if __name__ == "__main__":
-    folder = Path(__file__).parent
-    (folder / "reference.yaml").write_text(reference_yaml(), encoding="utf-8")
-    (folder / "schema.json").write_text(schema_json(), encoding="utf-8")
+    for name, text in generated().items():
+        (Path(__file__).parent / name).write_text(text, encoding="utf-8")

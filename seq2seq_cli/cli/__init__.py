@@ -10,7 +10,10 @@ from seq2seq_cli.cli import (
     diff,
     evaluate,
     export,
+    find_lr,
+    init,
     inspect,
+    plot,
     train,
     translate,
 )
@@ -24,8 +27,11 @@ __all__ = [
     "diff",
     "evaluate",
     "export",
+    "find_lr",
+    "init",
     "inspect",
     "main",
+    "plot",
     "train",
     "translate",
 ]

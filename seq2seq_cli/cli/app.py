@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.config.text import Corpus
 
 _COMMANDS = [
-    *("check", "vocab", "train", "average", "verify-resume"),
+    *("init", "check", "vocab", "find-lr", "train", "average", "verify-resume", "plot"),
     *("translate", "eval", "score", "attend", "inspect", "diff", "export", "bench"),
 ]
 

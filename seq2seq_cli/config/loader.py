@@ -290,5 +290,7 @@ def yaml_text(value: Any) -> str:
     """Return a value as it would be written in a config, on one line."""
     if not isinstance(value, float):
         value = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1_000_000)
+    text = yaml.dump(
+        value, Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=1_000_000
+    )
     return text.removesuffix("\n").removesuffix("\n...").strip()

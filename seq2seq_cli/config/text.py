@@ -15,6 +15,7 @@ from pydantic import (
 
 from seq2seq_cli.config.types import (
     AutoOrPositiveInt,
+    AutoOrVocabSize,
     Normalization,
     OnBadLine,
     OnResume,
@@ -28,6 +29,7 @@ PAIRS_FORMATS = (".tsv", ".jsonl")
 # Kinds with byte fallback, so that no character of any script is lost. The others are closed
 # vocabularies: anything unseen in training becomes <unk>.
 SUBWORDS = ("bpe", "unigram")
+MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
 
 # White space, SentencePiece's sign for it, and SentencePiece's special tokens.
 _NO_SYMBOL = re.compile(r"[\s▁\ufdd0\ufdd1]|^(<pad>|<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$")
@@ -145,10 +147,12 @@ class TokenizerConfig(Section):
     on_resume: ClassVar[OnResume] = "fixed"
 
     kind: TokenizerKind = Field("bpe", description="Kind of token.")
-    vocab_size: Annotated[int, Field(ge=8, le=10_000_000)] = Field(
-        8_000,
+    vocab_size: AutoOrVocabSize = Field(
+        "auto",
         description="Maximum vocabulary size of each tokenizer; it is smaller if the text has "
-        "fewer tokens.",
+        "fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces for 30,000 "
+        "pairs, 8,000 for a million, 32,000 for 4.5 million) beside bytes and characters; for char "
+        f"and word all, at most {MOST_WHOLE_TOKENS:,}; a run keeps the number it has found.",
     )
     shared: bool = Field(True, description="Use one vocabulary for source and target.")
     min_character_frequency: AutoOrPositiveInt = Field(
@@ -184,6 +188,12 @@ class TokenizerConfig(Section):
         description="Maximum number of lines to learn the vocabulary from; a larger training text "
         "is sampled at random.",
     )
+
+    @property
+    def most_entries(self) -> int:
+        """`vocab_size` as a number."""
+        assert self.vocab_size != "auto", "resolved before a vocabulary is learnt"
+        return self.vocab_size
 
     @field_validator("min_character_frequency")
     @classmethod

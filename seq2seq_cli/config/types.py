@@ -40,6 +40,11 @@ AutoOrNonNegativeInt = Annotated[
     Literal["auto"] | NonNegativeInt,
     WrapValidator(with_message("auto or a whole number of at least 0")),
 ]
+VocabSize = Annotated[int, Field(ge=8, le=10_000_000)]
+AutoOrVocabSize = Annotated[
+    Literal["auto"] | VocabSize,
+    WrapValidator(with_message("auto or a whole number from 8 to 10,000,000")),
+]
 AutoOrThousand = Annotated[
     Literal["auto"] | UpToThousand,
     WrapValidator(with_message("auto or a whole number from 1 to 1,000")),

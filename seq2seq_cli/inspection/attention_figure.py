@@ -3,24 +3,18 @@
 L layers, H heads, Q query positions, M memory positions.
 """
 
-import contextlib
-import functools
-import io
-import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.inspection.attention_study import AttentionStudy
 from seq2seq_cli.inspection.attention_views import Kind, View, ViewedMaps, view_maps
+from seq2seq_cli.inspection.figure_files import default_style, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-logger = logging.getLogger(__name__)
 
 _LABELED = 12  # positions up to which the maps of all heads have labels
 
@@ -29,15 +23,6 @@ _CELL = 0.3
 _SMALLEST_LABELED_CELL = 0.12
 _LARGEST_MAP = 24
 
-# Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
-_DEFAULT_FONT = "DejaVu Sans"
-FONTS = (
-    *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC"),
-    *("Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei"),
-    *("Noto Sans Arabic", "Noto Naskh Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari"),
-    *("Noto Sans Thai", "Arial Unicode MS"),
-)
-_reported: set[int] = set()  # characters without a font that a warning has named already
 TITLES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
@@ -50,17 +35,7 @@ MEASURES = {
 }
 
 
-@contextlib.contextmanager
-def _default_style() -> Iterator[None]:
-    """Set matplotlib's defaults, so that figures do not depend on the user's matplotlibrc."""
-    require_matplotlib()
-    from matplotlib import style
-
-    with style.context(["default", {"svg.hashsalt": "attention"}]):
-        yield
-
-
-@_default_style()
+@default_style()
 def draw_attention(
     study: AttentionStudy,
     kind: Kind,
@@ -92,25 +67,6 @@ def draw_attention(
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # which would move things again whenever the figure is saved
     return figure
-
-
-@_default_style()
-def figure_bytes(figure: "Figure", kind: Literal["png", "svg"]) -> bytes:
-    """Return the figure as a file; the same figure gives the same bytes."""
-    file = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(file, format=kind, metadata=metadata, dpi=150)
-    return file.getvalue()
-
-
-def require_matplotlib() -> None:
-    """Raise UserError if the optional dependency is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "figures of attention need matplotlib: pip install 'seq2seq-cli[plot]'"
-        ) from error
 
 
 def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -> None:
@@ -185,7 +141,7 @@ class _Labels(NamedTuple):
 
 
 def _labels(viewed: ViewedMaps) -> _Labels:
-    fonts, replaced = _fonts("".join(viewed.queries + viewed.memory))
+    fonts, replaced = fonts_for("".join(viewed.queries + viewed.memory))
     queries, memory = (
         [label.translate(replaced) for label in labels]
         for labels in (viewed.queries, viewed.memory)
@@ -202,31 +158,3 @@ def _colors(values_QM: Tensor, view: View) -> dict[str, Any]:
         "norm": PowerNorm(0.5, vmin=0.0, vmax=top or 1.0),
         "interpolation": "nearest",
     }
-
-
-def _fonts(text: str) -> tuple[list[str], dict[int, str]]:
-    """Return installed fonts that have the characters of a text, and □ for those that none has."""
-    from matplotlib import font_manager
-
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    missing = set(map(ord, text))
-    families = []
-    for family in (_DEFAULT_FONT, *(font for font in FONTS if font in installed)):
-        if covered := missing & _characters(family):
-            families.append(family)
-            missing -= covered
-    if new := missing - _reported:
-        _reported.update(new)
-        logger.warning(
-            f"no installed font known to this program has {short(''.join(map(chr, sorted(new))))}: "
-            "the figure shows □ instead (the HTML page uses the fonts of the browser)"
-        )
-    return families or [_DEFAULT_FONT], dict.fromkeys(missing, "□")
-
-
-@functools.cache
-def _characters(family: str) -> frozenset[int]:
-    from matplotlib import font_manager
-
-    font = font_manager.get_font(font_manager.findfont(family))
-    return frozenset(font.get_charmap())

@@ -20,21 +20,16 @@ from seq2seq_cli.decoding.translation import pharaoh
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.inspection.attention_collector import KINDS
-from seq2seq_cli.inspection.attention_figure import (
-    check_choice,
-    draw_attention,
-    figure_bytes,
-    require_matplotlib,
-)
+from seq2seq_cli.inspection.attention_figure import check_choice, draw_attention
 from seq2seq_cli.inspection.attention_page import attention_page
 from seq2seq_cli.inspection.attention_study import AttentionMaps, AttentionStudy, Sentence
 from seq2seq_cli.inspection.attention_views import Kind, View, maps_of
+from seq2seq_cli.inspection.figure_files import check_output_paths, figure_bytes, is_figure
 
 _WEIGHT_AXES = ("layer", "head", "query", "memory")
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
 _RIVAL_AXES = ("token", "rival")
-_FIGURES = (".png", ".svg")
 
 
 @dataclass(frozen=True)
@@ -55,17 +50,8 @@ class FigureOptions:
 
 def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
     """Raise UserError for a file that cannot be written, and for what it takes to draw."""
-    for number, path in enumerate(paths):
-        if path.suffix not in _WRITERS:
-            raise UserError(f"{path}: the name must end in {', '.join(_WRITERS)}")
-        if not path.parent.is_dir():
-            raise UserError(f"{path}: there is no folder {path.parent}")
-        if path in paths[:number]:
-            raise UserError(f"--output {path} is given twice")
-    is_drawn = any(path.suffix in _FIGURES for path in paths)
-    if is_drawn:
-        require_matplotlib()
-    elif figure != FigureOptions():
+    check_output_paths(paths, list(_WRITERS))
+    if figure != FigureOptions() and not any(map(is_figure, paths)):
         raise UserError(
             "--kind, --layer, --head, --view and --words choose what a figure shows: give --output "
             "with a name in .png or .svg"

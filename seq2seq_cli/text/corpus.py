@@ -58,15 +58,15 @@ def count_corpus(
     valid_counts = None
     if valid is not None:
         valid_counts = CorpusCounts()
-        held_out.update(hash(pair.src) for pair in _count_pairs(valid, on_bad_line, valid_counts))
+        held_out.update(hash(pair.src) for pair in count_pairs(valid, on_bad_line, valid_counts))
     train_counts = CorpusCounts()
-    for pair in _count_pairs(train, on_bad_line, train_counts):
+    for pair in count_pairs(train, on_bad_line, train_counts):
         if held_out and valid_counts is not None:
             valid_counts.overlap += held_out.pop(hash(pair.src), 0)
     return train_counts, valid_counts
 
 
-def _count_pairs(corpus: Corpus, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
+def count_pairs(corpus: Corpus, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
     """Yield the usable pairs and count all lines; raises UserError if there are no pairs."""
     for pair in read_pairs(corpus, on_bad_line):
         counts.lines += 1

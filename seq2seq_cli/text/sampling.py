@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -56,8 +57,7 @@ def without_rare_characters(
         yield from lines
         return
     counts = _character_counts(lines)
-    least = _auto_min_frequency(counts) if min_frequency == "auto" else min_frequency
-    rare = np.flatnonzero((counts > 0) & (counts < least))
+    rare = np.flatnonzero((counts > 0) & (counts < _least(counts, min_frequency)))
     if not len(rare):
         yield from lines
         return
@@ -65,18 +65,27 @@ def without_rare_characters(
     yield from (pattern.sub(" ", line) for line in lines)
 
 
-def _auto_min_frequency(counts: npt.NDArray[np.int64]) -> int:
+def num_frequent_characters(lines: Iterable[str], min_frequency: int | Literal["auto"]) -> int:
+    """Return the number of different characters that are not rare."""
+    counts = _character_counts(lines)
+    return int(np.count_nonzero(counts >= _least(counts, min_frequency)))
+
+
+def _least(counts: npt.NDArray[np.int64], min_frequency: int | Literal["auto"]) -> int:
+    """Return the frequency below which a character is rare."""
+    if min_frequency != "auto":
+        return min_frequency
     total = int(counts.sum())
     least = max(LEAST_FREQUENCY, total // _PER_CHARACTERS)
     return least if counts[counts < least].sum() <= _MOST_RARE * total else 1
 
 
-def _character_counts(lines: Sequence[str]) -> npt.NDArray[np.int64]:
+def _character_counts(lines: Iterable[str]) -> npt.NDArray[np.int64]:
     """Count each code point except spaces."""
     counts = np.zeros(0x110000, np.int64)
-    for start in range(0, len(lines), _LINES_AT_ONCE):
-        text = "".join(lines[start : start + _LINES_AT_ONCE])
-        points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    left = iter(lines)
+    while block := list(islice(left, _LINES_AT_ONCE)):
+        points = np.frombuffer("".join(block).encode("utf-32-le"), np.uint32)
         counts += np.bincount(points, minlength=len(counts))
     counts[ord(" ")] = 0
     return counts

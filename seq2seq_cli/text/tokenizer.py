@@ -286,7 +286,7 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
     tgt = src if src_path == tgt_path else Tokenizer.load(tgt_path, shared_with)
     tokenizers = Tokenizers(src, tgt)
     for path, tokenizer in zip((src_path, tgt_path), tokenizers, strict=True):
-        if len(tokenizer) > config.vocab_size:
+        if config.vocab_size != "auto" and len(tokenizer) > config.vocab_size:
             raise UserError(
                 f"{path} does not fit the config: it has {len(tokenizer):,} entries, more than "
                 f"tokenizer.vocab_size {config.vocab_size:,}"
@@ -313,7 +313,7 @@ def _train_model(
             sentence_iterator=lines,
             model_writer=model,
             model_type=config.kind,
-            vocab_size=config.vocab_size,
+            vocab_size=config.most_entries,
             hard_vocab_limit=False,
             byte_fallback=config.kind in SUBWORDS,
             character_coverage=1.0,
@@ -351,11 +351,11 @@ def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
     """Translate SentencePiece's message, which names its own source and options, into ours."""
     if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
         return (
-            f"tokenizer.vocab_size {config.vocab_size:,} is too small: the characters of this text "
-            f"and the special tokens alone require {int(needed[1]):,} entries"
+            f"tokenizer.vocab_size {config.most_entries:,} is too small: the characters of this "
+            f"text and the special tokens alone require {int(needed[1]):,} entries"
         )
     reason = str(error).rpartition("] ")[2].strip() or str(error)
     return (
-        f"cannot learn a vocabulary of tokenizer.vocab_size {config.vocab_size:,} entries from "
+        f"cannot learn a vocabulary of tokenizer.vocab_size {config.most_entries:,} entries from "
         f"this text: {reason}"
     )

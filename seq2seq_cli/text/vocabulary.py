@@ -14,6 +14,7 @@ from seq2seq_cli.text.corpus import count_corpus, read_pairs
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.text.sampling import LEAST_FREQUENCY
 from seq2seq_cli.text.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers
+from seq2seq_cli.text.vocabulary_size import with_vocab_size
 
 _EXAMPLES = 3
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -54,7 +55,8 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     cannot be read, before anything is written.
     """
     data = config.data
-    count_corpus(data.train, None, data.on_bad_line)
+    counts, _ = count_corpus(data.train, None, data.on_bad_line)
+    config = with_vocab_size(config, counts.pairs)
     tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
     folder.mkdir(parents=True, exist_ok=True)
     report = []

@@ -1,7 +1,8 @@
-"""Updates exactly as `train` makes them, of a temporary run: for `bench train` and `check`."""
+"""Updates as `train` makes them, of a temporary run: for `bench train`, `check` and `find-lr`."""
 
 import functools
 import gc
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -47,11 +48,28 @@ class DryRun:
         batches = self.run.next_batches()
         self._stopwatch.note("data")
         self._train_on(batches)
+        self._count(batches)
+        return batches
+
+    def update_at(self, lr: float) -> float:
+        """Make the next update at another learning rate; return its loss in nats per target token.
+
+        An update whose loss or gradient is not finite is not applied; its loss is returned as NaN.
+        """
+        self._stopwatch.start()
+        run, batches = self.run, self.run.next_batches()
+        training = {"lr": lr, "schedule": "constant", "warmup_steps": 0}
+        set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, run.total_steps)
+        result = train_step(run, batches)
+        self._count(batches)
+        num_tokens = sum(batch.num_tokens for batch in batches)
+        return result.loss / num_tokens if result.is_finite else math.nan
+
+    def _count(self, batches: Sequence[Batch]) -> None:
         state = self.run.state
         state.step, state.position = state.step + 1, state.position + len(batches)
         if state.position == len(self.run.data.batches):
             state.epoch, state.position = state.epoch + 1, 0
-        return batches
 
     def update_from(self, batch: Batch) -> None:
         """Make the next update from another batch than its own, without counting it."""

@@ -43,7 +43,7 @@ class LineHashes:
 
     def add(self, pair: Pair | None) -> None:
         """Add the next line; None if it has no pair."""
-        src, tgt = map(_normalize, pair) if pair is not None else (None, None)
+        src, tgt = map(normalized, pair) if pair is not None else (None, None)
         self._sources.append(_NO_PAIR if src is None else hash(src))
         self._pairs.append(_NO_PAIR if src is None else hash((src, tgt)))
 
@@ -56,7 +56,8 @@ class LineHashes:
         return Overlap(_shared(self._sources, other._sources), _shared(self._pairs, other._pairs))
 
 
-def _normalize(text: str) -> str:
+def normalized(text: str) -> str:
+    """Return the text as it counts as a duplicate: without case, width and extra white space."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 

@@ -37,7 +37,7 @@ def _check(test: Corpus | None, trial: DryRun) -> Report | None:
     retain_freed_pages()
     logger.info("timing some updates, on the longest batches and on others")
     longest_batches = _run_longest_batches(trial)
-    pace = _time_updates(trial)
+    pace = time_updates(trial)
     ranks.barrier()
     if not ranks.is_main:
         return None
@@ -96,7 +96,8 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
     return LongestBatches(shapes, max(seconds), over_processes(peak), over_processes(peak - before))
 
 
-def _time_updates(trial: DryRun) -> TimeEstimate:
+def time_updates(trial: DryRun) -> TimeEstimate:
+    """Make some updates, and estimate from them how long the run takes."""
     trial.update()  # a warm-up, which is not timed
     seconds: list[float] = []
     all_reduce_max = trial.run.ranks.all_reduce_max

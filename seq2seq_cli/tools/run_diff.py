@@ -15,7 +15,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.training.manifest import continuations, read_manifest
 
-_TIMINGS = {"train/tokens_per_second"}
+_TIMINGS = {"train/tokens_per_second", "train/seconds"}
 _RESULTS = ("weights", "progress", "metrics")
 _ENVIRONMENT = ("from", "device", "threads", "processes", "python", "seq2seq_cli", "git")
 

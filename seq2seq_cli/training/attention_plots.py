@@ -10,7 +10,8 @@ import numpy as np
 
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.inspection.attention_collector import KINDS, study_attention
-from seq2seq_cli.inspection.attention_figure import draw_attention, figure_bytes
+from seq2seq_cli.inspection.attention_figure import draw_attention
+from seq2seq_cli.inspection.figure_files import figure_bytes
 from seq2seq_cli.inspection.head_facts import batches_of, token_pairs, weight_facts
 from seq2seq_cli.text.corpus import Pair
 

@@ -20,6 +20,7 @@ from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device, use_threads
+from seq2seq_cli.text.vocabulary_size import num_pieces
 
 Value = TypeVar("Value")
 
@@ -28,6 +29,7 @@ WHAT_NOW = "the same command resumes from the last checkpoint"
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
 _BYTES_OF_A_TOKEN = 4  # nearly
+_TOKENS_OF_A_PAIR = 20  # of one side, nearly
 _BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
 _REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
@@ -196,9 +198,9 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     asked = config.training.processes
     is_cpu = choose_device(config.training.device).type == "cpu"
     if asked == "auto":
-        if not is_cpu or _num_weights(config) > _REDUCIBLE:
-            return 1
         text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
+        if not is_cpu or _num_weights(config, text) > _REDUCIBLE:
+            return 1
         budget = config.training.tokens_per_batch
         tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
         most = min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH, memory // _BYTES_EACH)
@@ -216,10 +218,16 @@ def check_gpus(config: Config, num_processes: int) -> None:
         )
 
 
-def _num_weights(config: Config) -> int:
-    """Return the approximate number of weights in the model's matrices."""
+def _num_weights(config: Config, text: int) -> int:
+    """Return the approximate number of weights in the model's matrices for a text of this size.
+
+    `text` is in tokens; a vocabulary of size `auto` is taken for one of subwords.
+    """
     model = config.model
     square, feed_forward = model.d_model**2, 2 * model.d_model * model.d_ff
     encoder = model.layers.encoder * (4 * square + feed_forward)
     decoder = model.layers.decoder * (8 * square + feed_forward)
-    return encoder + decoder + model.d_model * config.tokenizer.vocab_size
+    vocab_size = config.tokenizer.vocab_size
+    if vocab_size == "auto":
+        vocab_size = num_pieces("bpe", text // _TOKENS_OF_A_PAIR)
+    return encoder + decoder + model.d_model * vocab_size

@@ -200,7 +200,9 @@ def log_update(
         {
             "loss": window.loss / window.num_tokens,
             "grad_norm": result.grad_norm,
+            "tokens": window.num_tokens,
             "tokens_per_second": window.num_tokens / window.seconds,
+            "seconds": state.seconds,
             "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
             "skipped": window.skipped,
             **scalars,

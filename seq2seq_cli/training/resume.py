@@ -187,12 +187,17 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     is_measured = config.validation.decode or not begun.validation.needs_translations
     if config.validation.metric == "auto" and is_measured:
         validation["metric"] = begun.validation.metric
+    tokenizer: dict[str, Any] = {}
+    if config.tokenizer.vocab_size == "auto":
+        tokenizer["vocab_size"] = begun.tokenizer.vocab_size
     is_reused = begun.tokenizer.reuse and not asks_for_another(config.tokenizer, begun.tokenizer)
     return config.model_copy(
         update={
             "training": config.training.model_copy(update=training),
             "validation": config.validation.model_copy(update=validation),
-            "tokenizer": begun.tokenizer if is_reused else config.tokenizer,
+            "tokenizer": begun.tokenizer
+            if is_reused
+            else config.tokenizer.model_copy(update=tokenizer),
         }
     )
 

@@ -11,7 +11,7 @@ from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
-from seq2seq_cli.inspection.attention_figure import require_matplotlib
+from seq2seq_cli.inspection.figure_files import require_matplotlib
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
@@ -20,6 +20,7 @@ from seq2seq_cli.text.corpus import count_corpus
 from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.text.subword_sampling import make_samplers
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
+from seq2seq_cli.text.vocabulary_size import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
@@ -80,6 +81,7 @@ def load_data(
     if reads_text:
         logger.info("reading %s", ", ".join(map(str, text.train.files)))
         train_counts, valid_counts = count_corpus(text.train, text.valid, text.on_bad_line)
+        config = with_vocab_size(config, train_counts.pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     samplers = make_samplers(tokenizers, config.training, text.max_length)
     train = open_store(text.train, tokenizers, text.on_bad_line, text.max_length)

@@ -37,10 +37,14 @@ def with_vocabulary_of(source: Path, config: Config) -> Config:
 
 
 def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | None:
-    """Return the first option set to another value than `known` has, as `tokenizer.kind: char`."""
+    """Return the first option set to another value than `known` has, as `tokenizer.kind: char`.
+
+    `vocab_size: auto` asks for no other size.
+    """
     for name in type(asked).model_fields:
         value = getattr(asked, name)
-        if name in asked.model_fields_set and value != getattr(known, name):
+        is_other = value != getattr(known, name) and (name, value) != ("vocab_size", "auto")
+        if name in asked.model_fields_set and is_other:
             return f"tokenizer.{name}: {yaml_text(value)}"
     return None
 

@@ -146,7 +146,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "no tokenizer at all": (sparse("src.model", 0), "src.model: this is not a SentencePiece model"),
     "a tokenizer that is no text": (a_tokenizer_that_is_no_text, "not a SentencePiece model"),
     "a tokenizer larger than it says": (
-        replaced("config.yaml", "vocab_size: 8000", "vocab_size: 8"),
+        replaced("config.yaml", "vocab_size: 50000", "vocab_size: 8"),
         "src.model does not fit the config: it has 14 entries, more than tokenizer.vocab_size 8",
     ),
     "a billion laughs": (written("config.yaml", LAUGHS.encode()), "its aliases expand to more"),

@@ -100,6 +100,14 @@ VERBS = {
         "overrides",
         "device",
     },
+    "find-lr": {
+        *("config", "updates", "start_lr", "end_lr", "output", "logdir", "as_json"),
+        *("overrides", "device"),
+    },
+    "init": {
+        *("files", "output", "valid", "valid_size", "test_size", "hours", "preset", "yes"),
+    },
+    "plot": {"run_dirs", "metric", "x", "output"},
     "bench train": {"config", "updates", "warmup", "as_json", "overrides", "device"},
 }
 

@@ -1,0 +1,138 @@
+"""Presets: the options of a first run, by the number of sentence pairs.
+
+`configs/small.yaml` and its kin are generated from this table, and `seq2seq init` starts from it:
+each number and the reason for it stand here only.
+"""
+
+import itertools
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from seq2seq_cli.config.loader import yaml_text
+
+_WIDTH = 100  # characters of a line
+
+
+class Choice(NamedTuple):
+    """The value of an option, and where it comes from."""
+
+    value: Any
+    reason: str = ""
+
+
+Choices = Mapping[str, Choice]  # by full name: model.d_model
+
+
+class Preset(NamedTuple):
+    """Options for corpora from so many pairs on, up to where the next preset begins."""
+
+    fewest_pairs: int
+    description: str
+    choices: Choices
+
+
+PRESETS: dict[str, Preset] = {
+    "small": Preset(
+        0,
+        "up to 75,000 sentence pairs",
+        {
+            "model.d_model": Choice(
+                128, "small models translate better after so little text (Wu et al. 2021)"
+            ),
+            "model.heads": Choice(4),
+            "model.layers": Choice(4, "of the encoder, and as many of the decoder"),
+            "model.d_ff": Choice(256, "twice d_model"),
+            "model.dropout": Choice(0.3, "the less text, the more dropout"),
+            "training.max_steps": Choice(2_600),
+            "training.tokens_per_batch": Choice(4_096),
+            "training.lr": Choice(4e-3, "small models bear high rates"),
+            "training.warmup_steps": Choice(500),
+            "training.schedule": Choice("cosine", "falls to 0 at max_steps"),
+        },
+    ),
+    "medium": Preset(
+        75_000,
+        "75,000 to 500,000 sentence pairs",
+        {
+            "model.d_model": Choice(256, "512 if there is a GPU or time"),
+            "model.heads": Choice(4),
+            "model.layers": Choice(4, "of the encoder, and as many of the decoder"),
+            "model.d_ff": Choice(1_024, "four times d_model"),
+            "model.dropout": Choice(0.2, "0.3 with d_model 512"),
+            "training.max_steps": Choice(10_000),
+            "training.tokens_per_batch": Choice(8_192),
+            "training.lr": Choice(2e-3),
+            "training.warmup_steps": Choice(1_000),
+            "training.schedule": Choice("cosine", "falls to 0 at max_steps"),
+        },
+    ),
+    "large": Preset(
+        500_000,
+        "more than 500,000 sentence pairs, and a GPU or days of time",
+        {
+            "model.d_model": Choice(512, "the base model of Vaswani et al. 2017"),
+            "model.heads": Choice(8),
+            "model.layers": Choice(6, "of the encoder, and as many of the decoder"),
+            "model.d_ff": Choice(2_048, "four times d_model"),
+            "model.dropout": Choice(0.1),
+            "training.max_steps": Choice(100_000),
+            "training.tokens_per_batch": Choice(
+                25_000, "if memory is short: half, and gradient_accumulation: 2"
+            ),
+            "training.lr": Choice(1e-3),
+            "training.warmup_steps": Choice(4_000, "as in Vaswani et al. 2017"),
+            "training.schedule": Choice("inverse_sqrt", "as in Vaswani et al. 2017"),
+            "validation.every": Choice(2_000, "an epoch would be too rare"),
+            "validation.unit": Choice("steps"),
+        },
+    ),
+}
+
+_EXAMPLE_TEXT = {
+    "data.train": Choice({"src": "mine/train.src", "tgt": "mine/train.tgt"}),
+    "data.valid": Choice({"src": "mine/valid.src", "tgt": "mine/valid.tgt"}),
+}
+
+
+def preset_for(num_pairs: int) -> str:
+    """Return the name of the preset for a corpus of so many pairs."""
+    return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
+
+
+def preset_yaml(name: str) -> str:
+    """Return a preset as a config whose paths are examples."""
+    head = [
+        f"A preset for {PRESETS[name].description}. seq2seq init writes a config like this one, "
+        "with the paths and numbers of your text; or replace the paths yourself.",
+    ]
+    return commented_yaml(head, {**_EXAMPLE_TEXT, **PRESETS[name].choices}, "schema.json")
+
+
+def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) -> str:
+    """Return a config in which each option has its reason as a comment; `head` are paragraphs.
+
+    `schema` is the path of the JSON schema, for editors.
+    """
+    lines = [f"# yaml-language-server: $schema={schema}"] if schema else []
+    for paragraph in head:
+        lines += [f"# {line}" for line in textwrap.wrap(paragraph, _WIDTH - 2)]
+    for section, options in itertools.groupby(choices.items(), lambda o: o[0].split(".")[0]):
+        lines += ["", f"{section}:"]
+        for name, (value, reason) in options:
+            option = f"  {name.removeprefix(f'{section}.')}: {yaml_text(value)}"
+            line = f"{option}  # {reason}" if reason else option
+            if len(line) > _WIDTH:
+                lines += [f"  # {part}" for part in textwrap.wrap(reason, _WIDTH - 4)]
+                line = option
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_tree(choices: Choices) -> dict[str, dict[str, Any]]:
+    """Return the options as a config is read from YAML."""
+    tree: dict[str, dict[str, Any]] = {}
+    for name, (value, _) in choices.items():
+        section, option = name.split(".")
+        tree.setdefault(section, {})[option] = value
+    return tree

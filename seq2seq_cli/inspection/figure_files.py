@@ -1,0 +1,105 @@
+"""Figures of matplotlib as files that depend on neither date nor settings of the user."""
+
+import contextlib
+import functools
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from seq2seq_cli.errors import UserError, short
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
+
+FigureKind = Literal["png", "svg", "pdf"]
+_METADATA = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+
+
+# Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
+_DEFAULT_FONT = "DejaVu Sans"
+FONTS = (
+    *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC"),
+    *("Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei"),
+    *("Noto Sans Arabic", "Noto Naskh Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari"),
+    *("Noto Sans Thai", "Arial Unicode MS"),
+)
+_reported: set[int] = set()  # characters without a font that a warning has named already
+
+
+def check_output_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> None:
+    """Raise UserError for a file that cannot be written, and for what it takes to draw."""
+    for number, path in enumerate(paths):
+        if path.suffix not in suffixes:
+            raise UserError(f"{path}: the name must end in {', '.join(suffixes)}")
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: there is no folder {path.parent}")
+        if path in paths[:number]:
+            raise UserError(f"--output {path} is given twice")
+    if any(is_figure(path) for path in paths):
+        require_matplotlib()
+
+
+def is_figure(path: Path) -> bool:
+    return path.suffix.removeprefix(".") in _METADATA
+
+
+@contextlib.contextmanager
+def default_style() -> Iterator[None]:
+    """Set matplotlib's defaults, so that figures do not depend on the user's matplotlibrc."""
+    require_matplotlib()
+    from matplotlib import style
+
+    with style.context(["default", {"svg.hashsalt": "seq2seq-cli"}]):
+        yield
+
+
+@default_style()
+def figure_bytes(figure: "Figure", kind: FigureKind) -> bytes:
+    """Return the figure as a file; the same figure gives the same bytes."""
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, metadata=_METADATA[kind], dpi=150)
+    return file.getvalue()
+
+
+def require_matplotlib() -> None:
+    """Raise UserError if the optional dependency is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError("figures need matplotlib: pip install 'seq2seq-cli[plot]'") from error
+
+
+def fonts_for(text: str) -> tuple[list[str], dict[int, str]]:
+    """Return installed fonts that have the characters of a text, and □ for those that none has."""
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    missing = set(map(ord, text))
+    families = []
+    for family in (_DEFAULT_FONT, *(font for font in FONTS if font in installed)):
+        if covered := missing & _characters(family):
+            families.append(family)
+            missing -= covered
+    if new := missing - _reported:
+        _reported.update(new)
+        logger.warning(
+            f"no installed font known to this program has {short(''.join(map(chr, sorted(new))))}: "
+            "the figure shows □ instead (the HTML page uses the fonts of the browser)"
+        )
+    return families or [_DEFAULT_FONT], dict.fromkeys(missing, "□")
+
+
+@functools.cache
+def _characters(family: str) -> frozenset[int]:
+    from matplotlib import font_manager
+
+    font = font_manager.get_font(font_manager.findfont(family))
+    return frozenset(font.get_charmap())

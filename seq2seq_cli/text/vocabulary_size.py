@@ -1,0 +1,76 @@
+"""Resolves `tokenizer.vocab_size: auto`: how many entries a text of this size can teach."""
+
+import logging
+import math
+from itertools import pairwise
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS
+from seq2seq_cli.config.types import TokenizerKind
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.sampling import num_frequent_characters
+from seq2seq_cli.text.tokenizer import fit_tokenizers
+
+logger = logging.getLogger(__name__)
+
+# Sentence pairs, and the number of subwords that translates best after training on so many:
+# Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural Machine Translation".
+_PIECES_BY_PAIRS = [(30_000, 1_000), (1_000_000, 8_000), (4_500_000, 32_000)]
+_FEWEST_PIECES = 300
+_BYTES_AND_SPECIAL = 260  # entries of every vocabulary of subwords
+_ROUNDED_TO = 100
+
+
+def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
+    """Return the number of pieces to learn from so many pairs, without characters and bytes.
+
+    It grows with the pairs, on straight lines between the logarithms of published optima, and stays
+    the same beyond the last one. Characters and words are not pieces: all of them are learnt.
+    """
+    if kind not in SUBWORDS:
+        return MOST_WHOLE_TOKENS
+    if num_pairs >= _PIECES_BY_PAIRS[-1][0]:
+        return _PIECES_BY_PAIRS[-1][1]
+    spans = list(pairwise(_PIECES_BY_PAIRS))
+    (x0, y0), (x1, y1) = next((s for s in spans if num_pairs < s[1][0]), spans[-1])
+    slope = math.log(y1 / y0) / math.log(x1 / x0)
+    return max(_FEWEST_PIECES, round(y0 * math.pow(num_pairs / x0, slope)))
+
+
+def with_vocab_size(config: Config, num_pairs: int) -> Config:
+    """Return the config with a number in place of `tokenizer.vocab_size: auto`.
+
+    `num_pairs` are all pairs of the training text, also of one from which the vocabulary is learnt
+    in part. A vocabulary of `tokenizer.reuse` keeps its size.
+    """
+    tokenizer = config.tokenizer
+    if tokenizer.vocab_size != "auto":
+        return config
+    if tokenizer.reuse is not None:
+        reused = fit_tokenizers(config.data.train, tokenizer)
+        size = max(len(side) for side in reused)
+    else:
+        size = _vocab_size(config, num_pairs)
+    settled = tokenizer.model_copy(update={"vocab_size": size})
+    return config.model_copy(update={"tokenizer": settled})
+
+
+def _vocab_size(config: Config, num_pairs: int) -> int:
+    tokenizer = config.tokenizer
+    size = num_pieces(tokenizer.kind, num_pairs)
+    if tokenizer.kind not in SUBWORDS:
+        return size
+    texts = ("src tgt",) if tokenizer.shared else ("src", "tgt")
+    alphabets = (_num_characters(config, sides.split()) for sides in texts)
+    size += _BYTES_AND_SPECIAL + len(tokenizer.user_defined_symbols) + max(alphabets)
+    size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
+    logger.info(f"tokenizer.vocab_size {size:,}, for {num_pairs:,} pairs")
+    return size
+
+
+def _num_characters(config: Config, sides: list[str]) -> int:
+    """Return the number of characters that get an entry of their own in these sides' vocabulary."""
+    data = config.data
+    readable = (pair for pair in read_pairs(data.train, data.on_bad_line) if pair is not None)
+    lines = (getattr(pair, side) for pair in readable for side in sides)
+    return num_frequent_characters(lines, config.tokenizer.min_character_frequency)

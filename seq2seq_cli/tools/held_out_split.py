@@ -1,0 +1,86 @@
+"""Splits pairs off a text, to validate and to test on, so that no source is in two parts."""
+
+import bisect
+import hashlib
+from array import array
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import fsync
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
+from seq2seq_cli.tools.duplicates import normalized
+
+REST = "train"
+_SIDES = ("src", "tgt")
+
+
+def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, Path]]:
+    """Return the files that `split` writes, by part and side."""
+    return {
+        part: {side: folder / f"{part}.{side}" for side in _SIDES}
+        for part in (*(name for name, size in parts.items() if size), REST)
+    }
+
+
+def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
+    """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
+
+    Sources are in the order of their hashes, and the first ones are taken, each with all of its
+    translations; sources that differ in case, width or white space only are one. So the same text
+    gives the same parts, in whatever order its lines are. Pairs that cannot be read or have an
+    empty side are left out. Needs 8 bytes of memory per pair. Raises UserError if nothing would be
+    left to train on.
+    """
+    files = split_files(folder, parts)
+    bounds = _bounds(corpus, [parts.get(part, 0) for part in files if part != REST])
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict.fromkeys(files, 0)
+    partial = {
+        (part, side): path.with_name(f"{path.name}.part")
+        for part, sides in files.items()
+        for side, path in sides.items()
+    }
+    names = list(files)
+    try:
+        with ExitStack() as stack:
+            opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
+            for pair in count_pairs(corpus, "skip", CorpusCounts()):
+                part = names[bisect.bisect_right(bounds, _key(pair))]
+                sizes[part] += 1
+                for side, text in zip(_SIDES, pair, strict=True):
+                    opened[part, side].write(f"{text}\n".encode())
+        for (part, side), path in partial.items():
+            fsync(path)
+            path.replace(files[part][side])
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
+    return sizes
+
+
+def _bounds(corpus: Corpus, wanted: list[int]) -> list[int]:
+    """Return for each part the hash from which on the next part begins."""
+    pairs = count_pairs(corpus, "skip", CorpusCounts())
+    keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
+    sources, counts = np.unique(keys, return_counts=True)
+    pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
+    ends = [0]
+    for size in wanted:
+        ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
+        if ends[-1] >= len(sources):
+            raise UserError(
+                f"{corpus.name} has {len(keys):,} pairs with {len(sources):,} different sources: "
+                f"too few to set {sum(wanted):,} pairs aside"
+            )
+    return [int(source) for source in sources[ends[1:]]]
+
+
+def _key(pair: Pair) -> int:
+    """Return a hash of the source that is the same on every machine."""
+    digest = hashlib.blake2b(normalized(pair.src).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,279 @@
+"""`seq2seq init`: looks at a text, and chooses the options of a first run."""
+
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
+from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
+from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
+from seq2seq_cli.text.sampling import sample
+from seq2seq_cli.text.vocabulary_size import num_pieces
+from seq2seq_cli.tools.held_out_split import split, split_files
+from seq2seq_cli.tools.scripts import CONTROL, REPLACEMENT, script_of
+
+_HELD_OUT = 1_000  # pairs to set aside at most,
+_HELD_OUT_SHARE = 20  # and one pair in so many
+_SAMPLE = 10_000  # lines that scripts and words are counted in
+_MAIN_SHARE = 0.2  # of a side's letters, from which a script is one of its main scripts
+_BYTES_OF_A_TOKEN = 4  # nearly; of subwords in any script
+_SMALLEST_BATCH = 512  # tokens
+
+# Words are not separated by spaces, so that BLEU needs a tokenization of its own, unless the text
+# has been split into words already.
+_LONGEST_WORDS = 5  # characters, in the mean
+_BLEU_TOKENIZE = {"Kana": "char", "Han": "zh", "Thai": "char", "Lao": "char"}
+_BLEU_TOKENIZE |= {"Khmer": "char", "Myanmar": "char", "Tibetan": "char"}
+
+# A side of single words: spelling, pronunciation, transliteration, inflection.
+_MOST_WORDS = 1.5  # per line
+_MOST_SENTENCES = 0.1  # share of lines that end in punctuation
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a sample of one side looks like; means are those of lines."""
+
+    words: float
+    characters: float
+    sentences: float  # share of lines that end in punctuation
+    not_nfkc: float  # share of lines that NFKC changes
+    scripts: list[str]  # the main ones, the most frequent first
+
+    @property
+    def is_words(self) -> bool:
+        return self.words <= _MOST_WORDS and self.sentences <= _MOST_SENTENCES
+
+    def __str__(self) -> str:
+        scripts = " and ".join(self.scripts) or "no letters"
+        return f"{self.words:.1f} words and {self.characters:.1f} characters per line; {scripts}"
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What to write: the answers to the questions of `seq2seq init`."""
+
+    config: Path
+    train: Corpus
+    valid: Corpus | None
+    sizes: dict[str, int]  # pairs to set aside, by part: valid, test
+
+    @property
+    def _splits(self) -> dict[str, dict[str, Path]]:
+        """The files to write beside the config, by part and side."""
+        if not any(self.sizes.values()):
+            return {}
+        return split_files(self.config.with_suffix(""), self.sizes)
+
+    def existing_files(self) -> list[Path]:
+        """Return the files that would be overwritten.
+
+        Raises UserError if the text itself is among them.
+        """
+        written = [self.config, *(path for part in self._splits.values() for path in part.values())]
+        existing = [path for path in written if path.exists()]
+        corpora = [corpus for corpus in (self.train, self.valid) if corpus is not None]
+        for path in existing:
+            if any(path.samefile(file) for corpus in corpora for file in corpus.files):
+                raise UserError(f"{path} is part of the text: choose another --output")
+        return existing
+
+    def write(self, text: "Text", preset: str, hours: float) -> list[Path]:
+        """Write the config, and the parts of the text if pairs are set aside; return the files.
+
+        With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
+        has too few pairs to set some aside, or if nothing can be trained from it.
+        """
+        train, valid, files = self.train, self.valid, []
+        if parts := self._splits:
+            pairs = split(train, self.config.with_suffix(""), self.sizes)
+            text = replace(text, counts=CorpusCounts(lines=pairs["train"]))
+            files = [path for part in parts.values() for path in part.values()]
+            train = corpus_of(list(parts["train"].values()))
+            valid = corpus_of(list(parts["valid"].values())) if "valid" in parts else valid
+        chosen = choose(text, preset, train, valid)
+        if 0 < hours < math.inf:
+            from seq2seq_cli.tools.time_limit import fit_into_hours  # imports torch
+
+            chosen = fit_into_hours(chosen, hours)
+        write_atomic(self.config, config_text(text, preset, chosen).encode())
+        load_config(self.config, is_given_now=True)
+        return [*files, self.config]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A training text: its pairs, and what its sides look like."""
+
+    counts: CorpusCounts
+    src: Side
+    tgt: Side
+    bytes_of_longer_side: int
+
+    @property
+    def held_out(self) -> int:
+        """The suggested number of pairs to set aside for validation, and as many for tests."""
+        return min(_HELD_OUT, self.counts.pairs // _HELD_OUT_SHARE)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what there is to say of the text, with labels."""
+        dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
+        return [
+            ("training text", f"{self.counts.pairs:,} pairs; dropped: {dropped}"),
+            ("source", str(self.src)),
+            ("target", str(self.tgt)),
+        ]
+
+
+def corpus_of(files: Sequence[Path]) -> Corpus:
+    """Return two files, or one file of pairs, as a corpus; raises UserError for other files."""
+    if len(files) > 2:
+        raise UserError(f"a text is one file of pairs, or two files; {len(files)} are given")
+    given = (
+        {"pairs": files[0]} if len(files) == 1 else dict(zip(("src", "tgt"), files, strict=True))
+    )
+    try:
+        return Corpus.model_validate(given, context={"is_given_now": True})
+    except ValidationError as error:
+        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
+
+
+def look_at(corpus: Corpus) -> Text:
+    """Read a text once. Raises UserError if it has no pairs, or files of different lengths."""
+    counts = CorpusCounts()
+    num_bytes = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal num_bytes
+        for pair in count_pairs(corpus, "skip", counts):
+            num_bytes += max(len(side.encode()) for side in pair)
+            yield "\n".join(pair)
+
+    sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
+    src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
+    return Text(counts, src, tgt, num_bytes)
+
+
+def _side(lines: Sequence[str]) -> Side:
+    letters = Counter(script_of(letter) for line in lines for letter in set(line))
+    counted = {s: n for s, n in letters.items() if s not in (None, CONTROL, REPLACEMENT)}
+    main = [
+        s for s, n in Counter(counted).most_common() if n >= _MAIN_SHARE * sum(counted.values())
+    ]
+    ends = [unicodedata.category(line.strip()[-1]) for line in lines]
+    return Side(
+        words=sum(len(line.split()) for line in lines) / len(lines),
+        characters=sum(map(len, lines)) / len(lines),
+        sentences=ends.count("Po") / len(lines),
+        not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
+        scripts=[script for script in main if script is not None],
+    )
+
+
+def choose_preset(asked: str | None, num_pairs: int) -> str:
+    """Return the preset asked for, or that for so many pairs; raises UserError for another name."""
+    if asked is None:
+        return preset_for(num_pairs)
+    if asked not in PRESETS:
+        raise UserError(
+            f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}"
+        )
+    return asked
+
+
+def choose(text: Text, preset: str, train: Corpus, valid: Corpus | None) -> dict[str, Choice]:
+    """Return the options of a first run: those of the preset, and what the text asks for."""
+    chosen = {"data.train": Choice(_paths(train), f"{text.counts.pairs:,} pairs")}
+    if valid is not None:
+        chosen["data.valid"] = Choice(_paths(valid))
+    if text.counts.bad:
+        reason = f"{text.counts.bad:,} lines cannot be read"
+        chosen["data.on_bad_line"] = Choice("skip", reason)
+    chosen |= _tokenizer(text)
+    chosen |= PRESETS[preset].choices
+    wanted = chosen["training.tokens_per_batch"].value
+    fitting = _num_tokens(text) // FEWEST_BATCHES // 128 * 128
+    if fitting < wanted:
+        fitting = min(wanted, max(_SMALLEST_BATCH, fitting))
+        reason = f"about {FEWEST_BATCHES} batches per epoch; {wanted:,} in the preset {preset}"
+        chosen["training.tokens_per_batch"] = Choice(fitting, reason)
+        lr = chosen["training.lr"].value
+        reason = f"{lr:g} in the preset, times the root of the smaller batch (Malladi et al. 2022)"
+        chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
+    chosen |= _validation(text)
+    return in_order(chosen)
+
+
+def _is_spelling(text: Text) -> bool:
+    return text.src.is_words
+
+
+def _num_tokens(text: Text) -> int:
+    """Estimate the number of tokens on the longer side."""
+    if _is_spelling(text):
+        return int(text.counts.pairs * max(text.src.characters, text.tgt.characters))
+    return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
+
+
+def _tokenizer(text: Text) -> dict[str, Choice]:
+    if _is_spelling(text):
+        kind = Choice("char", f"{text.src.words:.1f} words per source line: single words")
+        size = Choice("auto", "every character")
+    else:
+        kind = Choice("bpe", "nothing is out of vocabulary")
+        pieces = num_pieces("bpe", text.counts.pairs)
+        reason = f"{pieces:,} pieces for {text.counts.pairs:,} pairs, beside bytes and characters"
+        size = Choice("auto", reason)
+    chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
+    if not {*text.src.scripts} & {*text.tgt.scripts}:
+        chosen["tokenizer.shared"] = Choice(False, "the sides have no script in common")
+    if text.src.not_nfkc:
+        reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
+        chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
+    return chosen
+
+
+def _validation(text: Text) -> dict[str, Choice]:
+    if _is_spelling(text):
+        return {"validation.metric": Choice("exact_match", "a word is right or wrong")}
+    is_split = text.tgt.characters <= _LONGEST_WORDS * text.tgt.words
+    for script, tokenize in _BLEU_TOKENIZE.items():
+        if script in text.tgt.scripts and not is_split:
+            reason = f"{script} has no spaces between words"
+            return {"validation.bleu_tokenize": Choice(tokenize, reason)}
+    return {}
+
+
+def in_order(chosen: dict[str, Choice]) -> dict[str, Choice]:
+    """Return the options in the order of the sections of a config."""
+    sections = list(Config.model_fields)
+    return dict(sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0])))
+
+
+def config_text(text: Text, preset: str, chosen: dict[str, Choice]) -> str:
+    """Return the config to write, with what was found out about the text at its head."""
+    head = [
+        f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
+        f"Source: {text.src}.",
+        f"Target: {text.tgt}.",
+        "Options that are not here have the defaults of configs/reference.yaml.",
+    ]
+    schema = Path("configs/schema.json")
+    return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
+
+
+def _paths(corpus: Corpus) -> dict[str, str]:
+    return {
+        name: str(path)
+        for name in ("src", "tgt", "pairs")
+        if (path := getattr(corpus, name)) is not None
+    }

@@ -1,0 +1,196 @@
+"""`seq2seq init`: what is split off, what is chosen, and what is never overwritten."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.presets import PRESETS, preset_for
+from seq2seq_cli.config.schema import Config
+
+WORDS = ["red", "green", "old", "new", "house", "tree", "cat", "dog", "way", "sees", "likes"]
+
+
+def sentence_pairs(count: int) -> list[tuple[str, str]]:
+    """Sentences, many of them with several translations, or again in capitals."""
+    generator = random.Random(1)
+    lines = [" ".join(generator.choices(WORDS, k=5)) + "." for _ in range(count // 2)]
+    sources = [*lines, *(generator.choice(lines).upper() for _ in range(count - len(lines)))]
+    return [(src, f"{number} {src.lower()}") for number, src in enumerate(sources)]
+
+
+PAIRS = sentence_pairs(600)
+
+
+def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    path.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    return path
+
+
+def read_part(folder: Path, part: str) -> list[tuple[str, str]]:
+    src, tgt = ((folder / f"{part}.{side}").read_text().splitlines() for side in ("src", "tgt"))
+    return list(zip(src, tgt, strict=True))
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write_tsv(tmp_path / "all.tsv", PAIRS)
+
+
+def test_parts_are_the_text_and_share_no_source(text, seq2seq):
+    result = seq2seq("init", text, "--valid-size", 40, "--test-size", 30, "--yes")
+    assert result.exit_code == 0, result.stderr
+    parts = {part: read_part(Path("mine"), part) for part in ("train", "valid", "test")}
+    assert sorted(pair for part in parts.values() for pair in part) == sorted(PAIRS)
+    sources = [{src.lower() for src, _ in pairs} for pairs in parts.values()]
+    assert sum(map(len, sources)) == len(set.union(*sources))
+    assert 40 <= len(parts["valid"]) < 50
+    assert 30 <= len(parts["test"]) < 40
+    config = load_config(Path("mine.yaml"), is_given_now=True)
+    assert config.data.train.src == Path("mine/train.src")
+    assert config.data.valid is not None and config.data.valid.tgt == Path("mine/valid.tgt")
+
+
+def test_split_depends_on_the_sources_alone(text, seq2seq):
+    """Not on the order of the lines, nor on the format of the file."""
+    assert seq2seq("init", text, "--valid-size", 40, "--yes").exit_code == 0
+    shuffled = random.Random(2).sample(PAIRS, len(PAIRS))
+    lines = (json.dumps({"src": src, "tgt": tgt}) for src, tgt in shuffled)
+    Path("all.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    options = ("--valid-size", 40, "--yes", "--output", "other.yaml")
+    assert seq2seq("init", "all.jsonl.gz", *options).exit_code == 0
+    for part in ("train", "valid", "test"):
+        assert sorted(read_part(Path("mine"), part)) == sorted(read_part(Path("other"), part))
+
+
+def test_answers_and_options_write_the_same(text, seq2seq):
+    options = ("--valid-size", 20, "--test-size", 10, "--hours", 0)
+    assert seq2seq("init", text, *options, "--yes").exit_code == 0
+    written = {path: path.read_bytes() for path in (Path("mine.yaml"), Path("mine/valid.src"))}
+    asked = seq2seq("init", text, stdin="20\n10\n0\ny\n")
+    assert asked.exit_code == 0, asked.stderr
+    assert "Overwrite mine.yaml and mine/valid.src" in asked.stdout
+    assert {path: path.read_bytes() for path in written} == written
+
+
+def test_nothing_is_overwritten_without_asking(text, seq2seq):
+    Path("mine.yaml").write_text("precious")
+    for options, stdin in ((("--yes",), None), ((), "20\n10\n0\nn\n")):
+        assert seq2seq("init", text, *options, stdin=stdin).exit_code != 0
+        assert Path("mine.yaml").read_text() == "precious"
+        assert not Path("mine").exists()
+    Path("all").mkdir()
+    part = write_tsv(Path("all/train.src"), PAIRS).rename("all/train.src")
+    result = seq2seq("init", part, part, "-o", "all.yaml", stdin="20\n10\n0\ny\n")
+    assert "all/train.src is part of the text" in result.stderr
+    assert len(part.read_text().splitlines()) == len(PAIRS)
+
+
+def test_existing_validation_text_is_used(text, seq2seq):
+    write_tsv(Path("valid.tsv"), PAIRS[:9])
+    for output, arguments, stdin in (
+        ("a.yaml", ("--valid", "valid.tsv", "--yes"), None),
+        ("b.yaml", (), "valid.tsv\n0\n"),
+    ):
+        result = seq2seq("init", text, "-o", output, *arguments, stdin=stdin)
+        assert result.exit_code == 0, result.stderr
+        data = load_config(Path(output), is_given_now=True).data
+        assert (data.train.pairs, data.valid and data.valid.pairs) == (text, Path("valid.tsv"))
+    assert not Path("a").exists()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    {
+        "sentences": (PAIRS, {"kind": "bpe", "shared": True, "metric": "auto"}),
+        "words": (
+            [("".join(w) + "x" * n, " ".join(w)) for n in range(9) for w in WORDS],
+            {"kind": "char", "shared": True, "metric": "exact_match"},
+        ),
+        "two scripts": (
+            [(src, "Кот пьёт воду.") for src, _ in PAIRS],
+            {"kind": "bpe", "shared": False, "bleu_tokenize": "13a"},
+        ),
+        "Chinese": (
+            [(src, "我们昨天去了那个新的房子。") for src, _ in PAIRS],
+            {"kind": "bpe", "shared": False, "bleu_tokenize": "zh"},
+        ),
+        "Chinese in words": (
+            [(src, "我们 昨天 去 了 那个 新 的 房子 。") for src, _ in PAIRS],
+            {"bleu_tokenize": "13a"},
+        ),
+        "Japanese": (
+            [(src, "昨日、新しい家に行きました。") for src, _ in PAIRS],
+            {"bleu_tokenize": "char"},
+        ),
+        "full width": ([(f"{src} ＡＢＣ", tgt) for src, tgt in PAIRS], {"normalization": "nfkc"}),
+    }.values(),
+    ids=lambda value: None,
+)
+def test_options_follow_from_the_text(text, seq2seq, pairs, expected):
+    write_tsv(text, pairs)
+    result = seq2seq("init", text, "--valid-size", 0, "--yes")
+    assert result.exit_code == 0, result.stderr
+    config = load_config(Path("mine.yaml"), is_given_now=True)
+    options = {
+        **config.tokenizer.model_dump(),
+        **config.validation.model_dump(),
+        "normalization": config.tokenizer.normalization.src,
+    }
+    assert {name: options[name] for name in expected} == expected
+
+
+def test_a_time_limit_lowers_the_updates(text, seq2seq):
+    write_tsv(text, PAIRS[:60])
+    options = ("--valid-size", 0, "--yes")
+    assert seq2seq("init", text, *options, "--hours", 1e-4).exit_code == 0
+    limited = load_config(Path("mine.yaml")).training
+    assert limited.max_hours == 1e-4
+    assert limited.max_steps is not None
+    assert 1 <= limited.max_steps < PRESETS["small"].choices["training.max_steps"].value
+    assert limited.warmup_updates <= limited.max_steps / 10
+
+
+def test_config_is_checked_and_trained(text, seq2seq):
+    assert seq2seq("init", text, "--valid-size", 10, "--test-size", 10, "--yes").exit_code == 0
+    result = seq2seq("vocab", "mine.yaml")
+    assert result.exit_code == 0, result.stderr
+    assert "bpe entries" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all.tsv", "--valid-size", 599), "too few to set"),
+        (("all.tsv", "--preset", "huge"), "valid: small, medium, large"),
+        (("all.tsv", "all.tsv", "all.tsv"), "3 are given"),
+        (("nowhere.tsv",), "there is no file nowhere.tsv"),
+        (("empty.tsv",), "no pairs in empty.tsv"),
+        (("all.tsv", "--valid", "all.tsv", "--valid-size", 3), "not both"),
+    ],
+)
+def test_errors_of_init(text, seq2seq, arguments, message):
+    Path("empty.tsv").write_text("\t\n\n")
+    result = seq2seq("init", *arguments, "--yes")
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not Path("mine.yaml").exists() and not Path("mine").exists()
+
+
+def test_each_preset_begins_where_the_one_before_ends():
+    bounds = [preset.fewest_pairs for preset in PRESETS.values()]
+    assert bounds == sorted(bounds) and bounds[0] == 0
+    assert [preset_for(n) for n in (29_000, 160_000, 4_500_000)] == list(PRESETS)
+    for name, preset in PRESETS.items():
+        assert preset_for(preset.fewest_pairs) == name
+
+
+def test_presets_train_with_paths_given_on_the_command_line(text, seq2seq):
+    for name in PRESETS:
+        options = ("data.train.pairs=all.tsv", "data.valid=null")
+        path = Path(__file__).parents[2] / f"configs/{name}.yaml"
+        assert isinstance(load_config(path, options, is_given_now=True), Config)
