@@ -13,6 +13,7 @@ from seq2seq_cli.cli.app import (
     Device,
     Overrides,
     RunDir,
+    Tag,
     WhichModel,
     app,
     decoding_overrides,
@@ -50,7 +51,8 @@ OutputFile = Annotated[
 InputFormat = Annotated[
     Literal["text", "jsonl"],
     typer.Option(
-        help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...]}.',
+        help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...], '
+        '"tag": ...}.',
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -168,6 +170,7 @@ def translate(
     ensemble: Ensemble = None,
     precision: Precision = None,
     prefix: Prefix = "",
+    tag: Tag = None,
     require: Require = None,
     ban: Ban = None,
     replace_unk: ReplaceUnk = False,
@@ -188,7 +191,7 @@ def translate(
     from seq2seq_cli.text.io import lines_to_translate
 
     given = decoding_overrides(
-        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban
+        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
     )
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
