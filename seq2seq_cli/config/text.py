@@ -146,8 +146,8 @@ class Corpus(Section):
     def _known_format(cls, pairs: Path | None) -> Path | None:
         if pairs and _format_of(pairs) not in PAIRS_FORMATS:
             raise ValueError(
-                f"{pairs} must be a {', '.join(PAIRS_FORMATS)} file (.zip excepted, it may be "
-                "compressed)"
+                f"{pairs} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be .gz, "
+                ".bz2, .xz or .zst)"
             )
         return pairs
 

@@ -143,7 +143,7 @@ class BatchSampler:
         """`drawn` is how many pairs an epoch draws from each corpus; None: every pair once."""
         self._store = store
         self.drawn = list(store.sizes if drawn is None else drawn)
-        self._is_whole = self.drawn == list(store.sizes)
+        self.is_mixed = self.drawn != list(store.sizes)
         self._lengths = store.src.lengths(), store.tgt.lengths()
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
@@ -154,7 +154,7 @@ class BatchSampler:
     @property
     def key(self) -> str:
         """A hash of the text, with what epochs draw from its corpora if that is not all of them."""
-        return self._store.key if self._is_whole else f"{self._store.key} {self.drawn}"
+        return f"{self._store.key} {self.drawn}" if self.is_mixed else self._store.key
 
     def __len__(self) -> int:
         """Return the number of batches in the first epoch, and in others if each has all pairs."""
@@ -165,10 +165,10 @@ class BatchSampler:
 
         Epochs that draw from corpora differ by some batches, and have to be planned one by one.
         """
-        if self._is_whole:
-            yield self._num_batches, len(epochs)
-        else:
+        if self.is_mixed:
             yield from ((len(self._make_plan(epoch, ())), 1) for epoch in epochs)
+        else:
+            yield self._num_batches, len(epochs)
 
     def plan(self, epoch: int, consumed: ConsumedParts) -> Plan:
         """Return the batches of an epoch, without the pairs of parts that are consumed already."""

@@ -71,7 +71,7 @@ class _Reader:
             raise UserError(f"{self._name}, line {error.lineno:,}: not XML: {problem}") from None
         self._num_fed += len(chunk)
         if self._num_fed - self._parser.CurrentByteIndex > MOST_BYTES:  # kept, and parsed again
-            raise self._error(f"a tag of more than {MOST_BYTES:,} bytes")
+            raise UserError(f"{self._place()}: a tag has more than {MOST_BYTES:,} bytes")
         finished, self._finished = self._finished, []
         return finished
 
@@ -105,10 +105,10 @@ class _Reader:
                 self._text.append(text)
 
     def _refuse_entity(self, *_: Any) -> None:
-        raise self._error("defines an entity, which a translation memory does not need")
+        raise UserError(f"{self._place()}: defines an entity, which could grow to gigabytes")
 
-    def _error(self, problem: str) -> UserError:
-        return UserError(f"{self._name}, line {self._parser.CurrentLineNumber:,}: {problem}")
+    def _place(self) -> str:
+        return f"{self._name}, line {self._parser.CurrentLineNumber:,}"
 
 
 def _code(language: str) -> str:

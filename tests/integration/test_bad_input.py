@@ -82,7 +82,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "one side only": (option("data.train", {"src": __file__}), "needs src and tgt, or pairs alone"),
     "pairs of unknown form": (
         option("data.train", {"pairs": __file__}),
-        "a .tsv, .jsonl, .tmx, .zip file",
+        "a .tsv, .jsonl, .tmx or .zip file",
     ),
     "missing file": (without("train.src"), "data.train.src: there is no file"),
     "missing validation file": (without("valid.tgt"), "data.valid.tgt: there is no file"),
@@ -159,7 +159,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
         (("score", ".", "--nbest", "a"), "--nbest requires --src, and excludes --ref and --pairs"),
         (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints an n-best list"),
-        (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv or .jsonl file"),
+        (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv, .jsonl, .tmx or .zip file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
         (
