@@ -16,13 +16,12 @@ def pairs_per_epoch(
     That is weight · n for a corpus of n pairs. With a temperature T it is a share of all pairs, in
     proportion to n^(1/T) (Arivazhagan et al. 2019, section 4.2); T = 1 draws every pair once.
     """
-    if temperature is not None:
-        powers = np.array(sizes, np.float64) ** (1 / temperature)
-        weights = list(powers / powers.sum() * sum(sizes) / np.array(sizes))
-    return [
-        max(1, round(weight * size)) if size else 0
-        for weight, size in zip(weights, sizes, strict=True)
-    ]
+    if temperature is None:
+        wanted = [weight * size for weight, size in zip(weights, sizes, strict=True)]
+    else:
+        powers = [size ** (1 / temperature) for size in sizes]
+        wanted = [power / sum(powers) * sum(sizes) for power in powers]
+    return [max(1, round(count)) if size else 0 for count, size in zip(wanted, sizes, strict=True)]
 
 
 def pairs_of_epoch(
@@ -39,8 +38,8 @@ def pairs_of_epoch(
     parts: list[Indices] = []
     start = 0
     for number, (size, count) in enumerate(zip(sizes, drawn, strict=True)):
-        first = (epoch - 1) * count
-        for turn in range(first // size if size else 0, -(-(first + count) // size) if size else 0):
+        first, a_pass = (epoch - 1) * count, max(1, size)
+        for turn in range(first // a_pass, -(-(first + count) // a_pass)):
             order = np.random.default_rng([seed, number, turn]).permutation(size)
             begin, end = first - turn * size, first + count - turn * size
             parts.append((start + order[max(0, begin) : end]).astype(np.int32))

@@ -19,6 +19,7 @@ _FREE_TO_UNPACK = 1 << 28
 
 # Few bytes at a time, as each of them may unpack to 32 KiB.
 _ZSTD_BYTES_AT_ONCE = 1 << 10
+_BUFFER = 1 << 18
 
 
 class Compression(NamedTuple):
@@ -41,7 +42,8 @@ class _ZstdReader(io.RawIOBase):
         self._file = path.open("rb")
         self._frame = self._start_frame()
         self._is_whole = True
-        self._packed = self._unpacked = b""
+        self._packed = b""
+        self._unpacked = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -54,7 +56,7 @@ class _ZstdReader(io.RawIOBase):
                     raise EOFError
                 return 0
             try:
-                self._unpacked = self._frame.decompress(self._packed)
+                self._unpacked = memoryview(self._frame.decompress(self._packed))
             except self._damage:
                 raise EOFError from None
             self._is_whole = self._frame.eof
@@ -71,7 +73,7 @@ class _ZstdReader(io.RawIOBase):
 
 
 def _open_zstd(path: Path) -> BinaryIO:
-    return io.BufferedReader(_ZstdReader(path))
+    return io.BufferedReader(_ZstdReader(path), _BUFFER)
 
 
 BY_SUFFIX: dict[str, Compression] = {

@@ -169,6 +169,10 @@ class Tokenizer:
         processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
         return processor
 
+    def has_symbol(self, symbol: str) -> bool:
+        """Return True if text is never split within this string; of words, if it is an entry."""
+        return symbol in (self.pieces() if self.kind == "word" else self.to_pieces(symbol))
+
     def is_byte(self, token: int) -> bool:
         """Return True if the token is one byte of a character."""
         return bool(self._processor.is_byte(token))
@@ -267,7 +271,7 @@ def _reuse(config: TokenizerConfig, folder: Path) -> Tokenizers:
     run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)
     for symbol in config.user_defined_symbols:
-        if not all(symbol in tokenizer.to_pieces(symbol) for tokenizer in tokenizers):
+        if not all(tokenizer.has_symbol(symbol) for tokenizer in tokenizers):
             raise UserError(
                 f"tokenizer.reuse: the vocabulary of {folder} lacks {symbol!r}, which is a tag of "
                 "data.train or one of tokenizer.user_defined_symbols; leave it out, or learn "
