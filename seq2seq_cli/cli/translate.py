@@ -187,8 +187,7 @@ def translate(
     """
     _check_files(sentences, input_file, output_file)
     _check_format(output_format, align, log_probs, n_best)
-    from seq2seq_cli.decoding.stream import Job, translate_stream
-    from seq2seq_cli.text.io import lines_to_translate
+    from seq2seq_cli.decoding.stream import Job
 
     given = decoding_overrides(
         beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
@@ -209,10 +208,24 @@ def translate(
     )
     if not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
-        return
-    lines = sentences or lines_to_translate(input_file)
-    with _printer(output_file, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
-        for outputs in translate_stream(job, lines, input_file, processes):
+    else:
+        _translate_lines(job, sentences, input_file, output_file, processes)
+
+
+def _translate_lines(
+    job: "Job",
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+    processes: int | None,
+) -> None:
+    """Translate the sentences, or the lines of a file or of standard input."""
+    from seq2seq_cli.decoding.stream import translate_stream
+    from seq2seq_cli.text.io import lines_to_translate
+
+    lines = sentences or lines_to_translate(source)
+    with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
+        for outputs in translate_stream(job, lines, source, processes):
             print_lines(outputs)
 
 
