@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _ZIP = b"PK\x03\x04"  # the first bytes of every zip file
 _FIRST_BYTES = 8
+# White space, byte order marks, and the zero bytes of UTF-16, in which XML may be written.
+_BLANK = b" \t\r\n\xef\xbb\xbf\xff\xfe\x00"
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
 
 
@@ -87,7 +89,7 @@ def _suffix(copy: Path, *, is_pairs: bool) -> str:
     packed = copy.rename(copy.with_name(copy.name + compression))
     try:
         with opened(packed) as text:
-            first = next((line for line in bounded_lines(text) if line.strip()), b"")
+            first = next(filter(None, (line.strip(_BLANK) for line in bounded_lines(text))), b"")
     except UserError:  # damaged, which reading it will report
         first = b""
     packed.rename(copy)
@@ -95,14 +97,13 @@ def _suffix(copy: Path, *, is_pairs: bool) -> str:
 
 
 def _format_of(first_line: bytes) -> str:
-    # A byte order mark and the zero bytes of UTF-16, which XML may be written in, are no text.
-    if first_line.lstrip(b"\xef\xbb\xbf\xff\xfe\x00 \t").startswith(b"<"):
+    if first_line.startswith(b"<"):
         return ".tmx"
     return ".jsonl" if _is_json_object(first_line) else ".tsv"
 
 
 def _is_json_object(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line.removeprefix(b"\xef\xbb\xbf")), dict)
+        return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False

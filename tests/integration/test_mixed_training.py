@@ -193,6 +193,31 @@ def test_bidirectional_training_then_fine_tuning(folder, seq2seq):
     assert "data.direction both needs tokenizer.shared: true" in separate.stderr
 
 
+def test_exports_say_how_to_give_a_tag(back_translated, folder, seq2seq):
+    """The tag is the first token there too, and then the same comes out."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    mixed, output = folder / "mixed", folder / "ct2"
+    run(seq2seq, "export", mixed, "--format", "ctranslate2", "--output", output)
+    readme = (output / "README.md").read_text()
+    assert "knows the tags `<bt>`" in readme
+    assert "`pieces = [tag, *pieces]`" in readme
+    lines = (folder / "valid.src").read_text().splitlines()
+    ours = Translator.load(mixed, overrides=["decoding.tag=<bt>", "decoding.precision=fp32"])
+    tokenizers = ours.tokenizers
+    theirs = ctranslate2.Translator(str(output), device="cpu", compute_type="float32")
+    never = [[piece] for piece in tokenizers.tgt.pieces()[:3]]
+    found = []
+    for line in lines:
+        pieces = ["<bt>", *tokenizers.src.pieces_of(tokenizers.src.to_ids(line))]
+        limit = ours.longest(len(pieces) - 1)
+        (result,) = theirs.translate_batch(
+            [pieces], beam_size=1, max_decoding_length=limit, suppress_sequences=never
+        )
+        found.append(tokenizers.tgt.to_text(tokenizers.tgt.ids_of(result.hypotheses[0])))
+    equal = sum(a == b for a, b in zip(found, ours.translate(lines), strict=True))
+    assert equal >= len(lines) - 1  # rounding may decide between equally good words
+
+
 def test_sampling_temperature_evens_out_the_corpora(folder, seq2seq):
     small = {"src": str(folder / "mono.src"), "tgt": str(folder / "mono.tgt")}
     config = with_corpora(folder, small, name="even.yaml", sampling_temperature=10_000)

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 import zipfile
@@ -14,6 +15,7 @@ import zstandard
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batches import BatchSampler
+from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.mixture import pairs_of_epoch, pairs_per_epoch
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
@@ -254,9 +256,28 @@ def test_tag_is_one_token_before_those_of_the_source(tmp_path, kind):
 def test_one_plain_corpus_has_the_cache_of_earlier_versions(tmp_path):
     """Else a run that an earlier version began would start its epoch anew."""
     text = ParallelText.of(pairs=tsv(tmp_path, "a"))
-    assert (text.forms, text.options) == ([".tsv"], [])
-    assert hash_of_files(text.files) == hash_of_files([tmp_path / "a.tsv"])
-    assert ParallelText.of(src=tmp_path / "a.tsv", tgt=tmp_path / "a.tsv").forms == ["", ""]
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers]
+    parts = [1, hash_of_files([tmp_path / "a.tsv"]), [".tsv"], models, "error", 99]
+    store = open_store(text, tokenizers, "error", 99)
+    assert store.key == hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    facts = cache_folder() / store.key / "facts.json"
+    written = json.loads(facts.read_text())
+    assert written.pop("sizes") == [3]
+    facts.write_text(json.dumps(written))
+    assert open_store(text, tokenizers, "error", 99).sizes == (3,)
+    assert "sizes" not in json.loads(facts.read_text())  # it was read, not written anew
+    keys = {
+        open_store(other, tokenizers, "error", 99).key
+        for other in (
+            text,
+            text._replace(direction="reverse"),
+            text._replace(direction="both"),
+            text._replace(corpora=text.corpora * 2),
+            ParallelText.of(pairs=tmp_path / "a.tsv", fields=[2, 1]),
+        )
+    }
+    assert len(keys) == 5
 
 
 def test_text_in_both_directions_has_the_vocabulary_of_one(tmp_path):
