@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config.text import Corpus, DataConfig
+from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.types import METRICS, Metric
-from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
+from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
+from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -32,7 +33,7 @@ _ROWS_AT_ONCE = 1_024  # of logits, as those of a whole batch may not fit into m
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out text: all of a corpus but the lines that cannot be read."""
+    """Held-out text: all of it but the lines that cannot be read."""
 
     pairs: list[Pair]
     store: TokenStore
@@ -43,24 +44,24 @@ class HeldOut:
         return len(self.pairs) - len(self.scored)
 
 
-def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
-    """Read the pairs of a corpus and their ids; warn of pairs that are too long for the loss.
+def read_held_out(text: ParallelText, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
+    """Read the pairs of a text and their ids; warn of pairs that are too long for the loss.
 
     Raises UserError if a file cannot be read, or if no pair is short enough.
     """
-    pairs = list(readable_pairs(corpus, data.on_bad_line))
-    store = open_store(corpus, tokenizers, data.on_bad_line)
+    pairs = list(readable_pairs(text, data.on_bad_line))
+    store = open_store(text, tokenizers, data.on_bad_line)
     limit = _LONGEST * data.max_length
     num_tokens = np.maximum(store.src.lengths(), store.tgt.lengths()) - 1  # without EOS
     is_scored = num_tokens <= limit
     if not is_scored.any():
         raise UserError(
-            f"no pairs to score in {corpus.name}: all have more than {limit:,} tokens, {_LONGEST} "
+            f"no pairs to score in {text.name}: all have more than {limit:,} tokens, {_LONGEST} "
             "times data.max_length"
         )
     if not is_scored.all():
         logger.warning(
-            f"{corpus.name}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
+            f"{text.name}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
             f"{len(pairs):,} pairs, which have more than {limit:,} tokens ({_LONGEST} times "
             f"data.max_length); the first is pair {is_scored.argmin() + 1:,}"
         )
@@ -124,22 +125,23 @@ class Scores:
         return {name: score.signature for name, score in self.text.items() if score.signature}
 
 
-def evaluate_corpus(translator: Translator, corpus: Corpus | None, *, decode: bool) -> Scores:
-    """Score a trained run on a corpus, or on the validation text of its own config.
+def evaluate_corpus(translator: Translator, text: ParallelText | None, *, decode: bool) -> Scores:
+    """Score a trained run on a text, or on the validation text of its own config.
 
     Raises UserError if there is no text to score on.
     """
-    data = translator.config.data
-    if corpus is None:
-        if data.valid is None:
+    config = translator.config
+    if text is None:
+        text = config.valid_text
+        if text is None:
             raise UserError("the run has no validation text: give --src and --ref, or --pairs")
-        for path in data.valid.files:
+        for path in text.files:
             if not path.is_file():  # also rejects devices, which a foreign config may name
                 raise UserError(
                     f"the run's validation text {path} does not exist: give --src and --ref"
                 )
-        corpus = data.valid
-    held_out = read_held_out(corpus, translator.tokenizers, data)
+    text = text.with_tag(config.decoding.tag)
+    held_out = read_held_out(text, translator.tokenizers, config.data)
     return evaluate(translator, held_out, decode=decode)
 
 
@@ -153,7 +155,7 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
     model.eval()
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
-        hypotheses = translator.translate([p.src for p in held_out.pairs]) if decode else []
+        hypotheses = translator.translate_pairs(held_out.pairs) if decode else []
     finally:
         model.train(was_training)
     raw = [pair.tgt for pair in held_out.pairs] if decode else []

@@ -9,14 +9,17 @@ import typer
 from seq2seq_cli.cli.app import (
     AsJson,
     Device,
+    Fields,
     Overrides,
     Pairs,
     References,
     RunDir,
     Sources,
+    Tag,
     WhichModel,
     app,
     corpus_from_options,
+    decoding_overrides,
     path_option,
 )
 from seq2seq_cli.errors import UserError
@@ -33,6 +36,8 @@ def evaluate(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
+    fields: Fields = None,
+    tag: Tag = None,
     loss_only: Annotated[
         bool,
         typer.Option(
@@ -48,14 +53,18 @@ def evaluate(
 
     With --set validation.ter=true it computes TER too.
     """
-    with corpus_from_options(src, ref, pairs) as corpus:
+    with corpus_from_options(src, ref, pairs, fields) as text:
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus
 
         translator = Translator.load(
-            run_dir, device or "auto", overrides or (), which=model, exact=True
+            run_dir,
+            device or "auto",
+            [*decoding_overrides(tag=tag), *(overrides or ())],
+            which=model,
+            exact=True,
         )
-        scores = evaluate_corpus(translator, corpus, decode=not loss_only)
+        scores = evaluate_corpus(translator, text, decode=not loss_only)
     typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
 
 
@@ -69,6 +78,8 @@ def score(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
+    fields: Fields = None,
+    tag: Tag = None,
     nbest: Annotated[
         Path | None,
         path_option(help_text="An n-best list (n ||| text ||| ...) to rescore, instead of --ref."),
@@ -91,18 +102,22 @@ def score(
         raise UserError("--nbest prints an n-best list, which excludes --json")
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    with corpus_from_options(src, nbest or ref, pairs) as corpus:
+    with corpus_from_options(src, nbest or ref, pairs, fields) as text:
         from seq2seq_cli.decoding.rescoring import rescore_nbest, score_pairs
         from seq2seq_cli.decoding.translator import Translator
 
         translator = Translator.load(
-            run_dir, device or "auto", overrides or (), which=model, exact=True
+            run_dir,
+            device or "auto",
+            [*decoding_overrides(tag=tag), *(overrides or ())],
+            which=model,
+            exact=True,
         )
-        assert corpus is not None, "some text is given"
+        assert text is not None, "some text is given"
         lines = (
-            rescore_nbest(translator, *corpus.files)
+            rescore_nbest(translator, *text.files)
             if nbest is not None
-            else score_pairs(translator, corpus, as_json=as_json)
+            else score_pairs(translator, text, as_json=as_json)
         )
         for line in lines:
             typer.echo(line)

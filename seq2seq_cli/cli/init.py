@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import app, path_argument, path_option
+from seq2seq_cli.cli.app import Fields, app, path_argument, path_option
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded
@@ -50,6 +50,7 @@ Yes = Annotated[
 def init(
     files: Files,
     output: Output = Path("mine.yaml"),
+    fields: Fields = None,
     valid: Valid = None,
     valid_size: ValidSize = None,
     test_size: TestSize = None,
@@ -64,10 +65,10 @@ def init(
     """
     if valid and valid_size:
         raise UserError("give --valid or --valid-size, not both")
-    from seq2seq_cli.tools.new_run import NewRun, choose_preset, corpus_of, look_at
+    from seq2seq_cli.tools.new_run import NewRun, choose_preset, look_at, text_of
 
-    corpus = corpus_of(files)
-    text = look_at(corpus)
+    train = text_of(files, fields)
+    text = look_at(train)
     name = choose_preset(preset, text.counts.pairs)
     for label, found in (*text.rows(), ("preset", name)):
         typer.echo(f"{label:<16} {found}")
@@ -81,7 +82,8 @@ def init(
         question = "Hours that training may take on this machine (0: no limit)"
         hours = 0.0 if yes else typer.prompt(question, 0.0, type=float)
     sizes = {"valid": valid_size or 0, "test": test_size}
-    new = NewRun(output, corpus, corpus_of(valid) if valid else None, sizes)
+    held_out = text_of(valid, fields if len(valid) == 1 else None) if valid else None
+    new = NewRun(output, train, held_out, sizes)
     if existing := " and ".join(map(str, new.existing_files())):
         if yes:
             raise UserError(f"{existing} would be overwritten: choose another --output")

@@ -47,7 +47,7 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     if tokenizer.vocab_size != "auto":
         return config
     if tokenizer.reuse is not None:
-        reused = fit_tokenizers(config.data.train, tokenizer)
+        reused = fit_tokenizers(config.train_text, tokenizer)
         size = max(len(side) for side in reused)
     else:
         size = _vocab_size(config, num_pairs)
@@ -70,7 +70,7 @@ def _vocab_size(config: Config, num_pairs: int) -> int:
 
 def _num_characters(config: Config, sides: list[str]) -> int:
     """Return the number of characters that get an entry of their own in these sides' vocabulary."""
-    data = config.data
-    readable = (pair for pair in read_pairs(data.train, data.on_bad_line) if pair is not None)
+    pairs = read_pairs(config.train_text.once(), config.data.on_bad_line)
+    readable = (pair for pair in pairs if pair is not None)
     lines = (getattr(pair, side) for pair in readable for side in sides)
     return num_frequent_characters(lines, config.tokenizer.min_character_frequency)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
 from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
@@ -27,7 +27,7 @@ def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, P
     }
 
 
-def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
+def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
     """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
 
     Sources are in the order of their hashes, and the first ones are taken, each with all of its
@@ -37,7 +37,7 @@ def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, i
     left to train on.
     """
     files = split_files(folder, parts)
-    bounds = _bounds(corpus, [parts.get(part, 0) for part in files if part != REST])
+    bounds = _bounds(given, [parts.get(part, 0) for part in files if part != REST])
     folder.mkdir(parents=True, exist_ok=True)
     sizes = dict.fromkeys(files, 0)
     partial = {
@@ -49,10 +49,10 @@ def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, i
     try:
         with ExitStack() as stack:
             opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
-            for pair in count_pairs(corpus, "skip", CorpusCounts()):
+            for pair in count_pairs(given, "skip", CorpusCounts()):
                 part = names[bisect.bisect_right(bounds, _key(pair))]
                 sizes[part] += 1
-                for side, text in zip(_SIDES, pair, strict=True):
+                for side, text in zip(_SIDES, pair[:2], strict=True):
                     opened[part, side].write(f"{text}\n".encode())
         for (part, side), path in partial.items():
             fsync(path)
@@ -63,9 +63,9 @@ def split(corpus: Corpus, folder: Path, parts: Mapping[str, int]) -> dict[str, i
     return sizes
 
 
-def _bounds(corpus: Corpus, wanted: list[int]) -> list[int]:
+def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
     """Return for each part the hash from which on the next part begins."""
-    pairs = count_pairs(corpus, "skip", CorpusCounts())
+    pairs = count_pairs(given, "skip", CorpusCounts())
     keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
     sources, counts = np.unique(keys, return_counts=True)
     pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
@@ -74,7 +74,7 @@ def _bounds(corpus: Corpus, wanted: list[int]) -> list[int]:
         ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
         if ends[-1] >= len(sources):
             raise UserError(
-                f"{corpus.name} has {len(keys):,} pairs with {len(sources):,} different sources: "
+                f"{given.name} has {len(keys):,} pairs with {len(sources):,} different sources: "
                 f"too few to set {sum(wanted):,} pairs aside"
             )
     return [int(source) for source in sources[ends[1:]]]

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -63,8 +64,8 @@ class NewRun:
     """What to write: the answers to the questions of `seq2seq init`."""
 
     config: Path
-    train: Corpus
-    valid: Corpus | None
+    train: ParallelText
+    valid: ParallelText | None
     sizes: dict[str, int]  # pairs to set aside, by part: valid, test
 
     @property
@@ -81,9 +82,9 @@ class NewRun:
         """
         written = [self.config, *(path for part in self._splits.values() for path in part.values())]
         existing = [path for path in written if path.exists()]
-        corpora = [corpus for corpus in (self.train, self.valid) if corpus is not None]
+        texts = [text for text in (self.train, self.valid) if text is not None]
         for path in existing:
-            if any(path.samefile(file) for corpus in corpora for file in corpus.files):
+            if any(path.samefile(file) for text in texts for file in text.files):
                 raise UserError(f"{path} is part of the text: choose another --output")
         return existing
 
@@ -98,8 +99,8 @@ class NewRun:
             pairs = split(train, self.config.with_suffix(""), self.sizes)
             text = replace(text, counts=CorpusCounts(lines=pairs["train"]))
             files = [path for part in parts.values() for path in part.values()]
-            train = corpus_of(list(parts["train"].values()))
-            valid = corpus_of(list(parts["valid"].values())) if "valid" in parts else valid
+            train = text_of(list(parts["train"].values()))
+            valid = text_of(list(parts["valid"].values())) if "valid" in parts else valid
         chosen = choose(text, preset, train, valid)
         if 0 < hours < math.inf:
             from seq2seq_cli.tools.time_limit import fit_into_hours  # imports torch
@@ -134,29 +135,31 @@ class Text:
         ]
 
 
-def corpus_of(files: Sequence[Path]) -> Corpus:
-    """Return two files, or one file of pairs, as a corpus; raises UserError for other files."""
+def text_of(files: Sequence[Path], fields: Sequence[str] | None = None) -> ParallelText:
+    """Return two files, or one file of pairs with the fields of its sides, as a text.
+
+    Raises UserError for other files, and for a file of pairs that lacks its fields.
+    """
     if len(files) > 2:
         raise UserError(f"a text is one file of pairs, or two files; {len(files)} are given")
-    given = (
-        {"pairs": files[0]} if len(files) == 1 else dict(zip(("src", "tgt"), files, strict=True))
-    )
+    names = ("pairs",) if len(files) == 1 else ("src", "tgt")
+    given = {**dict(zip(names, files, strict=True)), "fields": fields}
     try:
-        return Corpus.model_validate(given, context={"is_given_now": True})
+        return ParallelText((Corpus.model_validate(given, context={"is_given_now": True}),))
     except ValidationError as error:
         raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 
 
-def look_at(corpus: Corpus) -> Text:
+def look_at(given: ParallelText) -> Text:
     """Read a text once. Raises UserError if it has no pairs, or files of different lengths."""
     counts = CorpusCounts()
     num_bytes = 0
 
     def lines() -> Iterator[str]:
         nonlocal num_bytes
-        for pair in count_pairs(corpus, "skip", counts):
-            num_bytes += max(len(side.encode()) for side in pair)
-            yield "\n".join(pair)
+        for src, tgt, _ in count_pairs(given, "skip", counts):
+            num_bytes += max(len(src.encode()), len(tgt.encode()))
+            yield f"{src}\n{tgt}"
 
     sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
     src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
@@ -190,11 +193,13 @@ def choose_preset(asked: str | None, num_pairs: int) -> str:
     return asked
 
 
-def choose(text: Text, preset: str, train: Corpus, valid: Corpus | None) -> dict[str, Choice]:
+def choose(
+    text: Text, preset: str, train: ParallelText, valid: ParallelText | None
+) -> dict[str, Choice]:
     """Return the options of a first run: those of the preset, and what the text asks for."""
-    chosen = {"data.train": Choice(_paths(train), f"{text.counts.pairs:,} pairs")}
+    chosen = {"data.train": Choice(_as_given(train), f"{text.counts.pairs:,} pairs")}
     if valid is not None:
-        chosen["data.valid"] = Choice(_paths(valid))
+        chosen["data.valid"] = Choice(_as_given(valid))
     if text.counts.bad:
         reason = f"{text.counts.bad:,} lines cannot be read"
         chosen["data.on_bad_line"] = Choice("skip", reason)
@@ -271,9 +276,6 @@ def config_text(text: Text, preset: str, chosen: dict[str, Choice]) -> str:
     return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
 
 
-def _paths(corpus: Corpus) -> dict[str, str]:
-    return {
-        name: str(path)
-        for name in ("src", "tgt", "pairs")
-        if (path := getattr(corpus, name)) is not None
-    }
+def _as_given(text: ParallelText) -> dict[str, Any]:
+    """Return the options of the text's corpus, as they are written in YAML."""
+    return text.corpora[0].model_dump(mode="json", exclude_defaults=True)

@@ -198,7 +198,8 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     asked = config.training.processes
     is_cpu = choose_device(config.training.device).type == "cpu"
     if asked == "auto":
-        text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
+        sizes = ([path.stat().st_size for path in corpus.files] for corpus in config.data.train)
+        text = sum(map(max, sizes)) // _BYTES_OF_A_TOKEN
         if not is_cpu or _num_weights(config, text) > _REDUCIBLE:
             return 1
         budget = config.training.tokens_per_batch

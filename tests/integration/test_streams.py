@@ -1,16 +1,21 @@
 """Text from pipes and standard input, wherever a command takes a text file."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import os
 import shutil
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+import zstandard
 from commands import Command
 
 Piped = Callable[[bytes], Path]
@@ -76,6 +81,35 @@ def test_format_of_piped_pairs_is_detected(
     content = as_pairs(numbers, form)
     pipe = piped(gzip.compress(content) if packed else content)
     assert seq2seq("eval", trained, "--pairs", pipe, "--json").stdout == expected
+
+
+@pytest.mark.parametrize("form", ["zip", "tmx", "tmx.zst", "jsonl.bz2", "tsv.xz"])
+def test_every_form_of_pairs_may_be_piped_and_has_its_fields(
+    form, trained, numbers, seq2seq, piped, expected
+):
+    src, tgt = sides(numbers)
+    lines = list(zip(src.decode().splitlines(), tgt.decode().splitlines(), strict=True))
+    fields = ("--fields", "de", "en")
+    if form == "zip":
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("X.de-en.de", src)
+            archive.writestr("X.de-en.en", tgt)
+        content = buffer.getvalue()
+    elif form.startswith("tmx"):
+        tuv = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'.format
+        units = (f"<tu>{tuv('de', a)}{tuv('en-US', b)}</tu>" for a, b in lines)
+        content = f"\ufeff\n<tmx><body>{''.join(units)}</body></tmx>".encode()
+        content = zstandard.compress(content) if form.endswith(".zst") else content
+    elif form == "jsonl.bz2":
+        rows = (json.dumps({"t": {"de": a, "en": b}}) + "\n" for a, b in lines)
+        content = bz2.compress("".join(rows).encode())
+        fields = ("--fields", "t.de", "t.en")
+    else:
+        content = lzma.compress("".join(f"{b}\tx\t{a}\n" for a, b in lines).encode())
+        fields = ("--fields", "3", "1")
+    piped_text = ("--pairs", piped(content), *fields)
+    assert seq2seq("eval", trained, *piped_text, "--json").stdout == expected
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdin"])
