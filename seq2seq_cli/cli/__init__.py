@@ -3,13 +3,24 @@
 Torch is imported inside commands, so that `--help` is fast.
 """
 
-from seq2seq_cli.cli import attend, bench, diff, evaluate, export, inspect, train, translate
+from seq2seq_cli.cli import (
+    attend,
+    bench,
+    compare,
+    diff,
+    evaluate,
+    export,
+    inspect,
+    train,
+    translate,
+)
 from seq2seq_cli.cli.app import app, main
 
 __all__ = [
     "app",
     "attend",
     "bench",
+    "compare",
     "diff",
     "evaluate",
     "export",

@@ -20,10 +20,11 @@ from seq2seq_cli.paths import expanded
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
     from seq2seq_cli.config.text import Corpus
+    from seq2seq_cli.text.test_sets import PublicTestSet
 
 _COMMANDS = [
     *("check", "vocab", "train", "verify-resume"),
-    *("translate", "eval", "score", "attend", "inspect", "diff", "export", "bench"),
+    *("translate", "eval", "compare", "score", "attend", "inspect", "diff", "export", "bench"),
 ]
 
 
@@ -133,6 +134,33 @@ Pairs = Annotated[
     Path | None,
     path_option("--pairs", help_text="A .tsv or .jsonl file of pairs, instead of --src and --ref."),
 ]
+TestSetName = Annotated[
+    str | None,
+    typer.Option(
+        "--test-set", metavar="NAME", help="A test set that sacreBLEU downloads, such as wmt14."
+    ),
+]
+Languages = Annotated[
+    str | None, typer.Option("--langs", metavar="SRC-TGT", help="Languages of --test-set: en-de.")
+]
+MetricNames = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, separated by commas.",
+        show_default="those of the config",
+    ),
+]
+Resamples = Annotated[
+    int,
+    typer.Option(
+        "--bootstrap",
+        metavar="N",
+        min=0,
+        max=1_000_000,
+        help="Resamples for the 95 % confidence intervals; 0: no intervals.",
+    ),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device to run on.")]
 Overrides = Annotated[
     list[str] | None,
@@ -187,6 +215,32 @@ def corpus_from_options(
         except ValidationError as error:
             raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
         yield corpus
+
+
+@contextlib.contextmanager
+def test_text(
+    src: Path | None,
+    ref: Path | None,
+    pairs: Path | None,
+    test_set: str | None,
+    langs: str | None,
+) -> Iterator["tuple[Corpus | None, PublicTestSet | None]"]:
+    """Yield the text to score translations on: a corpus, and the test set if it is a public one.
+
+    Raises UserError if the text does not exist.
+    """
+    if (test_set is None) != (langs is None):
+        raise UserError("give --test-set and --langs together")
+    if test_set is not None and langs is not None:
+        from seq2seq_cli.text.test_sets import find_test_set
+
+        if src or ref or pairs:
+            raise UserError("--test-set excludes --src, --ref and --pairs")
+        public = find_test_set(test_set, langs)
+        yield public.corpus, public
+        return
+    with corpus_from_options(src, ref, pairs) as corpus:
+        yield corpus, None
 
 
 def is_terminal(stream: TextIO) -> bool:
