@@ -3,7 +3,8 @@
 They are those of sacreBLEU (`--confidence`, `--paired-ar`, `--paired-bs`) with the same random
 numbers, but for two things. Memory does not grow with the number of resamples. And a p-value is the
 probability of a difference at least as large as the measured one, as usual. sacreBLEU counts larger
-ones only, which gives 0.0001 to systems that differ in a single line, or in none.
+ones only, so that its randomization test gives 0.0001 to systems that differ in a single line, or
+in none.
 
 L lines, K statistics of a line (such as its matching n-grams), R resamples or trials.
 """

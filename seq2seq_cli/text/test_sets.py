@@ -48,7 +48,8 @@ def find_test_set(name: str, langs: str) -> PublicTestSet:
         src, references = get_source_file(name, langs), get_reference_files(name, langs)
     except (Exception, SystemExit) as error:  # a damaged archive can raise anything
         raise UserError(
-            f"sacreBLEU cannot provide {name} {langs} ({error}). Without a network, copy its folder "
-            f"{dataset._outdir} from another machine; after an interrupted download, remove it"
+            f"sacreBLEU cannot provide {name} {langs} ({error}). Without a network, copy the "
+            f"folder {dataset._outdir} from another machine; after an interrupted download, remove "
+            "it"
         ) from None
     return PublicTestSet(name, langs, Path(src), tuple(map(Path, references)))
