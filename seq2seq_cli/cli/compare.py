@@ -1,5 +1,6 @@
 """The command compare: tests whether systems translate significantly better than another."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,6 +25,36 @@ from seq2seq_cli.cli.app import (
 )
 from seq2seq_cli.errors import UserError
 
+RunDirs = Annotated[
+    list[Path] | None, path_argument("[RUN]...", "Run folders, as written by train.")
+]
+TranslationFiles = Annotated[
+    list[Path] | None,
+    path_option(
+        "--hypotheses", help_text="File of translations of the text, one per line; may be repeated."
+    ),
+]
+Test = Annotated[
+    Literal["randomization", "bootstrap"],
+    typer.Option(help="Paired approximate randomization, or paired bootstrap resampling."),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1_000_000,
+        help="Number of trials of the test.",
+        show_default="10,000 for randomization, 1,000 for bootstrap",
+    ),
+]
+Tokenize = Annotated[
+    Literal["13a", "intl", "zh", "char", "none"] | None,
+    typer.Option(help="Tokenization of BLEU.", show_default="that of the first run, or 13a"),
+]
+Lowercase = Annotated[
+    bool, typer.Option("--lowercase", help="Ignore case, even if the first run does not.")
+]
+
 
 @app.command(
     epilog="**Examples**\n\n"
@@ -32,40 +63,18 @@ from seq2seq_cli.errors import UserError
     "seq2seq compare --hypotheses a.en --hypotheses b.en --src test.de --ref test.en"
 )
 def compare(
-    run_dirs: Annotated[
-        list[Path] | None, path_argument("[RUN]...", "Run folders, as written by train.")
-    ] = None,
-    hypotheses: Annotated[
-        list[Path] | None,
-        path_option(
-            "--hypotheses",
-            help_text="File of translations of the text, one per line; may be repeated.",
-        ),
-    ] = None,
+    run_dirs: RunDirs = None,
+    hypotheses: TranslationFiles = None,
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
     test_set: TestSetName = None,
     langs: Languages = None,
     metrics: MetricNames = None,
-    test: Annotated[
-        Literal["randomization", "bootstrap"],
-        typer.Option(help="Paired approximate randomization, or paired bootstrap resampling."),
-    ] = "randomization",
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1_000_000,
-            help="Number of trials of the test.",
-            show_default="10,000 for randomization, 1,000 for bootstrap",
-        ),
-    ] = None,
-    tokenize: Annotated[
-        Literal["13a", "intl", "zh", "char", "none"] | None,
-        typer.Option(help="Tokenization of BLEU.", show_default="that of the first run, or 13a"),
-    ] = None,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
+    test: Test = "randomization",
+    trials: Trials = None,
+    tokenize: Tokenize = None,
+    lowercase: Lowercase = False,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
@@ -79,25 +88,12 @@ def compare(
     if len([*(run_dirs or ()), *(hypotheses or ())]) < 2:
         raise UserError("compare needs two systems or more: runs, or files as --hypotheses")
     with test_text(src, ref, pairs, test_set, langs) as (corpus, public):
-        from seq2seq_cli.config.validation import ValidationConfig
         from seq2seq_cli.decoding.translator import Translator
-        from seq2seq_cli.text.metrics import Scoring
-        from seq2seq_cli.text.significance import PAIRED_TESTS, RESAMPLES
-        from seq2seq_cli.tools.system_comparison import compare_systems, read_systems
+        from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of
 
-        translators = [
-            (
-                str(path),
-                Translator.load(path, device or "auto", overrides or (), which=model, exact=True),
-            )
-            for path in run_dirs or ()
-        ]
-        options = translators[0][1].config.validation if translators else ValidationConfig()
-        given = {"bleu_tokenize": tokenize, "lowercase": lowercase or None}
-        options = options.model_copy(update={k: v for k, v in given.items() if v is not None})
-        trials = trials or PAIRED_TESTS[test].trials
-        resamples = trials if test == "bootstrap" else RESAMPLES
-        scoring = Scoring.of(options, metrics, resamples=resamples, test_set=public)
-        systems, text = read_systems(translators, hypotheses or (), corpus)
+        load = functools.partial(Translator.load, which=model, exact=True)
+        runs = [(str(run), load(run, device or "auto", overrides or ())) for run in run_dirs or ()]
+        scoring = scoring_of(runs, tokenize, lowercase=lowercase, metrics=metrics, test_set=public)
+        systems, text = read_systems(runs, hypotheses or (), corpus)
         comparison = compare_systems(systems, text, scoring, test, trials)
     typer.echo(json.dumps(comparison.report(), indent=2) if as_json else comparison.table())

@@ -26,6 +26,25 @@ from seq2seq_cli.cli.app import (
 )
 from seq2seq_cli.errors import UserError
 
+BreakDown = Annotated[
+    bool,
+    typer.Option(
+        "--breakdown", help="Also score by source length and by word frequency in training."
+    ),
+]
+NumWorst = Annotated[
+    int,
+    typer.Option(
+        "--worst", metavar="N", min=0, help="Also print the N lines with the lowest chrF."
+    ),
+]
+LossOnly = Annotated[
+    bool,
+    typer.Option(
+        "--loss-only", help="Skip translating, and with it BLEU, chrF, TER and exact match."
+    ),
+]
+
 
 @app.command(
     "eval",
@@ -44,21 +63,9 @@ def evaluate(
     langs: Languages = None,
     metrics: MetricNames = None,
     bootstrap: Resamples = 1_000,
-    breakdown: Annotated[
-        bool,
-        typer.Option(
-            "--breakdown", help="Also score by source length and by word frequency in training."
-        ),
-    ] = False,
-    worst: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Also print the N lines with the lowest chrF.")
-    ] = 0,
-    loss_only: Annotated[
-        bool,
-        typer.Option(
-            "--loss-only", help="Skip translating, and with it BLEU, chrF, TER and exact match."
-        ),
-    ] = False,
+    breakdown: BreakDown = False,
+    worst: NumWorst = 0,
+    loss_only: LossOnly = False,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
@@ -77,16 +84,12 @@ def evaluate(
         from seq2seq_cli.text.breakdowns import break_down, worst_lines
         from seq2seq_cli.text.metrics import Scoring
 
-        translator = Translator.load(
-            run_dir, device or "auto", overrides or (), which=model, exact=True
-        )
-        scoring = Scoring.of(
-            translator.config.validation, metrics, resamples=bootstrap, test_set=public
-        )
-        scores = evaluate_corpus(translator, corpus, decode=not loss_only, scoring=scoring)
+        run = Translator.load(run_dir, device or "auto", overrides or (), which=model, exact=True)
+        scoring = Scoring.of(run.config.validation, metrics, resamples=bootstrap, test_set=public)
+        scores = evaluate_corpus(run, corpus, decode=not loss_only, scoring=scoring)
         parts: list[Any] = [scores]
         if breakdown:
-            parts.append(break_down(scores.translated, training_targets(translator), scoring))
+            parts.append(break_down(scores.translated, training_targets(run), scoring))
         if worst:
             parts.append(worst_lines(scores.translated, worst, scoring))
     if as_json:

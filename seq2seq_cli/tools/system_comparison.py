@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq_cli.config.text import Corpus
-from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
+from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -15,7 +16,8 @@ from seq2seq_cli.evaluation import valid_corpus
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.metrics import Scoring, TextScore, statistics_of, text_score
-from seq2seq_cli.text.significance import PAIRED_TESTS, TestName, Texts
+from seq2seq_cli.text.significance import PAIRED_TESTS, RESAMPLES, TestName, Texts
+from seq2seq_cli.text.test_sets import PublicTestSet
 
 logger = logging.getLogger(__name__)
 
@@ -28,24 +30,45 @@ class System(NamedTuple):
     references: Texts
 
 
+Run = tuple[str, Translator]
+
+
+def scoring_of(
+    runs: Sequence[Run],
+    tokenize: BleuTokenize | None,
+    *,
+    lowercase: bool,
+    metrics: str | None,
+    test_set: PublicTestSet | None,
+) -> Scoring:
+    """Return the scoring of the first run, or the default one, with other options."""
+    options = runs[0][1].config.validation if runs else ValidationConfig()
+    scoring = Scoring.of(options, metrics, test_set=test_set)
+    return replace(
+        scoring,
+        tokenize=tokenize or scoring.tokenize,
+        lowercase=lowercase or scoring.lowercase,
+    )
+
+
 def read_systems(
-    translators: Sequence[tuple[str, Translator]], files: Sequence[Path], corpus: Corpus | None
+    runs: Sequence[Run], files: Sequence[Path], corpus: Corpus | None
 ) -> tuple[list[System], list[Pair]]:
     """Translate a corpus with runs and read its translations by others; also return its pairs.
 
     Without a corpus, it is the validation text of the first run. Raises UserError if there is no
     text, or if a file has not one translation for each of its lines.
     """
-    if corpus is None and not translators:
+    if corpus is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
-    corpus = corpus or valid_corpus(translators[0][1].config.data)
+    corpus = corpus or valid_corpus(runs[0][1].config.data)
     # Skipping a line would shift the translations in files.
-    on_bad_line = "error" if files else translators[0][1].config.data.on_bad_line
+    on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
     pairs = list(readable_pairs(corpus, on_bad_line))
     if not pairs:
         raise UserError(f"there is no text in {corpus.name}")
     read = [_read_translations(path, pairs) for path in files]
-    return [*(_translated(name, run, pairs) for name, run in translators), *read], pairs
+    return [*(_translated(name, run, pairs) for name, run in runs), *read], pairs
 
 
 def _translated(name: str, translator: Translator, pairs: Sequence[Pair]) -> System:
@@ -112,11 +135,21 @@ class Comparison:
 
 
 def compare_systems(
-    systems: Sequence[System], pairs: Sequence[Pair], scoring: Scoring, test: TestName, trials: int
+    systems: Sequence[System],
+    pairs: Sequence[Pair],
+    scoring: Scoring,
+    test: TestName,
+    trials: int | None = None,
 ) -> Comparison:
-    """Score systems on a text, and test the difference between the first and each other one."""
+    """Score systems on a text, and test the difference between the first and each other one.
+
+    Intervals are of sacreBLEU's number of resamples, or of those of a test by bootstrap.
+    """
     references = _references(systems, pairs, scoring)
-    settings = {"ar": trials} if test == "randomization" else {}
+    trials = trials or PAIRED_TESTS[test].trials
+    is_bootstrap = test == "bootstrap"
+    scoring = replace(scoring, resamples=trials if is_bootstrap else RESAMPLES)
+    settings = {} if is_bootstrap else {"ar": trials}
     results = {}
     for name in scoring.names:
         statistics = [statistics_of(name, s.hypotheses, references, scoring) for s in systems]
