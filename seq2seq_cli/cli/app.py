@@ -218,7 +218,7 @@ def corpus_from_options(
 
 
 @contextlib.contextmanager
-def test_text(
+def text_to_score(
     src: Path | None,
     ref: Path | None,
     pairs: Path | None,

@@ -21,7 +21,7 @@ from seq2seq_cli.cli.app import (
     app,
     path_argument,
     path_option,
-    test_text,
+    text_to_score,
 )
 from seq2seq_cli.errors import UserError
 
@@ -87,7 +87,7 @@ def compare(
     """
     if len([*(run_dirs or ()), *(hypotheses or ())]) < 2:
         raise UserError("compare needs two systems or more: runs, or files as --hypotheses")
-    with test_text(src, ref, pairs, test_set, langs) as (corpus, public):
+    with text_to_score(src, ref, pairs, test_set, langs) as (corpus, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of
 

@@ -22,7 +22,7 @@ from seq2seq_cli.cli.app import (
     app,
     corpus_from_options,
     path_option,
-    test_text,
+    text_to_score,
 )
 from seq2seq_cli.errors import UserError
 
@@ -78,7 +78,7 @@ def evaluate(
     """
     if loss_only and (metrics or breakdown or worst):
         raise UserError("--loss-only excludes --metrics, --breakdown and --worst")
-    with test_text(src, ref, pairs, test_set, langs) as (corpus, public):
+    with text_to_score(src, ref, pairs, test_set, langs) as (corpus, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets
         from seq2seq_cli.text.breakdowns import break_down, worst_lines
