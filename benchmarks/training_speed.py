@@ -33,8 +33,8 @@ SHAPES = {"tiny": (128, 256, 4, 4, 0.3), "base": (512, 2048, 8, 6, 0.1)}
 def lay_out_tokens(shape: str, work: Path) -> None:
     """The training text as pieces, a line each, and the vocabulary in the peers' formats."""
     config = load_config(HERE / f"{shape}.yaml")
-    tokenizer = fit_tokenizers(config.data.train, config.tokenizer, "error").src
-    pairs = [pair for pair in read_pairs(config.data.train, "error") if pair is not None]
+    tokenizer = fit_tokenizers(config.train_text, config.tokenizer, "error").src
+    pairs = [pair for pair in read_pairs(config.train_text, "error") if pair is not None]
     for side in ("src", "tgt"):
         lines = [" ".join(tokenizer.to_pieces(getattr(pair, side))) for pair in pairs]
         (work / f"train.{side}").write_text("".join(f"{line}\n" for line in lines))

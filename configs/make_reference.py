@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import Section
+from seq2seq_cli.config.types import Section, inner_sections
 
 HEAD = """\
 # yaml-language-server: $schema=schema.json
@@ -46,8 +46,8 @@ def _section(section: Section, depth: int) -> str:
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         text += _comment(field, depth) + "  " * depth
-        if isinstance(value, Section):
-            text += f"{name}:\n{_section(value, depth + 1)}"
+        if inner := inner_sections(value):
+            text += f"{name}:\n{_section(inner[''], depth + 1)}"
         else:
             text += f"{name}: {yaml_text(value)}  # on resume: {section.resume_policy(name)}\n"
         text += "\n" if depth == 0 else ""

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.config.text import Corpus, DataConfig
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.types import METRICS, Metric
-from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
+from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
+from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -34,7 +36,7 @@ _ROWS_AT_ONCE = 1_024  # of logits, as those of a whole batch may not fit into m
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out text: all of a corpus but the lines that cannot be read."""
+    """Held-out text: all of it but the lines that cannot be read."""
 
     pairs: list[Pair]
     store: TokenStore
@@ -45,24 +47,24 @@ class HeldOut:
         return len(self.pairs) - len(self.scored)
 
 
-def read_held_out(corpus: Corpus, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
-    """Read the pairs of a corpus and their ids; warn of pairs that are too long for the loss.
+def read_held_out(text: ParallelText, tokenizers: Tokenizers, data: DataConfig) -> HeldOut:
+    """Read the pairs of a text and their ids; warn of pairs that are too long for the loss.
 
     Raises UserError if a file cannot be read, or if no pair is short enough.
     """
-    pairs = list(readable_pairs(corpus, data.on_bad_line))
-    store = open_store(corpus, tokenizers, data.on_bad_line)
+    pairs = list(readable_pairs(text, data.on_bad_line))
+    store = open_store(text, tokenizers, data.on_bad_line)
     limit = _LONGEST * data.max_length
     num_tokens = np.maximum(store.src.lengths(), store.tgt.lengths()) - 1  # without EOS
     is_scored = num_tokens <= limit
     if not is_scored.any():
         raise UserError(
-            f"no pairs to score in {corpus.name}: all have more than {limit:,} tokens, {_LONGEST} "
+            f"no pairs to score in {text.name}: all have more than {limit:,} tokens, {_LONGEST} "
             "times data.max_length"
         )
     if not is_scored.all():
         logger.warning(
-            f"{corpus.name}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
+            f"{text.name}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
             f"{len(pairs):,} pairs, which have more than {limit:,} tokens ({_LONGEST} times "
             f"data.max_length); the first is pair {is_scored.argmin() + 1:,}"
         )
@@ -138,38 +140,41 @@ class Scores:
 
 
 def evaluate_corpus(
-    translator: Translator, corpus: Corpus | None, *, decode: bool, scoring: Scoring
+    translator: Translator, text: ParallelText | None, *, decode: bool, scoring: Scoring
 ) -> Scores:
-    """Score a trained run on a corpus, or on the validation text of its own config.
+    """Score a trained run on a text, or on the validation text of its own config.
 
     Raises UserError if there is no text to score on.
     """
-    data = translator.config.data
-    held_out = read_held_out(corpus or valid_corpus(data), translator.tokenizers, data)
+    config = translator.config
+    text = (text or valid_text(config)).with_tag(config.decoding.tag)
+    held_out = read_held_out(text, translator.tokenizers, config.data)
     return evaluate(translator, held_out, decode=decode, scoring=scoring)
 
 
-def valid_corpus(data: DataConfig) -> Corpus:
+def valid_text(config: Config) -> ParallelText:
     """Return the validation text of a run; raises UserError if it has none, or no longer."""
-    if data.valid is None:
+    text = config.valid_text
+    if text is None:
         raise UserError("the run has no validation text: give --src and --ref, or --pairs")
-    for path in data.valid.files:
+    for path in text.files:
         if not path.is_file():  # also rejects devices, which a foreign config may name
             raise UserError(
                 f"the run's validation text {path} does not exist: give --src and --ref"
             )
-    return data.valid
+    return text
 
 
 def training_targets(translator: Translator) -> Iterator[str] | None:
     """Yield the target lines of training, normalized; None if the text no longer exists."""
-    data = translator.config.data
-    for path in data.train.files:
+    config = translator.config
+    for path in config.train_text.files:
         if not path.is_file():  # also rejects devices, which a foreign config may name
             logger.warning(f"no scores by training frequency: the training text {path} is missing")
             return None
     normalize = translator.tokenizers.tgt.normalize
-    return (normalize(pair.tgt) for pair in readable_pairs(data.train, data.on_bad_line))
+    pairs = readable_pairs(config.train_text, config.data.on_bad_line)
+    return (normalize(pair.tgt) for pair in pairs)
 
 
 def evaluate(
@@ -186,7 +191,7 @@ def evaluate(
     model.eval()
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
-        hypotheses = translator.translate([p.src for p in held_out.pairs]) if decode else []
+        hypotheses = translator.translate_pairs(held_out.pairs) if decode else []
     finally:
         model.train(was_training)
     pairs = held_out.pairs if decode else []

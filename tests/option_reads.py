@@ -15,9 +15,10 @@ NONE: Sections = frozenset()
 
 
 def sections_of(annotation: Any) -> Iterator[type[BaseModel]]:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            yield candidate
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from sections_of(part)
 
 
 def all_sections(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
@@ -83,6 +84,11 @@ class Reads(ast.NodeVisitor):
                     self.assign(part, self.type_of(value))
             else:
                 self.assign(target, self.type_of(node.value))
+
+    def visit_ListComp(self, node: ast.ListComp) -> None:
+        for part in node.generators:
+            self.assign(part.target, self.type_of(part.iter))
+        self.generic_visit(node)
 
     def assign(self, target: ast.expr, sections: Sections) -> None:
         if isinstance(target, ast.Name):

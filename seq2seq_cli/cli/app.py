@@ -19,7 +19,7 @@ from seq2seq_cli.paths import expanded
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
-    from seq2seq_cli.config.text import Corpus
+    from seq2seq_cli.config.text import ParallelText
     from seq2seq_cli.text.test_sets import PublicTestSet
 
 _COMMANDS = [
@@ -132,7 +132,22 @@ References = Annotated[
 ]
 Pairs = Annotated[
     Path | None,
-    path_option("--pairs", help_text="A .tsv or .jsonl file of pairs, instead of --src and --ref."),
+    path_option(
+        "--pairs",
+        help_text="A .tsv, .jsonl, .tmx or .zip file of pairs, instead of --src and --ref.",
+    ),
+]
+Fields = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        "--fields",
+        metavar="SRC TGT",
+        help="Where source and target are in --pairs: languages, keys or numbers of columns.",
+    ),
+]
+Tag = Annotated[
+    str | None,
+    typer.Option("--tag", help="Tag to put before every source sentence (decoding.tag)."),
 ]
 TestSetName = Annotated[
     str | None,
@@ -193,28 +208,28 @@ def decoding_overrides(**given: object) -> Iterator[str]:
 
 @contextlib.contextmanager
 def corpus_from_options(
-    src: Path | None, ref: Path | None, pairs: Path | None
-) -> Iterator["Corpus | None"]:
-    """Yield the corpus given on the command line, or None; streams are files while the block runs.
+    src: Path | None, ref: Path | None, pairs: Path | None, fields: tuple[str, str] | None
+) -> Iterator["ParallelText | None"]:
+    """Yield the text given on the command line, or None; streams are files while the block runs.
 
     Raises UserError if a file does not exist.
     """
     from pydantic import ValidationError
 
-    from seq2seq_cli.config.text import Corpus
+    from seq2seq_cli.config.text import ParallelText
     from seq2seq_cli.text.streams import as_files
 
-    if not (src or ref or pairs):
+    if not (src or ref or pairs or fields):
         yield None
         return
-    if (src is None) != (ref is None) or (pairs and src):
+    if (src is None) != (ref is None) or (pairs is None) == (src is None):
         raise UserError("give --src and --ref, or --pairs alone")
     with as_files([src, ref], pairs) as ([src, ref], pairs):
         try:
-            corpus = Corpus.model_validate({"src": src, "tgt": ref, "pairs": pairs})
+            text = ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields)
         except ValidationError as error:
             raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
-        yield corpus
+        yield text
 
 
 @contextlib.contextmanager
@@ -222,10 +237,11 @@ def text_to_score(
     src: Path | None,
     ref: Path | None,
     pairs: Path | None,
+    fields: tuple[str, str] | None,
     test_set: str | None,
     langs: str | None,
-) -> Iterator["tuple[Corpus | None, PublicTestSet | None]"]:
-    """Yield the text to score translations on: a corpus, and the test set if it is a public one.
+) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
+    """Yield the text to score translations on, and the test set if it is a public one.
 
     Raises UserError if the text does not exist.
     """
@@ -234,13 +250,13 @@ def text_to_score(
     if test_set is not None and langs is not None:
         from seq2seq_cli.text.test_sets import find_test_set
 
-        if src or ref or pairs:
-            raise UserError("--test-set excludes --src, --ref and --pairs")
+        if src or ref or pairs or fields:
+            raise UserError("--test-set excludes --src, --ref, --pairs and --fields")
         public = find_test_set(test_set, langs)
-        yield public.corpus, public
+        yield public.text, public
         return
-    with corpus_from_options(src, ref, pairs) as corpus:
-        yield corpus, None
+    with corpus_from_options(src, ref, pairs, fields) as text:
+        yield text, None
 
 
 def is_terminal(stream: TextIO) -> bool:

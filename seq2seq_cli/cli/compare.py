@@ -10,15 +10,18 @@ import typer
 from seq2seq_cli.cli.app import (
     AsJson,
     Device,
+    Fields,
     Languages,
     MetricNames,
     Overrides,
     Pairs,
     References,
     Sources,
+    Tag,
     TestSetName,
     WhichModel,
     app,
+    decoding_overrides,
     path_argument,
     path_option,
     text_to_score,
@@ -68,6 +71,8 @@ def compare(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
+    fields: Fields = None,
+    tag: Tag = None,
     test_set: TestSetName = None,
     langs: Languages = None,
     metrics: MetricNames = None,
@@ -87,13 +92,14 @@ def compare(
     """
     if len([*(run_dirs or ()), *(hypotheses or ())]) < 2:
         raise UserError("compare needs two systems or more: runs, or files as --hypotheses")
-    with text_to_score(src, ref, pairs, test_set, langs) as (corpus, public):
+    with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of
 
+        overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
         load = functools.partial(Translator.load, which=model, exact=True)
-        runs = [(str(run), load(run, device or "auto", overrides or ())) for run in run_dirs or ()]
+        runs = [(str(run), load(run, device or "auto", overrides)) for run in run_dirs or ()]
         scoring = scoring_of(runs, tokenize, lowercase=lowercase, metrics=metrics, test_set=public)
-        systems, text = read_systems(runs, hypotheses or (), corpus)
-        comparison = compare_systems(systems, text, scoring, test, trials)
+        systems, read = read_systems(runs, hypotheses or (), text)
+        comparison = compare_systems(systems, read, scoring, test, trials)
     typer.echo(json.dumps(comparison.report(), indent=2) if as_json else comparison.table())

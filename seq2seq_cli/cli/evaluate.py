@@ -9,6 +9,7 @@ import typer
 from seq2seq_cli.cli.app import (
     AsJson,
     Device,
+    Fields,
     Languages,
     MetricNames,
     Overrides,
@@ -17,10 +18,12 @@ from seq2seq_cli.cli.app import (
     Resamples,
     RunDir,
     Sources,
+    Tag,
     TestSetName,
     WhichModel,
     app,
     corpus_from_options,
+    decoding_overrides,
     path_option,
     text_to_score,
 )
@@ -59,6 +62,8 @@ def evaluate(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
+    fields: Fields = None,
+    tag: Tag = None,
     test_set: TestSetName = None,
     langs: Languages = None,
     metrics: MetricNames = None,
@@ -78,15 +83,16 @@ def evaluate(
     """
     if loss_only and (metrics or breakdown or worst):
         raise UserError("--loss-only excludes --metrics, --breakdown and --worst")
-    with text_to_score(src, ref, pairs, test_set, langs) as (corpus, public):
+    with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets
         from seq2seq_cli.text.breakdowns import break_down, worst_lines
         from seq2seq_cli.text.metrics import Scoring
 
-        run = Translator.load(run_dir, device or "auto", overrides or (), which=model, exact=True)
+        overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
+        run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)
         scoring = Scoring.of(run.config.validation, metrics, resamples=bootstrap, test_set=public)
-        scores = evaluate_corpus(run, corpus, decode=not loss_only, scoring=scoring)
+        scores = evaluate_corpus(run, text, decode=not loss_only, scoring=scoring)
         parts: list[Any] = [scores]
         if breakdown:
             parts.append(break_down(scores.translated, training_targets(run), scoring))
@@ -109,6 +115,8 @@ def score(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
+    fields: Fields = None,
+    tag: Tag = None,
     nbest: Annotated[
         Path | None,
         path_option(help_text="An n-best list (n ||| text ||| ...) to rescore, instead of --ref."),
@@ -131,18 +139,22 @@ def score(
         raise UserError("--nbest prints an n-best list, which excludes --json")
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    with corpus_from_options(src, nbest or ref, pairs) as corpus:
+    with corpus_from_options(src, nbest or ref, pairs, fields) as text:
         from seq2seq_cli.decoding.rescoring import rescore_nbest, score_pairs
         from seq2seq_cli.decoding.translator import Translator
 
         translator = Translator.load(
-            run_dir, device or "auto", overrides or (), which=model, exact=True
+            run_dir,
+            device or "auto",
+            [*decoding_overrides(tag=tag), *(overrides or ())],
+            which=model,
+            exact=True,
         )
-        assert corpus is not None, "some text is given"
+        assert text is not None, "some text is given"
         lines = (
-            rescore_nbest(translator, *corpus.files)
+            rescore_nbest(translator, *text.files)
             if nbest is not None
-            else score_pairs(translator, corpus, as_json=as_json)
+            else score_pairs(translator, text, as_json=as_json)
         )
         for line in lines:
             typer.echo(line)

@@ -10,6 +10,7 @@ from seq2seq_cli.cli.app import (
     AsJson,
     ConfigFile,
     Device,
+    Fields,
     Overrides,
     Pairs,
     References,
@@ -120,6 +121,7 @@ def check(
     src: Sources = None,
     ref: References = None,
     pairs: Pairs = None,
+    fields: Fields = None,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
@@ -129,7 +131,7 @@ def check(
     --src and --ref, or --pairs, name a test set to check too. Nothing is kept, and warnings do not
     change the exit status.
     """
-    with corpus_from_options(src, ref, pairs) as test:
+    with corpus_from_options(src, ref, pairs, fields) as test:
         loaded = load_config_file(config, overrides, device)
         from seq2seq_cli.tools.preflight import check as check_run
 

@@ -13,6 +13,7 @@ from seq2seq_cli.cli.app import (
     Device,
     Overrides,
     RunDir,
+    Tag,
     WhichModel,
     app,
     decoding_overrides,
@@ -50,7 +51,8 @@ OutputFile = Annotated[
 InputFormat = Annotated[
     Literal["text", "jsonl"],
     typer.Option(
-        help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...]}.',
+        help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...], '
+        '"tag": ...}.',
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -168,6 +170,7 @@ def translate(
     ensemble: Ensemble = None,
     precision: Precision = None,
     prefix: Prefix = "",
+    tag: Tag = None,
     require: Require = None,
     ban: Ban = None,
     replace_unk: ReplaceUnk = False,
@@ -184,11 +187,10 @@ def translate(
     """
     _check_files(sentences, input_file, output_file)
     _check_format(output_format, align, log_probs, n_best)
-    from seq2seq_cli.decoding.stream import Job, translate_stream
-    from seq2seq_cli.text.io import lines_to_translate
+    from seq2seq_cli.decoding.stream import Job
 
     given = decoding_overrides(
-        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban
+        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
     )
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
@@ -206,10 +208,24 @@ def translate(
     )
     if not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
-        return
-    lines = sentences or lines_to_translate(input_file)
-    with _printer(output_file, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
-        for outputs in translate_stream(job, lines, input_file, processes):
+    else:
+        _translate_lines(job, sentences, input_file, output_file, processes)
+
+
+def _translate_lines(
+    job: "Job",
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+    processes: int | None,
+) -> None:
+    """Translate the sentences, or the lines of a file or of standard input."""
+    from seq2seq_cli.decoding.stream import translate_stream
+    from seq2seq_cli.text.io import lines_to_translate
+
+    lines = sentences or lines_to_translate(source)
+    with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
+        for outputs in translate_stream(job, lines, source, processes):
             print_lines(outputs)
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from seq2seq_cli.config.text import TagText
 from seq2seq_cli.config.types import (
     FREE_ON_RESUME,
     DecodingPrecision,
@@ -54,6 +55,12 @@ class DecodingConfig(Section):
         "total probability reaches this value.",
     )
     seed: Seed = Field(1, description="Random seed of sampling.")
+    tag: TagText | None = Field(
+        None,
+        description="Tag that is put before every source sentence that has none of its own; it "
+        "must be the tag of a corpus in data.train or one of tokenizer.user_defined_symbols; null: "
+        "none.",
+    )
     max_len_factor: Factor = Field(
         2.0,
         description="Maximum length of a translation: max_len_factor x source tokens + "

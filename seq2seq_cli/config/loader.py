@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import OnResume, Section
+from seq2seq_cli.config.types import OnResume, Section, inner_sections
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 
@@ -23,7 +23,11 @@ Location = tuple[str | int, ...]
 _REPLACED_BY_OVERRIDE: dict[Location, tuple[str, ...]] = {
     ("data", corpus, name): others
     for corpus in ("train", "valid")
-    for name, others in (("pairs", ("src", "tgt")), ("src", ("pairs",)), ("tgt", ("pairs",)))
+    for name, others in (
+        ("pairs", ("src", "tgt")),
+        ("src", ("pairs", "fields")),
+        ("tgt", ("pairs", "fields")),
+    )
 }
 
 # Sections that may be given as a single value for all their options.
@@ -48,7 +52,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
         mistakes: dict[Location, list[str]] = {}
         for details in error.errors():
             if details["type"] != "default_factory_not_called":  # follows from another mistake
-                location = _option(details["loc"])
+                location = _option(details["loc"], tree)
                 mistakes.setdefault(location, []).append(_describe(details, location))
     lines = [
         f"{_place(location, node, overridden)}{'; or '.join(messages)}"
@@ -76,10 +80,10 @@ def resume_policies(config: Config) -> dict[str, OnResume]:
 def _options(section: Section, prefix: str = "") -> Iterator[tuple[str, Section, str]]:
     """Yield the full name of every option, its section, and its name in the section."""
     for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            yield from _options(value, f"{prefix}{name}.")
-        else:
+        inner = inner_sections(getattr(section, name))
+        for number, part in inner.items():
+            yield from _options(part, f"{prefix}{name}{number}.")
+        if not inner:
             yield prefix + name, section, name
 
 
@@ -130,34 +134,64 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
         value, _ = parse_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"--set {short(override)}: the value is not valid YAML") from None
-    section = tree
-    for depth, part in enumerate(parts[:-1], 1):
-        inner = section.get(part)
+    section: Any = tree
+    for depth, part in enumerate(parts, 1):
+        key = _key(section, part)
+        if key is None:
+            count, full = len(section), ".".join(parts[: depth - 1])
+            raise UserError(
+                f"--set {short(override)}: {full} is a list of {count:,}; write {full}.0 for the "
+                "first"
+            )
+        if depth == len(parts):
+            section[key] = value
+            break
+        inner = section[key] if isinstance(section, list) else section.get(key)
         if parts[:depth] in _SHORTHANDS and isinstance(inner, int | str):
             inner = dict.fromkeys(_SHORTHANDS[parts[:depth]], inner)
         elif inner is None:
             inner = {}
-        elif not isinstance(inner, dict):
+        elif not isinstance(inner, dict | list):
             raise UserError(
                 f"--set {short(override)}: {'.'.join(parts[:depth])} is an option, not a section"
             )
-        section[part] = dict(inner)  # a copy: YAML aliases may share one mapping
-        section = section[part]
-    section[parts[-1]] = value
+        section[key] = inner.copy()  # YAML aliases may share one mapping
+        section = section[key]
     if value is not None:
-        for replaced in _REPLACED_BY_OVERRIDE.get(parts, ()):
+        for replaced in _REPLACED_BY_OVERRIDE.get(_without_numbers(parts), ()):
             section.pop(replaced, None)
     return parts
 
 
-def _option(location: Location) -> Location:
-    """Drop what pydantic appends for each alternative of a union, but keep list indices."""
+def _key(section: dict[str, Any] | list[Any], part: str) -> Any:
+    """Return the key of a part of an option's name, in a list a number; None if it has no such."""
+    if isinstance(section, dict):
+        return part
+    is_number = part.isascii() and part.isdigit()
+    return int(part) if is_number and int(part) < len(section) else None
+
+
+def _without_numbers(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part for part in parts if not part.isdigit())
+
+
+def _option(location: Location, tree: Any) -> Location:
+    """Drop what pydantic appends for each alternative of a union, and the number of a lone corpus.
+
+    Indices of lists that the user has written stay.
+    """
     section: type[BaseModel] | None = Config
-    for depth, part in enumerate(location):
-        if section is None:
-            return location[:depth] + tuple(n for n in location[depth:] if isinstance(n, int))
-        section = _sections(section).get(str(part))
-    return location
+    kept: list[str | int] = []
+    for part in location:
+        if isinstance(part, int):
+            if section is None or isinstance(tree, list):
+                kept.append(part)
+            tree = tree[part] if isinstance(tree, list) and part < len(tree) else tree
+        elif section is not None:
+            kept.append(part)
+            section = _sections(section).get(part)
+            tree = tree.get(part) if isinstance(tree, dict) else None
+    return tuple(kept)
 
 
 def _place(location: Location, node: yaml.Node | None, overridden: dict[Location, str]) -> str:
@@ -178,6 +212,10 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     """Return the 1-based line of an option, or of the section in which it is missing."""
     line = None
     for part in location:
+        if isinstance(node, yaml.SequenceNode) and str(part).isdigit():
+            node = node.value[int(part)] if int(part) < len(node.value) else None
+            line = node.start_mark.line + 1 if node else line
+            continue
         if not isinstance(node, yaml.MappingNode):
             break
         entry = next((pair for pair in node.value if pair[0].value == part), None)
@@ -263,7 +301,8 @@ def _wrong_choice(value: str, given: Any, choices: Sequence[str]) -> str:
 def _section_at(location: Location) -> type[BaseModel]:
     section: type[BaseModel] = Config
     for part in location:
-        section = _sections(section)[str(part)]
+        if not isinstance(part, int):
+            section = _sections(section)[part]
     return section
 
 
@@ -272,9 +311,15 @@ def _sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return {
         name: candidate
         for name, field in section.model_fields.items()
-        for candidate in (field.annotation, *get_args(field.annotation))
+        for candidate in _types_in(field.annotation)
         if isinstance(candidate, type) and issubclass(candidate, BaseModel)
     }
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _types_in(part)
 
 
 def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.text import DataConfig, TokenizerConfig
+from seq2seq_cli.config.text import DataConfig, ParallelText, TokenizerConfig
 from seq2seq_cli.config.types import (
     ASK_ON_RESUME,
     FIXED_ON_RESUME,
@@ -307,3 +307,23 @@ class Config(Section):
     decoding: DecodingConfig = Field(
         DecodingConfig(), description="The search for translations; also used by validation."
     )
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _both_directions_share(
+        cls, tokenizer: TokenizerConfig, info: ValidationInfo
+    ) -> TokenizerConfig:
+        if "data" in info.data and info.data["data"].direction == "both" and not tokenizer.shared:
+            raise ValueError("data.direction both needs tokenizer.shared: true")
+        return tokenizer
+
+    @property
+    def train_text(self) -> ParallelText:
+        return ParallelText(self.data.train, self.data.direction)
+
+    @property
+    def valid_text(self) -> ParallelText | None:
+        """The held-out text; `decoding.tag` is that of corpora without one."""
+        if self.data.valid is None:
+            return None
+        return ParallelText(self.data.valid, self.data.direction).with_tag(self.decoding.tag)

@@ -1,20 +1,25 @@
 """The sections `data` and `tokenizer` of a config: the text of a run, and how it becomes ids."""
 
+import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
+    WrapSerializer,
     field_validator,
     model_validator,
 )
 
 from seq2seq_cli.config.types import (
     AutoOrPositiveInt,
+    Direction,
     Normalization,
     OnBadLine,
     OnResume,
@@ -23,7 +28,16 @@ from seq2seq_cli.config.types import (
 )
 from seq2seq_cli.paths import expanded
 
-PAIRS_FORMATS = (".tsv", ".jsonl")
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+
+# Formats of a file of pairs, with the fields of source and target if none are named. A .zip is the
+# Moses format of OPUS.
+PAIRS_FORMATS: dict[str, tuple[str, str] | None] = {
+    ".tsv": ("1", "2"),
+    ".jsonl": ("src", "tgt"),
+    ".tmx": None,
+    ".zip": None,
+}
 
 # Kinds with byte fallback, so that no character of any script is lost. The others are closed
 # vocabularies: anything unseen in training becomes <unk>.
@@ -59,28 +73,82 @@ AnyPath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
 TextFile = Annotated[AnyPath, AfterValidator(_must_be_a_file)]
 
 
+def _must_be_a_symbol(symbol: str) -> str:
+    if not symbol or _NO_SYMBOL.search(symbol):
+        raise ValueError(
+            f"{symbol!r} cannot be a symbol: it is empty, contains white space or ▁, or is "
+            "already a special token"
+        )
+    return symbol
+
+
+TagText = Annotated[str, AfterValidator(_must_be_a_symbol)]
+
+
+def _two_fields(given: Any) -> Any:
+    """Accept a list of two names or numbers."""
+    if given is None:
+        return None
+    is_pair = isinstance(given, list | tuple) and len(given) == 2
+    if not is_pair or any(type(name) not in (str, int) or name == "" for name in given):
+        raise ValueError(f"must be a list of two names, of source and target, not {given!r}")
+    if str(given[0]) == str(given[1]):
+        raise ValueError(f"source and target are both {given[0]}")
+    return str(given[0]), str(given[1])
+
+
+def without_compression(name: str) -> str:
+    """Return the name of a file without `.gz` and the like."""
+    return next((name.removesuffix(end) for end in COMPRESSIONS if name.endswith(end)), name)
+
+
 class Corpus(Section):
     """Parallel text: two files with corresponding lines, or one file of pairs."""
 
     src: TextFile | None = Field(
-        None, description="File of source sentences, one per line; may be gzipped (.gz)."
+        None,
+        description="File of source sentences, one per line; may be compressed (.gz, .bz2, .xz, "
+        ".zst).",
     )
     tgt: TextFile | None = Field(
         None,
         description="File of target sentences; line n is the translation of line n of src; may be "
-        "gzipped (.gz).",
+        "compressed.",
     )
     pairs: TextFile | None = Field(
         None,
-        description="File of sentence pairs, instead of src and tgt: .tsv (source, tab, target) or "
-        '.jsonl ({"src": ..., "tgt": ...} on each line); may be gzipped (.gz).',
+        description="File of sentence pairs, instead of src and tgt: .tsv, .jsonl (an object on "
+        "each line) or .tmx, all of which may be compressed, or a .zip of OPUS in Moses format.",
+    )
+    fields: Annotated[
+        tuple[str, str] | None, BeforeValidator(_two_fields, list[str | int] | None)
+    ] = Field(
+        None,
+        description="Where source and target are in pairs. .tsv: the numbers of their columns, "
+        "[1, 2] if left out; .jsonl: their keys or paths of keys, as [translation.de, "
+        "translation.en], [src, tgt] if left out; .tmx and .zip, which require it: their "
+        "languages, as [de, en].",
+    )
+    tag: TagText | None = Field(
+        None,
+        description="Tag that is put before every source sentence, as one token of its own, which "
+        "becomes part of the vocabulary: the target language, the domain, or that the source is "
+        "back-translated; null: none.",
+    )
+    weight: Annotated[float, Field(gt=0, le=10_000)] = Field(
+        1.0,
+        description="How many times an epoch goes through this corpus, on average: 2 is twice, "
+        "0.5 is another half in each epoch. For data.train only.",
     )
 
     @field_validator("pairs")
     @classmethod
     def _known_format(cls, pairs: Path | None) -> Path | None:
-        if pairs and not pairs.name.removesuffix(".gz").endswith(PAIRS_FORMATS):
-            raise ValueError(f"{pairs} must be a .tsv or .jsonl file (or .gz of one)")
+        if pairs and _format_of(pairs) not in PAIRS_FORMATS:
+            raise ValueError(
+                f"{pairs} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be .gz, "
+                ".bz2, .xz or .zst)"
+            )
         return pairs
 
     @model_validator(mode="after")
@@ -88,6 +156,13 @@ class Corpus(Section):
         given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
+        if self.pairs is None and self.fields:
+            raise ValueError("fields are those of pairs: leave them out with src and tgt")
+        if self.pairs and not self.field_names:
+            raise ValueError(f"{self.pairs} needs fields, its two languages, as [de, en]")
+        columns = self.field_names if self.format == ".tsv" else ()
+        if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
+            raise ValueError("fields of a .tsv file are the numbers of its columns, as [1, 2]")
         return self
 
     @property
@@ -95,22 +170,131 @@ class Corpus(Section):
         return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
 
     @property
+    def format(self) -> str | None:
+        """The format of `pairs`, a key of `PAIRS_FORMATS`; None for two files."""
+        return None if self.pairs is None else _format_of(self.pairs)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """The fields of source and target, given or by default; empty if there are none."""
+        return self.fields or (PAIRS_FORMATS[self.format] if self.format else None) or ()
+
+    @property
+    def options(self) -> list[str]:
+        """What decides beside the files which pairs are read; empty if nothing is given."""
+        fields = [f"fields={json.dumps(self.fields)}"] if self.fields else []
+        return fields + ([f"tag={self.tag}"] if self.tag else [])
+
+    @property
+    def forms(self) -> list[str]:
+        """The extensions that say how each file is read: .gz, .tsv, .jsonl.gz or none."""
+        return [
+            (self.format or "") + path.name.removeprefix(without_compression(path.name))
+            for path in self.files
+        ]
+
+
+def _format_of(pairs: Path) -> str:
+    name = pairs.name if pairs.name.endswith(".zip") else without_compression(pairs.name)
+    return Path(name).suffix
+
+
+class ParallelText(NamedTuple):
+    """Corpora that are read one after the other, in one direction or in both."""
+
+    corpora: tuple[Corpus, ...]
+    direction: Direction = "forward"
+
+    @classmethod
+    def of(cls, **corpus: Any) -> "ParallelText":
+        """Return the text of one corpus, given by its options."""
+        return cls((Corpus.model_validate(corpus),))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for corpus in self.corpora for path in corpus.files)
+
+    @property
     def name(self) -> str:
         """The names of the files, for messages."""
         return " and ".join(map(str, self.files))
 
     @property
+    def tags(self) -> list[str]:
+        return list(dict.fromkeys(corpus.tag for corpus in self.corpora if corpus.tag))
+
+    @property
+    def options(self) -> list[str]:
+        """What decides beside the files which pairs are read; empty if nothing is given."""
+        return [option for corpus in self.corpora for option in corpus.options] + self._turned
+
+    @property
     def forms(self) -> list[str]:
-        """The extensions that say how each file is read: .gz, .tsv, .jsonl.gz or none."""
-        known = r"(\.tsv|\.jsonl)?(\.gz)?$" if self.pairs else r"(\.gz)?$"
-        return [match[0] for path in self.files if (match := re.search(known, path.name))]
+        """How each file is read; with its content this determines the pairs."""
+        forms = [form for corpus in self.corpora for form in (*corpus.forms, *corpus.options)]
+        return forms + self._turned
+
+    @property
+    def _turned(self) -> list[str]:
+        return [] if self.direction == "forward" else [f"direction={self.direction}"]
+
+    def with_tag(self, tag: str | None) -> "ParallelText":
+        """Return the text with a tag for the corpora that have none."""
+        corpora = [c if c.tag else c.model_copy(update={"tag": tag}) for c in self.corpora]
+        return self._replace(corpora=tuple(corpora))
+
+    def in_folder(self, folder: Path) -> "ParallelText":
+        """Return the text with its relative paths starting from a folder."""
+        corpora = []
+        for corpus in self.corpora:
+            files = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
+            moved = {name: folder / path for name, path in files.items() if path is not None}
+            corpora.append(corpus.model_copy(update=moved))
+        return self._replace(corpora=tuple(corpora))
+
+    def once(self) -> "ParallelText":
+        """Return the text in one direction, in which every sentence is still there."""
+        return self._replace(direction="forward") if self.direction == "both" else self
+
+
+def _one_or_several(given: Any) -> Any:
+    if isinstance(given, list | tuple):
+        if not given:
+            raise ValueError("needs at least one corpus")
+        return tuple(given)
+    return (given,)
+
+
+def _as_given(corpora: Any, dump: SerializerFunctionWrapHandler) -> Any:
+    dumped = dump(corpora)
+    return dumped[0] if len(dumped) == 1 else dumped
+
+
+# One corpus is written as such, several are a list.
+Corpora = Annotated[
+    tuple[Corpus, ...],
+    BeforeValidator(_one_or_several, Corpus | list[Corpus]),
+    WrapSerializer(_as_given),
+]
 
 
 class DataConfig(Section):
-    train: Corpus = Field(description="Parallel text to train on.")
-    valid: Corpus | None = Field(
+    train: Corpora = Field(description="Parallel text to train on: a corpus, or a list of several.")
+    valid: Corpora | None = Field(
         None,
         description="Held-out parallel text to validate on, given like train; null: no validation.",
+    )
+    direction: Direction = Field(
+        "forward",
+        description="Direction of train and valid. reverse: from tgt to src, for back-translation; "
+        "both: each pair in both directions, to pre-train with, which needs a shared vocabulary.",
+    )
+    sampling_temperature: Annotated[float, Field(ge=1, le=10_000)] | None = Field(
+        None,
+        description="Temperature T of sampling from several corpora, instead of weights: an epoch "
+        "has as many pairs as all corpora, of which a share in proportion to n^(1/T) comes from a "
+        "corpus of n pairs. 1 is the same as null, all pairs once; large values give every corpus "
+        "the same share.",
     )
     max_length: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
         256,
@@ -119,9 +303,34 @@ class DataConfig(Section):
     )
     on_bad_line: OnBadLine = Field(
         "error",
-        description="What to do with a line that is not valid UTF-8, TSV or JSON: stop with an "
-        "error, or skip and count it.",
+        description="What to do with a line that is not valid UTF-8, TSV or JSON, or a unit of TMX "
+        "without both languages: stop with an error, or skip and count it.",
     )
+
+    @field_validator("valid")
+    @classmethod
+    def _held_out_text_has_no_weights(cls, valid: Corpora | None) -> Corpora | None:
+        if any(corpus.weight != 1 for corpus in valid or ()):
+            raise ValueError("weight is for data.train: every held-out pair is scored once")
+        return valid
+
+    @field_validator("direction")
+    @classmethod
+    def _tags_have_a_direction(cls, direction: Direction, info: ValidationInfo) -> Direction:
+        corpora = (*info.data.get("train", ()), *(info.data.get("valid") or ()))
+        if direction == "both" and any(corpus.tag for corpus in corpora):
+            raise ValueError(
+                "both excludes tags, which stand for one direction: list the corpora of each "
+                "direction in data.train instead"
+            )
+        return direction
+
+    @field_validator("sampling_temperature")
+    @classmethod
+    def _weights_or_temperature(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and any(corpus.weight != 1 for corpus in info.data.get("train", ())):
+            raise ValueError("give either sampling_temperature or the weights of corpora")
+        return value
 
 
 def _same_for_both_sides(value: Any) -> Any:
@@ -206,9 +415,10 @@ class TokenizerConfig(Section):
         for number, symbol in enumerate(symbols):
             if symbol in symbols[:number]:
                 raise ValueError(f"{symbol!r} is listed twice")
-            if not symbol or _NO_SYMBOL.search(symbol):
-                raise ValueError(
-                    f"{symbol!r} cannot be a symbol: it is empty, contains white space or ▁, or is "
-                    "already a special token"
-                )
+            _must_be_a_symbol(symbol)
         return symbols
+
+    def with_symbols(self, symbols: Iterable[str]) -> "TokenizerConfig":
+        """Return the section with further `user_defined_symbols`, those that it has left out."""
+        every = tuple(dict.fromkeys([*self.user_defined_symbols, *symbols]))
+        return self.model_copy(update={"user_defined_symbols": every})

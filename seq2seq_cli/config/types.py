@@ -51,6 +51,7 @@ Factor = Annotated[float, Field(ge=0, le=100)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]
+Direction = Literal["forward", "reverse", "both"]
 OnNonfinite = Literal["stop", "skip"]
 TokenizerKind = Literal["word", "char", "bpe", "unigram"]
 Normalization = Literal["nfkc", "nfkc_cf", "identity"]
@@ -112,3 +113,17 @@ class Section(BaseModel):
         """Return the policy of one of the section's own options."""
         extra = cls.model_fields[name].json_schema_extra
         return cast(OnResume, extra["on_resume"]) if isinstance(extra, dict) else cls.on_resume
+
+
+def inner_sections(value: Any) -> dict[str, Section]:
+    """Return the sections that are the value of an option, by what is added to its name.
+
+    A section is added nothing; of several in a tuple each is added its number, from 0.
+    """
+    if isinstance(value, Section):
+        return {"": value}
+    sections = value if isinstance(value, tuple) else ()
+    if not sections or not all(isinstance(section, Section) for section in sections):
+        return {}
+    numbered = {f".{number}": section for number, section in enumerate(sections)}
+    return numbered if len(sections) > 1 else {"": sections[0]}

@@ -1,6 +1,6 @@
 """Length bucketing: the batches of an epoch and their order, and padded batches as tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from seq2seq_cli.data.mixture import Indices, pairs_of_epoch
 from seq2seq_cli.data.token_store import Ids, Sentences, TokenStore
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
 
 IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_entropy
 
-Indices = npt.NDArray[np.int32]
 Plan = list[Indices]  # for every batch the indices of its pairs
 # The parts of an epoch that were trained with another batch size: (tokens_per_batch, batches used).
 ConsumedParts = Sequence[Sequence[int]]
@@ -133,8 +133,17 @@ def _read_padded(
 class BatchSampler:
     """The batches of every epoch by (epoch, position): resuming need not fast-forward."""
 
-    def __init__(self, store: TokenStore, tokens_per_batch: int, seed: int) -> None:
+    def __init__(
+        self,
+        store: TokenStore,
+        tokens_per_batch: int,
+        seed: int,
+        drawn: Sequence[int] | None = None,
+    ) -> None:
+        """`drawn` is how many pairs an epoch draws from each corpus; None: every pair once."""
         self._store = store
+        self.drawn = list(store.sizes if drawn is None else drawn)
+        self.is_mixed = self.drawn != list(store.sizes)
         self._lengths = store.src.lengths(), store.tgt.lengths()
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
@@ -142,9 +151,24 @@ class BatchSampler:
         self._planned: tuple[int, ConsumedParts] = 1, ()
         self._num_batches = len(self._plan)
 
+    @property
+    def key(self) -> str:
+        """A hash of the text, with what epochs draw from its corpora if that is not all of them."""
+        return f"{self._store.key} {self.drawn}" if self.is_mixed else self._store.key
+
     def __len__(self) -> int:
-        """Return the number of batches per epoch, which is the same for all epochs."""
+        """Return the number of batches in the first epoch, and in others if each has all pairs."""
         return self._num_batches
+
+    def num_batches(self, epochs: range) -> Iterator[tuple[int, int]]:
+        """Yield numbers of batches, and how many of the epochs have so many.
+
+        Epochs that draw from corpora differ by some batches, and have to be planned one by one.
+        """
+        if self.is_mixed:
+            yield from ((len(self._make_plan(epoch, ())), 1) for epoch in epochs)
+        else:
+            yield self._num_batches, len(epochs)
 
     def plan(self, epoch: int, consumed: ConsumedParts) -> Plan:
         """Return the batches of an epoch, without the pairs of parts that are consumed already."""
@@ -189,7 +213,7 @@ class BatchSampler:
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
     def _make_plan(self, epoch: int, consumed: ConsumedParts) -> Plan:
-        pairs = None
+        pairs = pairs_of_epoch(self._store.sizes, self.drawn, self._seed, epoch)
         for tokens_per_batch, used in consumed:
             plan = plan_epoch(*self._lengths, tokens_per_batch, self._seed, epoch, pairs)
             pairs = np.sort(np.concatenate(plan[used:]))

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
 from seq2seq_cli.errors import UserError
@@ -52,6 +52,7 @@ class StoreStats:
     too_long: int
     src: SideStats
     tgt: SideStats
+    sizes: tuple[int, ...] = ()  # pairs of each corpus; earlier versions had one
 
 
 class _ArrayFile:
@@ -128,7 +129,8 @@ class TokenStore:
         self.facts = TypeAdapter(StoreStats).validate_json((folder / "facts.json").read_bytes())
         self.src = Sentences(folder, "src")
         self.tgt = Sentences(folder, "tgt")
-        if not len(self.src) == len(self.tgt) == self.facts.pairs:
+        self.sizes = self.facts.sizes or (self.facts.pairs,)
+        if not len(self.src) == len(self.tgt) == self.facts.pairs == sum(self.sizes):
             raise ValueError("sides differ in length")
         self.src.validate(self.facts.src, len(tokenizers.src))
         self.tgt.validate(self.facts.tgt, len(tokenizers.tgt))
@@ -138,12 +140,12 @@ class TokenStore:
 
 
 def open_store(
-    corpus: Corpus,
+    text: ParallelText,
     tokenizers: Tokenizers,
     on_bad_line: OnBadLine,
     max_length: int | None = None,
 ) -> TokenStore:
-    """Open the ids of a corpus in the cache; tokenize the corpus if they are not there.
+    """Open the ids of a text in the cache; tokenize the text if they are not there.
 
     With `max_length`, as in training, pairs that have an empty side or more tokens on one side are
     dropped and counted; without it, as in evaluation, every readable pair is kept. Raises UserError
@@ -151,8 +153,8 @@ def open_store(
     """
     dependencies = [
         _FORMAT,
-        hash_of_files(corpus.files),
-        corpus.forms,
+        hash_of_files(text.files),
+        text.forms,
         [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
         on_bad_line,
         max_length,
@@ -163,10 +165,10 @@ def open_store(
         store = TokenStore(folder, tokenizers)
     except (OSError, ValueError):  # missing or damaged
         shutil.rmtree(folder, ignore_errors=True)
-        pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
-        if max_length is not None:
-            pairs = (pair for pair in pairs if not pair.is_empty)
-        _write_store(pairs, tokenizers, folder, max_length)
+        texts = [text._replace(corpora=(corpus,)) for corpus in text.corpora]
+        _write_store(
+            [_usable(one, on_bad_line, max_length) for one in texts], tokenizers, folder, max_length
+        )
         store = TokenStore(folder, tokenizers)
         make_room()
     if len(store) == 0:
@@ -175,12 +177,22 @@ def open_store(
             if max_length is not None
             else "there is no line that can be read"
         )
-        raise UserError(f"no pairs in {corpus.name}: {reason}")
+        raise UserError(f"no pairs in {text.name}: {reason}")
     return store
 
 
+def _usable(text: ParallelText, on_bad_line: OnBadLine, max_length: int | None) -> Iterator[Pair]:
+    """Yield the readable pairs, those of training text without those that have an empty side."""
+    for pair in read_pairs(text, on_bad_line):
+        if pair is not None and (max_length is None or not pair.is_empty):
+            yield pair
+
+
 def _write_store(
-    pairs: Iterable[Pair], tokenizers: Tokenizers, folder: Path, max_length: int | None
+    corpora: Sequence[Iterable[Pair]],
+    tokenizers: Tokenizers,
+    folder: Path,
+    max_length: int | None,
 ) -> None:
     """Write a store atomically: into a temporary folder that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -188,19 +200,20 @@ def _write_store(
     part.chmod(0o755)  # readable by others, as the text may be
     try:
         with in_use(part), _SideWriter(part, "src") as src, _SideWriter(part, "tgt") as tgt:
-            too_long = 0
-            for chunk in _chunks(pairs):
-                src_ids = tokenizers.src.to_ids_batch([pair.src for pair in chunk])
-                tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in chunk])
-                kept = [
-                    i
-                    for i, both in enumerate(zip(src_ids, tgt_ids, strict=True))
-                    if max_length is None or max(map(len, both)) <= max_length
-                ]
-                too_long += len(chunk) - len(kept)
-                src.add([src_ids[i] for i in kept])
-                tgt.add([tgt_ids[i] for i in kept])
-        facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts)
+            too_long, ends = 0, []
+            for pairs in corpora:
+                for chunk in _chunks(pairs):
+                    kept = [
+                        both
+                        for both in _ids(chunk, tokenizers)
+                        if max_length is None or max(map(len, both)) <= max_length
+                    ]
+                    too_long += len(chunk) - len(kept)
+                    src.add([ids for ids, _ in kept])
+                    tgt.add([ids for _, ids in kept])
+                ends.append(src.num_sentences)
+        sizes = tuple(int(size) for size in np.diff([0, *ends]))
+        facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts, sizes)
         (part / "facts.json").write_text(json.dumps(asdict(facts)))
         for file in part.iterdir():
             fsync(file)
@@ -211,6 +224,15 @@ def _write_store(
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _ids(pairs: Sequence[Pair], tokenizers: Tokenizers) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the ids of both sides of each pair, its tag first."""
+    tags = {tag: tokenizers.src.tag_ids(tag) for tag in {pair.tag for pair in pairs}}
+    src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs])
+    tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
+    for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True):
+        yield tags[pair.tag] + src, tgt
 
 
 class _SideWriter:

@@ -57,7 +57,7 @@ class RequestBuilder:
         for place, segment in enumerate(segments):
             max_length = self.max_length(len(segment.ids))
             min_length = min(max_length, self._min_length(len(segment.ids)))
-            src = [*segment.ids, EOS_ID]
+            src = [*segment.src_ids, EOS_ID]
             requests.append(Request(src, max_length, min_length, number=number, segment=place))
         if requests and line.prefix:  # the translation of the first segment begins with it
             prefix, after_prefix = self._words.prefix(line.prefix)

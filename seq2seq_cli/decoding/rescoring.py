@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -15,9 +15,9 @@ from seq2seq_cli.text.io import lines_to_translate
 _PAIRS_AT_ONCE = 2_000
 
 
-def score_pairs(translator: Translator, corpus: Corpus, *, as_json: bool) -> Iterator[str]:
+def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) -> Iterator[str]:
     """Yield a line for each pair: log-probability, its mean per token with EOS, translation."""
-    pairs = readable_pairs(corpus, translator.config.data.on_bad_line)
+    pairs = readable_pairs(text, translator.config.data.on_bad_line)
     texts = ((pair.src, pair.tgt) for pair in pairs)
     while chunk := list(itertools.islice(texts, _PAIRS_AT_ONCE)):
         for (src, _), scored in zip(chunk, translator.score(chunk), strict=True):

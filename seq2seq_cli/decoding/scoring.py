@@ -24,6 +24,12 @@ class GivenScore(NamedTuple):
     log_probs: list[float]  # of every token, EOS last
     attention_TS: Tensor | None  # of every token over the source, both without EOS; rows sum to 1
 
+    def without_tag(self, length: int) -> "GivenScore":
+        """Return the score with attention to the source after a tag of so many tokens alone."""
+        if self.attention_TS is None or not length:
+            return self
+        return self._replace(attention_TS=normalized_rows(self.attention_TS[:, length:]))
+
 
 NOT_SCORED = GivenScore([], None)
 
@@ -86,7 +92,11 @@ def without_eos(attention_TS: Tensor) -> Tensor:
 
     The target's EOS, the last row, is left out too.
     """
-    attention_TS = attention_TS[..., :-1, :-1]
+    return normalized_rows(attention_TS[..., :-1, :-1])
+
+
+def normalized_rows(attention_TS: Tensor) -> Tensor:
+    """Return attention whose rows sum to 1, unless all of a row is zero."""
     smallest = torch.finfo(attention_TS.dtype).tiny  # for a head that attends to EOS alone
     return attention_TS / attention_TS.sum(dim=-1, keepdim=True).clamp(min=smallest)
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -82,7 +82,7 @@ class Job:
         except UserError as error:
             raise UserError(f"line {number + 1:,}: {error}") from None
         prefix, required = parsed.prefix or self.prefix, parsed.required + self.required
-        return TranslationInput(parsed.text, prefix, required)
+        return replace(parsed, prefix=prefix, required=required)
 
 
 def translate_stream(

@@ -17,10 +17,11 @@ class TranslationInput:
     text: str
     prefix: str = ""  # that the translation must begin with
     required: tuple[str, ...] = ()  # words or phrases that it must contain
+    tag: str | None = None  # a token before those of the text; None: `decoding.tag`
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":
-        """Parse {"src": ..., "prefix": ..., "required": [...]}, the last two optional.
+        """Parse {"src": ..., "prefix": ..., "required": [...], "tag": ...}, all but src optional.
 
         A blank line becomes an empty input, so that outputs keep their line numbers.
         """
@@ -31,16 +32,16 @@ class TranslationInput:
         except (ValueError, RecursionError):
             given = None
         known = given if isinstance(given, dict) else {}
-        src, prefix = known.get("src"), known.get("prefix", "")
+        src, prefix, tag = known.get("src"), known.get("prefix", ""), known.get("tag")
         required = known.get("required", [])
         is_list = isinstance(required, list)
-        texts = [src, prefix, *(required if is_list else [None])]
+        texts = [src, prefix, "" if tag is None else tag, *(required if is_list else [None])]
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
-                f'not of the form {{"src": "...", "prefix": "...", "required": ["..."]}}: '
-                f"{line.strip()[:80]}"
+                'not of the form {"src": "...", "prefix": "...", "required": ["..."], '
+                f'"tag": "..."}}: {line.strip()[:80]}'
             )
-        return cls(str(src), prefix, tuple(required))
+        return cls(str(src), prefix, tuple(required), tag)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
 
 # OpenMP's threads do not survive a fork: a child that uses them would hang.
@@ -145,6 +146,11 @@ class Translator:
         results = self.search([TranslationInput(line) for line in lines])
         return [best.text for best, *_ in results]
 
+    def translate_pairs(self, pairs: Sequence[Pair]) -> list[str]:
+        """Return the translation of the source of every pair, with its tag."""
+        results = self.search([TranslationInput(pair.src, tag=pair.tag) for pair in pairs])
+        return [best.text for best, *_ in results]
+
     def search(
         self,
         inputs: Sequence[TranslationInput],
@@ -180,7 +186,17 @@ class Translator:
         """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
         lines = [line.text for line in inputs]
-        return segment_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
+        segments, cuts = segment_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
+        tags = [self.tag_ids(line.tag) for line in inputs]
+        tagged = [
+            [segment._replace(tag=tag) for segment in of_line]
+            for tag, of_line in zip(tags, segments, strict=True)
+        ]
+        return tagged, cuts
+
+    def tag_ids(self, tag: str | None) -> tuple[int, ...]:
+        """Return the id of a tag, that of `decoding.tag` for None; UserError for an unknown tag."""
+        return tuple(self.tokenizers.src.tag_ids(tag or self.config.decoding.tag))
 
     def longest(self, src_length: int) -> int:
         """Return the most tokens that a translation of `src_length` source tokens may have."""
@@ -201,11 +217,15 @@ class Translator:
         ]
         scores = [NOT_SCORED] * len(flat)
         if any(outputs) or options.replace_unk:
-            pairs = [(segment.ids, hypothesis.ids) for _, segment, hypothesis in flat]
+            pairs = [(segment.src_ids, hypothesis.ids) for _, segment, hypothesis in flat]
             with_attention = outputs.alignment or options.replace_unk
             scores = score_given(
                 self.models, pairs, options.tokens_per_batch, with_attention=with_attention
             )
+            scores = [
+                given.without_tag(len(segment.tag))
+                for given, (_, segment, _) in zip(scores, flat, strict=True)
+            ]
         results: list[list[SegmentResult]] = [[] for _ in segments]
         for (number, segment, hypothesis), given in zip(flat, scores, strict=True):
             score = hypothesis.score if self._is_ranked else None
@@ -217,7 +237,8 @@ class Translator:
         src, tgt = self.tokenizers
         src_ids = src.to_ids_batch([line for line, _ in pairs])
         tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
-        ids = list(zip(src_ids, tgt_ids, strict=True))
+        tag = self.tag_ids(None)
+        ids = list(zip(([*tag, *line] for line in src_ids), tgt_ids, strict=True))
         scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))

@@ -11,7 +11,7 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.export.search_options import left_out, longest, named, shortest
+from seq2seq_cli.export.search_options import left_out, longest, named, shortest, tag_note
 from seq2seq_cli.files import read_json
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
@@ -51,6 +51,7 @@ print(translate("a sentence"))
 Translate one sentence at a time, as in the training text.
 {left_out}"""
 
+_TAG = "A tag is the first piece of the source: `pieces = [tag, *pieces]`."
 _NAMES = {
     "beam_size": "beam_size",
     "length_penalty": "length_penalty",
@@ -76,7 +77,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
         shortest=shortest(config.decoding, "len(pieces)"),
         never=_never(tokenizers),
         options=", ".join(f"{name}={value}" for name, value in options.items()),
-        left_out=left_out(config.decoding, _NAMES),
+        left_out=left_out(config.decoding, _NAMES) + tag_note(config, _TAG),
     )
 
 

@@ -127,17 +127,16 @@ def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:
     Paths in a config are relative to where training was started: the current folder, or a parent of
     the run folder.
     """
-    data = translator.config.data
-    if data.valid is None:
+    text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
+    if text is None:
         return []
     for folder in (Path(), *run_dir.resolve().parents):
-        files = {name: folder / path for name, path in data.valid if path is not None}
-        if all(path.is_file() for path in files.values()):
-            corpus = data.valid.model_copy(update=files)
-            pairs = itertools.islice(read_pairs(corpus, data.on_bad_line), _LINES_TO_COMPARE)
+        moved = text.in_folder(folder)
+        if all(path.is_file() for path in moved.files):
+            pairs = itertools.islice(read_pairs(moved, on_bad_line), _LINES_TO_COMPARE)
             return [pair.src for pair in pairs if pair is not None]
     logger.warning(
-        f"the run's validation text {data.valid.files[0]} does not exist, so that translations are "
+        f"the run's validation text {text.files[0]} does not exist, so that translations are "
         "not compared"
     )
     return []

@@ -16,7 +16,7 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
-from seq2seq_cli.export.search_options import left_out, longest, named, shortest
+from seq2seq_cli.export.search_options import left_out, longest, named, shortest, tag_note
 from seq2seq_cli.files import write_json
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -53,6 +53,9 @@ Translate one sentence at a time, as in the training text. `generation_config.js
 other search options.
 {left_out}"""
 
+_TAG = """The id of a tag comes before those of the source:
+`[tokenizer.convert_tokens_to_ids(tag), *tokenizer(line)["input_ids"]]`."""
+
 _NORMALIZED = """
 The package `tokenizers` normalizes Unicode like SentencePiece, but may lose combining marks that
 have no composed form with their letter.
@@ -84,7 +87,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
     return _README.format(
         longest=longest(config.decoding, "length"),
         shortest=shortest(config.decoding, "length"),
-        left_out=left_out(config.decoding, _NAMES) + normalized,
+        left_out=left_out(config.decoding, _NAMES) + tag_note(config, _TAG) + normalized,
     )
 
 

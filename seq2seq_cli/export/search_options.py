@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.schema import Config
 
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
 _IRRELEVANT = ("precision", "tokens_per_batch", "n_best", "seed")  # for the best translation
@@ -17,9 +18,20 @@ def named(options: DecodingConfig, names: Mapping[str, str]) -> dict[str, Any]:
 
 def left_out(options: DecodingConfig, names: Mapping[str, str]) -> str:
     """Return a note for the README on options that the other program lacks; usually empty."""
-    known = {*names, *_LENGTHS, *_IRRELEVANT, "sampling"}
+    known = {*names, *_LENGTHS, *_IRRELEVANT, "sampling", "tag"}
     unsupported = [f"`decoding.{name}`" for name in _given(options) if name not in known]
     return f"\nUnsupported options of the run: {', '.join(unsupported)}.\n" if unsupported else ""
+
+
+def tag_note(config: Config, how: str) -> str:
+    """Return a note for the README on the tags of the model, and `how` to give one."""
+    default = config.decoding.tag
+    tags = dict.fromkeys([*config.train_text.tags, *([default] if default else [])])
+    if not tags:
+        return ""
+    known = ", ".join(f"`{tag}`" for tag in tags)
+    always = f" The run puts `{default}` before every line." if default else ""
+    return f"\nThe model knows the tags {known}.{always} {how}\n"
 
 
 def longest(options: DecodingConfig, length: str) -> str:

@@ -77,17 +77,19 @@ def study_attention(
     source: str,
     target: str | None = None,
     *,
+    tag: str | None = None,
     run: str = "",
     head_facts: dict[str, HeadFacts] | None = None,
 ) -> list[AttentionStudy]:
     """Study each of the `decoding.n_best` translations that the model finds, or the given target.
 
-    `run` is the name that the studies bear. Raises UserError for what `source_and_targets` refuses,
+    `tag` is that of the source, by default `decoding.tag`; `run` is the name that the studies bear.
+    Raises UserError for what `source_and_targets` refuses,
     and for a model that computes NaN or infinity.
     """
     source = normalize_spaces(source)
     target = None if target is None else normalize_spaces(target)
-    segment, targets = source_and_targets(translator, source, target)
+    segment, targets = source_and_targets(translator, source, target, tag)
     return [
         _study(
             translator.model,
@@ -111,17 +113,19 @@ def _study(
     run: str,
     head_facts: dict[str, HeadFacts] | None,
 ) -> AttentionStudy:
-    src_BS = torch.tensor([[*segment.ids, EOS_ID]], device=model.device)
+    src_BS = torch.tensor([[*segment.src_ids, EOS_ID]], device=model.device)
     tgt_BT = torch.tensor([[BOS_ID, *ids, EOS_ID]], device=model.device)
     recorded = model.record_attention(src_BS, tgt_BT[:, :-1])
     require_finite(recorded.logits_BTV)
     attention = recorded.attention
     attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
-    text, placed = _place(tokenizers, segment, ids, forced, without_eos(attention_TS))
+    given = GivenScore([], without_eos(attention_TS)).without_tag(len(segment.tag))
+    text, placed = _place(tokenizers, segment, ids, forced, given)
     source = _sentence(
         segment.sentence,
         tokenizers.src.pieces_of(src_BS[0].tolist()),
         source_words(segment, tokenizers.src),
+        num_tags=len(segment.tag),
     )
     tgt_words = words_of_spans(text, placed.spans) if ids and text else []
     pieces = tokenizers.tgt.pieces_of(tgt_BT[0].tolist())
@@ -153,22 +157,28 @@ def _study(
 
 
 def _place(
-    tokenizers: Tokenizers, segment: Segment, ids: Ids, forced: str | None, attention_TS: Tensor
+    tokenizers: Tokenizers, segment: Segment, ids: Ids, forced: str | None, given: GivenScore
 ) -> tuple[str, Placed]:
     """Return the text of the target, and the places of its tokens in it."""
     if forced is not None:
+        assert given.attention_TS is not None
         text, spans = tokenizers.tgt.spans(forced)
-        return text, Placed(segment, attention_TS, spans, {})
-    result = SegmentResult(segment, ids, None, GivenScore([], attention_TS))
+        return text, Placed(segment, given.attention_TS, spans, {})
+    result = SegmentResult(segment, ids, None, given)
     text, (placed,) = write_segments([result], tokenizers)
     return text, placed
 
 
-def _sentence(text: str, tokens: Sequence[str], words: Sequence[range]) -> Sentence:
-    """Describe a side; `words` are those of each token but the last, EOS, or none without text."""
+def _sentence(
+    text: str, tokens: Sequence[str], words: Sequence[range], num_tags: int = 0
+) -> Sentence:
+    """Describe a side, whose first tokens may be tags.
+
+    `words` are those of each other token but the last, EOS, or none without text.
+    """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
-    starts = starts or [None] * len(ordinary)
+    starts = [*[None] * num_tags, *starts] if starts else [None] * len(ordinary)
     return Sentence(
         text=" ".join(text.split()),
         tokens=tuple(tokens),

@@ -30,7 +30,7 @@ class Sentence:
     text: str
     tokens: tuple[str, ...]  # EOS last
     words: tuple[str, ...]  # as alignments number them
-    word_of_token: tuple[int | None, ...]  # None for EOS
+    word_of_token: tuple[int | None, ...]  # None for EOS and tags
     is_punctuation: tuple[bool, ...]  # of tokens: EOS, and those without a letter, number or mark
 
 

@@ -16,12 +16,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.alignment import Placed, align
 from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.decoding.scoring import aligning_layer, pad_rows, without_eos
+from seq2seq_cli.decoding.scoring import (
+    aligning_layer,
+    normalized_rows,
+    pad_rows,
+    without_eos,
+)
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
@@ -44,6 +49,12 @@ class TokenPair(NamedTuple):
     text: Pair
     src: Ids
     tgt: Ids
+    tag: tuple[int, ...] = ()  # ids before those of the source
+
+    @property
+    def src_ids(self) -> Ids:
+        """What the encoder gets, but for EOS."""
+        return [*self.tag, *self.src]
 
 
 class SampleBatch(NamedTuple):
@@ -72,27 +83,27 @@ def validation_sample(translator: Translator, count: int) -> list[Pair]:
 
     There are none, and a warning, if the run has no such text or its files are gone or damaged.
     """
-    data = translator.config.data
-    if data.valid is None:
+    text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
+    if text is None:
         logger.warning("no facts about heads: the run has no validation text")
         return []
-    for path in data.valid.files:
+    for path in text.files:
         if not path.is_file():  # also rejects devices, which a foreign config may name
             logger.warning(f"no facts about heads: the run's validation text {path} does not exist")
             return []
     try:
-        return _at_equal_distances(data.valid, data.on_bad_line, count)
+        return _at_equal_distances(text, on_bad_line, count)
     except (UserError, OSError) as error:
         logger.warning(f"no facts about heads: {error}")
         return []
 
 
-def _at_equal_distances(corpus: Corpus, on_bad_line: OnBadLine, count: int) -> list[Pair]:
+def _at_equal_distances(text: ParallelText, on_bad_line: OnBadLine, count: int) -> list[Pair]:
     """Return up to `count` readable pairs, and read twice: memory does not grow with the text."""
-    total = sum(1 for _ in readable_pairs(corpus, on_bad_line))
+    total = sum(1 for _ in readable_pairs(text, on_bad_line))
     chosen = min(count, total)
     places = {number * total // chosen for number in range(chosen)}
-    pairs = (pair for pair in read_pairs(corpus, on_bad_line) if pair is not None)
+    pairs = (pair for pair in read_pairs(text, on_bad_line) if pair is not None)
     return [pair for place, pair in enumerate(pairs) if place in places]
 
 
@@ -124,7 +135,7 @@ def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair
     src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
     return [
-        TokenPair(pair, src, tgt)
+        TokenPair(pair, src, tgt, translator.tag_ids(pair.tag))
         for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True)
         if 0 < len(src) <= limit and 0 < len(tgt) <= limit
     ]
@@ -132,12 +143,12 @@ def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair
 
 def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleBatch]:
     """Return the pairs in batches of similar length."""
-    src_lengths = np.array([len(pair.src) + 1 for pair in pairs], dtype=np.int32)
+    src_lengths = np.array([len(pair.src_ids) + 1 for pair in pairs], dtype=np.int32)
     tgt_lengths = np.array([len(pair.tgt) + 1 for pair in pairs], dtype=np.int32)
     batches = []
     for indices in bucket_by_length(src_lengths, tgt_lengths, _TOKENS_PER_BATCH):
         chosen = [pairs[i] for i in indices]
-        src_BS = pad_rows([[*pair.src, EOS_ID] for pair in chosen])
+        src_BS = pad_rows([[*pair.src_ids, EOS_ID] for pair in chosen])
         tgt_BT = pad_rows([[BOS_ID, *pair.tgt, EOS_ID] for pair in chosen])
         batches.append(SampleBatch(chosen, src_BS.to(device), tgt_BT.to(device)))
     return batches
@@ -212,7 +223,8 @@ def _agreement(
 
 def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[tuple[int, int]]:
     """Align the words of a pair by padded attention."""
-    attention_TS = without_eos(weights_TS[: len(pair.tgt) + 1, : len(pair.src) + 1])
+    weights_TS = without_eos(weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1])
+    attention_TS = normalized_rows(weights_TS[:, len(pair.tag) :])
     text, spans = tokenizers.tgt.spans(pair.text.tgt)
     placed = Placed(Segment(pair.src, pair.text.src), attention_TS, spans, {})
     return set(align(pair.text.src, text, [placed], tokenizers.src)[0])

@@ -172,7 +172,10 @@ def report_model(
         memory=measure_memory(model, config.model),
         lengths=lengths,
         is_median=statistics is not None,
-        vocabularies=read_vocabularies(tokenizers, config.tokenizer.user_defined_symbols),
+        vocabularies=read_vocabularies(
+            tokenizers,
+            config.tokenizer.with_symbols(config.train_text.tags).user_defined_symbols,
+        ),
     )
 
 

@@ -8,19 +8,20 @@ from seq2seq_cli.errors import UserError
 
 
 def source_and_targets(
-    translator: Translator, source: str, target: str | None
+    translator: Translator, source: str, target: str | None, tag: str | None = None
 ) -> tuple[Segment, list[Ids]]:
     """Return the source and the ids of its targets, without BOS and EOS.
 
     The targets are the `decoding.n_best` translations that the model finds, with the tokens that
-    the search found, or the given target as the tokenizer splits it. Raises UserError for a source
+    the search found, or the given target as the tokenizer splits it. `tag` is that of the source,
+    by default `decoding.tag`. Raises UserError for a source
     that is empty, too long, or would be translated in several parts, and for a target that is too
     long.
     """
     tokenizers = translator.tokenizers
     if target is not None:
         limit = translator.config.data.max_length
-        segment = Segment(tokenizers.src.to_ids(source), source)
+        segment = Segment(tokenizers.src.to_ids(source), source, tag=translator.tag_ids(tag))
         targets = [tokenizers.tgt.to_ids(target)]
         for side, ids in (("source", segment.ids), ("target", targets[0])):
             if len(ids) > limit:
@@ -28,7 +29,7 @@ def source_and_targets(
                     f"the {side} has {len(ids):,} tokens, more than data.max_length ({limit:,})"
                 )
     else:
-        line = TranslationInput(source)
+        line = TranslationInput(source, tag=tag)
         ((*segments,),), _ = translator.cut([line])
         if len(segments) > 1:
             raise UserError(

@@ -54,7 +54,7 @@ def trace_sentence(translator: Translator, source: str, target: str | None = Non
     """
     src, tgt = translator.tokenizers
     segment, (ids, *_) = source_and_targets(translator, source, target)
-    src_ids, tgt_ids = [*segment.ids, EOS_ID], [BOS_ID, *ids]
+    src_ids, tgt_ids = [*segment.src_ids, EOS_ID], [BOS_ID, *ids]
     device = translator.model.device
     tensors = trace_tensors(
         translator.model,

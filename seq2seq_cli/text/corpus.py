@@ -5,17 +5,29 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
+from zipfile import ZipFile
 
-from seq2seq_cli.config.text import Corpus
-from seq2seq_cli.config.types import OnBadLine
+from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.types import Direction, OnBadLine
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.io import MOST_BYTES, raw_lines
+from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
+from seq2seq_cli.text.io import MOST_BYTES, raw_lines, strip_line_ends
+from seq2seq_cli.text.tmx import read_units
 
 logger = logging.getLogger(__name__)
+
+
+# Whether the sides of a corpus are exchanged, once for each time that it is read.
+_TURNS: dict[Direction, tuple[bool, ...]] = {
+    "forward": (False,),
+    "reverse": (True,),
+    "both": (False, True),
+}
 
 
 class Pair(NamedTuple):
@@ -23,6 +35,7 @@ class Pair(NamedTuple):
 
     src: str
     tgt: str
+    tag: str | None = None  # a token before those of the source
 
     @property
     def is_empty(self) -> bool:
@@ -48,9 +61,9 @@ class CorpusCounts:
 
 
 def count_corpus(
-    train: Corpus, valid: Corpus | None, on_bad_line: OnBadLine
+    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
 ) -> tuple[CorpusCounts, CorpusCounts | None]:
-    """Read both corpora once: count lines, and validation sentences that are also trained on.
+    """Read both texts once: count lines, and validation sentences that are also trained on.
 
     Raises UserError if training is impossible: unreadable lines, files of unequal length, no pairs.
     """
@@ -66,9 +79,11 @@ def count_corpus(
     return train_counts, valid_counts
 
 
-def _count_pairs(corpus: Corpus, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
+def _count_pairs(
+    text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts
+) -> Iterator[Pair]:
     """Yield the usable pairs and count all lines; raises UserError if there are no pairs."""
-    for pair in read_pairs(corpus, on_bad_line):
+    for pair in read_pairs(text, on_bad_line):
         counts.lines += 1
         if pair is None:
             counts.bad += 1
@@ -78,37 +93,40 @@ def _count_pairs(corpus: Corpus, on_bad_line: OnBadLine, counts: CorpusCounts) -
             yield pair
     if not counts.pairs:
         raise UserError(
-            f"no pairs in {corpus.name}: {counts.lines:,} lines, of which {counts.empty:,} have an "
+            f"no pairs in {text.name}: {counts.lines:,} lines, of which {counts.empty:,} have an "
             f"empty side and {counts.bad:,} cannot be read"
         )
 
 
-def read_pairs(corpus: Corpus, on_bad_line: OnBadLine = "error") -> Iterator[Pair | None]:
+def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator[Pair | None]:
     """Yield every pair in order, including empty ones, and None for each bad line that is skipped.
 
-    Raises UserError with file, line and byte at a bad line unless bad lines are skipped, and with
-    both counts if the two files differ in length.
+    The corpora follow one another; with `direction` both, each is read in one direction and then in
+    the other. Raises UserError with file, line and byte at a bad line unless bad lines are skipped,
+    and with both counts if two files differ in length.
     """
-    parse = _parser(corpus)
-    for number, row in enumerate(_aligned(corpus.files), 1):
-        try:
-            yield parse(number, row)
-        except BadLineError:
-            if on_bad_line == "error":
-                raise
-            yield None
+    for corpus in text.corpora:
+        for is_turned in _TURNS[text.direction]:
+            for pair in _READERS[corpus.format](corpus):
+                if isinstance(pair, BadLineError):
+                    if on_bad_line == "error":
+                        raise pair
+                    yield None
+                else:
+                    src, tgt, _ = pair
+                    yield Pair(*((tgt, src) if is_turned else (src, tgt)), corpus.tag)
 
 
-def readable_pairs(corpus: Corpus, on_bad_line: OnBadLine) -> Iterator[Pair]:
+def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[Pair]:
     """Yield every readable pair in order; a warning counts the bad lines that were skipped."""
     num_bad = 0
-    for pair in read_pairs(corpus, on_bad_line):
+    for pair in read_pairs(text, on_bad_line):
         if pair is None:
             num_bad += 1
         else:
             yield pair
     if num_bad:
-        logger.warning(f"{corpus.name}: skipped {num_bad:,} lines that cannot be read")
+        logger.warning(f"{text.name}: skipped {num_bad:,} lines that cannot be read")
 
 
 def hash_of_files(paths: Iterable[Path]) -> str:
@@ -122,61 +140,174 @@ def hash_of_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _aligned(paths: tuple[Path, ...]) -> Iterator[tuple[bytes, ...]]:
-    """Yield line n of every file; raises UserError with all line counts if they differ."""
-    readers = [raw_lines(path) for path in paths]
+@contextmanager
+def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
+    """Open each file of a corpus that has lines, unpacked, by its name while the block runs.
+
+    Those of a zip are its two members. There are none for TMX, which is not read by lines.
+    """
+    with ExitStack() as stack:
+        if corpus.format == ".zip":
+            assert corpus.pairs is not None
+            archive = stack.enter_context(opened_zip(corpus.pairs))
+            yield {
+                f"{corpus.pairs}:{member}": cast(
+                    BinaryIO, stack.enter_context(archive.open(member))
+                )
+                for member in _members(corpus, archive)
+            }
+        else:
+            paths = () if corpus.format == ".tmx" else corpus.files
+            yield {str(path): stack.enter_context(opened(path)) for path in paths}
+
+
+def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
+    names = list(map(str, corpus.files))
+    for number, row in _aligned(names, [raw_lines(path) for path in corpus.files]):
+        yield _pair(names, number, row)
+
+
+def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
+    """Read the two members of a Moses archive side by side, without unpacking it to the disk."""
+    path = corpus.pairs
+    assert path is not None
+    with opened_zip(path) as archive, ExitStack() as stack:
+        members = _members(corpus, archive)
+        names = [f"{path}:{member}" for member in members]
+        readers = [
+            limited_to(
+                name,
+                strip_line_ends(cast(BinaryIO, stack.enter_context(archive.open(member)))),
+                archive.getinfo(member).compress_size,
+            )
+            for name, member in zip(names, members, strict=True)
+        ]
+        for number, row in _aligned(names, readers):
+            yield _pair(names, number, row)
+
+
+def _members(corpus: Corpus, archive: ZipFile) -> list[str]:
+    """Return the members of both languages: `X.de-en.de` and `X.de-en.en`."""
+    ends = [f".{language}" for language in corpus.field_names]
+    stems = [{n.removesuffix(end) for n in archive.namelist() if n.endswith(end)} for end in ends]
+    found = sorted(set.intersection(*stems))
+    if len(found) != 1:
+        raise UserError(
+            f"{corpus.pairs} needs one pair of files that end in {' and '.join(ends)}, has "
+            f"{len(found)} (it contains {', '.join(archive.namelist()[:10]) or 'nothing'})"
+        )
+    return [found[0] + end for end in ends]
+
+
+def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
+    places = [int(column) - 1 for column in corpus.field_names]
+
+    def split(line: str) -> Pair:
+        columns = line.split("\t")
+        if corpus.fields is None and len(columns) != 2:
+            raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}")
+        if max(places) >= len(columns):
+            raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
+        return Pair(*(columns[place] for place in places))
+
+    return _parsed_lines(corpus, split)
+
+
+def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
+    paths = [field.split(".") for field in corpus.field_names]
+
+    def split(line: str) -> Pair:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            raise BadLineError("not valid JSON") from None
+        sides = []
+        for path in paths:
+            value = record
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            if not isinstance(value, str):
+                raise BadLineError(f"needs text under the keys {' and '.join(corpus.field_names)}")
+            # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
+            sides.append(value.encode("utf-8", "replace").decode().replace("\n", " "))
+        return Pair(*sides)
+
+    return _parsed_lines(corpus, split)
+
+
+def _read_tmx(corpus: Corpus) -> Iterator[Pair | BadLineError]:
+    path = corpus.pairs
+    assert path is not None
+    with opened(path) as file:
+        chunks = limited(path, iter(lambda: file.read(1 << 16), b""))
+        for number, unit in enumerate(read_units(chunks, str(path)), 1):
+            place = f"{path}, line {unit.line:,}, unit {number:,}"
+            sides = [unit.text_in(language) for language in corpus.field_names]
+            missing = [name for name in corpus.field_names if unit.text_in(name) is None]
+            if not unit.is_whole:
+                yield BadLineError(f"{place}: longer than {MOST_BYTES:,} characters")
+            elif missing:
+                languages = ", ".join(code for code, _ in unit.segments[:10]) or "none"
+                yield BadLineError(
+                    f"{place}: has no segment in {' and '.join(missing)} (its languages: "
+                    f"{languages})"
+                )
+            else:
+                yield Pair(*(side or "" for side in sides))
+
+
+_READERS: dict[str | None, Callable[[Corpus], Iterator[Pair | BadLineError]]] = {
+    None: _read_two_files,
+    ".tsv": _read_tsv,
+    ".jsonl": _read_json,
+    ".tmx": _read_tmx,
+    ".zip": _read_zip,
+}
+
+
+def _aligned(
+    names: Sequence[str], readers: Sequence[Iterator[bytes]]
+) -> Iterator[tuple[int, tuple[bytes, ...]]]:
+    """Yield line n of every file, with n; raises UserError with all line counts if they differ."""
     for num_lines, row in enumerate(itertools.zip_longest(*readers)):
         if None in row:
             counts = ", ".join(
-                f"{path}: {num_lines + (line is not None) + sum(1 for _ in reader):,}"
-                for path, line, reader in zip(paths, row, readers, strict=True)
+                f"{name}: {num_lines + (line is not None) + sum(1 for _ in reader):,}"
+                for name, line, reader in zip(names, row, readers, strict=True)
             )
             raise UserError(f"parallel files differ in length (lines in {counts})")
-        yield row
+        yield num_lines + 1, row
 
 
-def _parser(corpus: Corpus) -> Callable[[int, tuple[bytes, ...]], Pair]:
-    """Return a function from a line number and that line of every file to a pair."""
-    if corpus.pairs is None:
-        return lambda number, row: Pair(
-            *(_decode(path, number, raw) for path, raw in zip(corpus.files, row, strict=True))
-        )
-    path = corpus.pairs
-    split = _split_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _split_json
-    return lambda number, row: split(path, number, _decode(path, number, row[0]))
+def _pair(names: Sequence[str], number: int, row: Sequence[bytes]) -> Pair | BadLineError:
+    try:
+        return Pair(*(_decode(name, number, raw) for name, raw in zip(names, row, strict=True)))
+    except BadLineError as error:
+        return error
 
 
-def _decode(path: Path, number: int, raw: bytes) -> str:
+def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair | BadLineError]:
+    """Read the lines of a file of pairs; `split` raises BadLineError without file and line."""
+    (path,) = corpus.files
+    for number, raw in enumerate(raw_lines(path), 1):
+        try:
+            line = _decode(str(path), number, raw)
+        except BadLineError as error:
+            yield error
+            continue
+        try:
+            yield split(line)
+        except BadLineError as error:
+            yield BadLineError(f"{path}, line {number:,}: {error}")
+
+
+def _decode(name: str, number: int, raw: bytes) -> str:
     if len(raw) > MOST_BYTES:
-        raise BadLineError(f"{path}, line {number:,}: longer than {MOST_BYTES:,} bytes")
+        raise BadLineError(f"{name}, line {number:,}: longer than {MOST_BYTES:,} bytes")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         hint = " (is it UTF-16?)" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
         raise BadLineError(
-            f"{path}, line {number:,}, byte {error.start + 1:,}: not valid UTF-8{hint}"
+            f"{name}, line {number:,}, byte {error.start + 1:,}: not valid UTF-8{hint}"
         ) from None
-
-
-def _split_tsv(path: Path, number: int, line: str) -> Pair:
-    columns = line.split("\t")
-    if len(columns) != 2:
-        raise BadLineError(
-            f"{path}, line {number:,}: needs 2 columns (source, tab, target), has {len(columns)}"
-        )
-    return Pair(*columns)
-
-
-def _split_json(path: Path, number: int, line: str) -> Pair:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        raise BadLineError(f"{path}, line {number:,}: not valid JSON") from None
-    values = [record.get(side) for side in ("src", "tgt")] if isinstance(record, dict) else []
-    sides = [value for value in values if isinstance(value, str)]
-    if len(sides) != 2:
-        raise BadLineError(
-            f'{path}, line {number:,}: needs the form {{"src": "...", "tgt": "..."}}'
-        )
-    # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
-    return Pair(*(side.encode("utf-8", "replace").decode().replace("\n", " ") for side in sides))

@@ -1,17 +1,16 @@
 """Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
-import gzip
 import logging
 import os
 import stat
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.compression import limited, opened
 
 logger = logging.getLogger(__name__)
 
@@ -19,33 +18,16 @@ MOST_BYTES = 1 << 22  # of a line
 
 STANDARD_STREAM = Path("-")
 
-# Text compresses to a third, seldom to a tenth: larger ratios are refused beyond some bytes.
-_MAX_COMPRESSION = 100
-_FREE_TO_UNPACK = 1 << 28
-
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield lines without line ends and byte order mark; `.gz` is unpacked.
+    """Yield lines without line ends and byte order mark; `.gz` and the like are unpacked.
 
     Only a line feed (after an optional carriage return) ends a line: text may contain the other
     characters that Unicode calls line ends, and counting them would shift the pairs. Lines longer
     than `MOST_BYTES` are truncated, but still longer than that.
     """
-    try:
-        with open_bytes(path) as file:
-            lines = _strip_line_ends(file)
-            yield from _limit_decompression(path, lines) if path.suffix == ".gz" else lines
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UserError(f"{path} is not a whole gzip file") from None
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a text file") from None
-
-
-def open_bytes(path: Path) -> BinaryIO:
-    """Open a text file in binary mode; `.gz` is unpacked."""
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    with opened(path) as file:
+        yield from limited(path, strip_line_ends(file))
 
 
 def lines_to_translate(path: Path | None) -> Iterator[str]:
@@ -55,7 +37,7 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     lines that are too long.
     """
     is_stdin = path in (None, STANDARD_STREAM)
-    source = _strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
+    source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
     for number, raw in enumerate(source, 1):
         if len(raw) > MOST_BYTES:
@@ -128,7 +110,8 @@ def standard_input() -> BinaryIO:
         return cast(BinaryIO, sys.stdin.buffer)
 
 
-def _strip_line_ends(file: BinaryIO) -> Iterator[bytes]:
+def strip_line_ends(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of an open file as `raw_lines` does."""
     for number, raw in enumerate(bounded_lines(file)):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
@@ -141,15 +124,3 @@ def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
         yield raw
         while len(raw) == limit and not raw.endswith(b"\n"):
             raw = file.readline(limit)
-
-
-def _limit_decompression(path: Path, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Pass lines on; raises UserError for a gzip bomb, a few bytes that unpack to gigabytes."""
-    allowed = _FREE_TO_UNPACK + _MAX_COMPRESSION * path.stat().st_size
-    for line in lines:
-        allowed -= len(line) + 1
-        if allowed < 0:
-            raise UserError(
-                f"{path} unpacks to {_MAX_COMPRESSION} times its size: this is not text"
-            )
-        yield line

@@ -4,25 +4,25 @@ A stream can be read only once, and scoring reads its text several times.
 """
 
 import contextlib
-import gzip
 import json
 import logging
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from seq2seq_cli.config.text import PAIRS_FORMATS
+from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.compression import BY_SUFFIX, opened
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
 logger = logging.getLogger(__name__)
 
-_GZIP = b"\x1f\x8b"  # the first bytes of every gzip file
+_ZIP = b"PK\x03\x04"  # the first bytes of every zip file
+_FIRST_BYTES = 8
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/")  # paths that may be regular files or streams
 
 
@@ -32,8 +32,9 @@ def as_files(
 ) -> Iterator[tuple[list[Path | None], Path | None]]:
     """Yield the same paths, with a temporary copy in place of each stream.
 
-    The copy's extension is its format: `.gz` according to its first bytes, and for `pairs` `.jsonl`
-    if the first line is a JSON object, else `.tsv`. Raises UserError for missing files, folders and
+    The copy's extension is its format: `.gz` and the like according to its first bytes, and for
+    `pairs` `.zip` too, `.tmx` if the text begins with `<`, `.jsonl` if the first line is a JSON
+    object, else `.tsv`. Raises UserError for missing files, folders and
     devices.
     """
     with ExitStack() as copies:
@@ -55,7 +56,7 @@ def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | 
             return path
     folder = copies.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-stream-"))
     name = Path("stdin") if path == STANDARD_STREAM else path
-    copy = Path(folder) / name.name.removesuffix(".gz")
+    copy = Path(folder) / without_compression(name.name)
     with _open_stream(path) as stream, copy.open("wb") as file:
         shutil.copyfileobj(stream, file)
     copy = copy.rename(copy.with_name(copy.name + _suffix(copy, is_pairs=is_pairs)))
@@ -77,15 +78,27 @@ def _open_stream(path: Path) -> BinaryIO:
 def _suffix(copy: Path, *, is_pairs: bool) -> str:
     """Return the extensions that the name lacks for its content."""
     with copy.open("rb") as file:
-        compression = ".gz" if file.read(len(_GZIP)) == _GZIP else ""
+        start = file.read(_FIRST_BYTES)
+    if is_pairs and start.startswith(_ZIP):
+        return "" if copy.suffix == ".zip" else ".zip"
+    compression = next((c for c, kind in BY_SUFFIX.items() if start.startswith(kind.magic)), "")
     if not is_pairs or copy.suffix in PAIRS_FORMATS:
         return compression
+    packed = copy.rename(copy.with_name(copy.name + compression))
     try:
-        with cast(BinaryIO, gzip.open(copy)) if compression else copy.open("rb") as text:
+        with opened(packed) as text:
             first = next((line for line in bounded_lines(text) if line.strip()), b"")
-    except (EOFError, OSError, zlib.error):  # damaged, which reading it will report
+    except UserError:  # damaged, which reading it will report
         first = b""
-    return (".jsonl" if _is_json_object(first) else ".tsv") + compression
+    packed.rename(copy)
+    return _format_of(first) + compression
+
+
+def _format_of(first_line: bytes) -> str:
+    # A byte order mark and the zero bytes of UTF-16, which XML may be written in, are no text.
+    if first_line.lstrip(b"\xef\xbb\xbf\xff\xfe\x00 \t").startswith(b"<"):
+        return ".tmx"
+    return ".jsonl" if _is_json_object(first_line) else ".tsv"
 
 
 def _is_json_object(line: bytes) -> bool:

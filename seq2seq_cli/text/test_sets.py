@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import read_pairs
 
@@ -18,14 +18,14 @@ class PublicTestSet(NamedTuple):
     references: tuple[Path, ...]
 
     @property
-    def corpus(self) -> Corpus:
+    def text(self) -> ParallelText:
         """The source and the first reference."""
-        return Corpus(src=self.src, tgt=self.references[0])
+        return ParallelText.of(src=self.src, tgt=self.references[0])
 
     def read_references(self) -> list[list[str]]:
         """Return every reference translation of the whole text."""
-        corpora = (Corpus(src=self.src, tgt=path) for path in self.references)
-        return [[pair.tgt for pair in read_pairs(corpus) if pair] for corpus in corpora]
+        texts = (ParallelText.of(src=self.src, tgt=path) for path in self.references)
+        return [[pair.tgt for pair in read_pairs(text) if pair] for text in texts]
 
 
 def find_test_set(name: str, langs: str) -> PublicTestSet:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, get_args
 
 import sentencepiece
 
-from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
+from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
 from seq2seq_cli.config.types import Normalization, OnBadLine, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
@@ -123,6 +123,18 @@ class Tokenizer:
         """Return ids as SentencePiece writes them."""
         return [str(self._processor.id_to_piece(i)) for i in ids]
 
+    def tag_ids(self, tag: str | None) -> list[int]:
+        """Return the one id of a tag, or none for None; UserError if the vocabulary lacks it."""
+        if tag is None:
+            return []
+        (token,) = self.ids_of([tag])
+        if self._pieces[token] != tag:
+            raise UserError(
+                f"the vocabulary lacks the tag {tag}: when it is learned, data.train needs a "
+                "corpus with this tag, or tokenizer.user_defined_symbols the tag itself"
+            )
+        return [token]
+
     def ids_of(self, pieces: Sequence[str]) -> list[int]:
         """Return the ids of tokens as SentencePiece writes them."""
         return [int(self._processor.piece_to_id(piece)) for piece in pieces]
@@ -156,6 +168,10 @@ class Tokenizer:
         # A repeated protobuf field replaces the first: normalizer_spec.add_dummy_prefix = false.
         processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
         return processor
+
+    def has_symbol(self, symbol: str) -> bool:
+        """Return True if text is never split within this string; of words, if it is an entry."""
+        return symbol in (self.pieces() if self.kind == "word" else self.to_pieces(symbol))
 
     def is_byte(self, token: int) -> bool:
         """Return True if the token is one byte of a character."""
@@ -221,28 +237,32 @@ class Tokenizers(NamedTuple):
 
 
 def fit_tokenizers(
-    corpus: Corpus, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
+    text: ParallelText, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
 ) -> Tokenizers:
-    """Learn the vocabularies from training text, or take those of `tokenizer.reuse`."""
+    """Learn the vocabularies from training text, or take those of `tokenizer.reuse`.
+
+    The tags of the text are among their symbols.
+    """
+    options = config.with_symbols(text.tags)
     if config.reuse is not None:
-        return _reuse(config, config.reuse)
+        return _reuse(options, config.reuse)
     rules = {"src": config.normalization.src, "tgt": config.normalization.tgt}
-    normalize = {side: _normalizer(rule, config) for side, rule in rules.items()}
+    normalize = {side: _normalizer(rule, options) for side, rule in rules.items()}
 
     def fit(*sides: str) -> Tokenizer:
         def lines() -> Iterator[str]:
-            for pair in read_pairs(corpus, on_bad_line):
+            for pair in read_pairs(text.once(), on_bad_line):
                 if pair is not None and not pair.is_empty:
                     yield from (normalize[side](getattr(pair, side)) for side in sides)
 
-        return Tokenizer.fit(lines(), config)
+        return Tokenizer.fit(lines(), options)
 
     if not config.shared:
         return Tokenizers(
-            *(fit(side).with_normalization(rule, config) for side, rule in rules.items())
+            *(fit(side).with_normalization(rule, options) for side, rule in rules.items())
         )
     shared = fit("src", "tgt")
-    by_rule = {rule: shared.with_normalization(rule, config) for rule in set(rules.values())}
+    by_rule = {rule: shared.with_normalization(rule, options) for rule in set(rules.values())}
     return Tokenizers(*(by_rule[rule] for rule in rules.values()))
 
 
@@ -251,10 +271,11 @@ def _reuse(config: TokenizerConfig, folder: Path) -> Tokenizers:
     run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)
     for symbol in config.user_defined_symbols:
-        if not all(symbol in tokenizer.to_pieces(symbol) for tokenizer in tokenizers):
+        if not all(tokenizer.has_symbol(symbol) for tokenizer in tokenizers):
             raise UserError(
-                f"tokenizer.reuse: the vocabulary of {folder} lacks {symbol!r}, which "
-                "tokenizer.user_defined_symbols requires; leave one of the two options out"
+                f"tokenizer.reuse: the vocabulary of {folder} lacks {symbol!r}, which is a tag of "
+                "data.train or one of tokenizer.user_defined_symbols; leave it out, or learn "
+                "another vocabulary with tokenizer.reuse: null"
             )
     return tokenizers
 

@@ -53,17 +53,17 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     The report lists the files and shows the first pairs as pieces. Raises UserError for text that
     cannot be read, before anything is written.
     """
-    data = config.data
-    count_corpus(data.train, None, data.on_bad_line)
-    tokenizers = fit_tokenizers(data.train, config.tokenizer, data.on_bad_line)
+    text, on_bad_line = config.train_text, config.data.on_bad_line
+    count_corpus(text, None, on_bad_line)
+    tokenizers = fit_tokenizers(text, config.tokenizer, on_bad_line)
     folder.mkdir(parents=True, exist_ok=True)
     report = []
     for path, tokenizer in save_tokenizers(RunFolder(folder), tokenizers).items():
         pieces = "".join(f"{piece}\n" for piece in tokenizer.pieces())
         write_atomic(path.with_suffix(".vocab"), pieces.encode("utf-8"))
         report.append(f"{path}: {len(tokenizer):,} {config.tokenizer.kind} entries")
-    readable = (p for p in read_pairs(data.train, data.on_bad_line) if p and not p.is_empty)
+    readable = (p for p in read_pairs(text, on_bad_line) if p and not p.is_empty)
     for pair in islice(readable, _EXAMPLES):
-        for tokenizer, text in zip(tokenizers, pair, strict=True):
-            report.append(f"  {' '.join(tokenizer.to_pieces(text))}")
+        for tokenizer, side in zip(tokenizers, (pair.src, pair.tgt), strict=True):
+            report.append(f"  {' '.join(tokenizer.to_pieces(side))}")
     return report

@@ -8,15 +8,15 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.config.text import Corpus, DataConfig
+from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import Pair, read_pairs
-from seq2seq_cli.text.io import bounded_lines, open_bytes
+from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
+from seq2seq_cli.text.io import bounded_lines
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 from seq2seq_cli.tools.duplicates import LineHashes, Overlap
 from seq2seq_cli.tools.scripts import (
@@ -101,7 +101,7 @@ class TextAudit:
 
 
 def audit_text(
-    corpus: Corpus, tokenizers: Tokenizers, data: DataConfig, like: TextAudit | None = None
+    text: ParallelText, tokenizers: Tokenizers, data: DataConfig, like: TextAudit | None = None
 ) -> tuple[TextAudit, LineHashes]:
     """Audit a text; its main scripts are expected to be those of `like`, or else its own.
 
@@ -109,7 +109,7 @@ def audit_text(
     """
     findings = {name: Finding() for name in ("unreadable", "empty", "too_long", "copied")}
     src, tgt, ratios, hashes = _SideCounter(), _SideCounter(), _RatioCounter(), LineHashes()
-    numbered = enumerate(read_pairs(corpus, data.on_bad_line), start=1)
+    numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
     num_lines = num_pairs = 0
     while chunk := list(itertools.islice(numbered, _LINES_AT_ONCE)):
         num_lines += len(chunk)
@@ -118,7 +118,7 @@ def audit_text(
             if pair is None:
                 findings["unreadable"].add(line, "")
             elif pair.is_empty:
-                findings["empty"].add(line, *pair)
+                findings["empty"].add(line, pair.src, pair.tgt)
             else:
                 pairs.append((line, pair))
             hashes.add(None if pair is None or pair.is_empty else pair)
@@ -129,15 +129,15 @@ def audit_text(
             src.add(line, pair.src, src_ids)
             tgt.add(line, pair.tgt, tgt_ids)
             if max(len(src_ids), len(tgt_ids)) > data.max_length:
-                findings["too_long"].add(line, *pair)
+                findings["too_long"].add(line, pair.src, pair.tgt)
             if pair.src == pair.tgt and any(map(str.isalpha, pair.src)):
                 findings["copied"].add(line, pair.src)
         ratios.add(pairs, all_src_ids, all_tgt_ids)
     if not num_pairs:
         reason = "no line is readable and has text on both sides"
-        raise UserError(f"no pairs in {corpus.name}: {reason}")
+        raise UserError(f"no pairs in {text.name}: {reason}")
     audit = TextAudit(
-        files=[_audit_file(path) for path in corpus.files],
+        files=_audit_files(text),
         lines=num_lines,
         pairs=num_pairs,
         findings=findings,
@@ -149,16 +149,23 @@ def audit_text(
     return audit, hashes
 
 
-def _audit_file(path: Path) -> FileAudit:
+def _audit_files(text: ParallelText) -> list[FileAudit]:
+    audits = []
+    for corpus in text.corpora:
+        with files_of_lines(corpus) as files:
+            audits += [_audit_file(name, file) for name, file in files.items()]
+    return audits
+
+
+def _audit_file(name: str, file: BinaryIO) -> FileAudit:
     num_lines = crlf = invalid = 0
     has_mark = False
-    with open_bytes(path) as file:
-        for raw in bounded_lines(file):
-            has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
-            num_lines += 1
-            crlf += raw.endswith(b"\r\n")
-            invalid += not _is_utf8(raw)
-    return FileAudit(str(path), num_lines, has_mark, crlf, invalid)
+    for raw in bounded_lines(file):
+        has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
+        num_lines += 1
+        crlf += raw.endswith(b"\r\n")
+        invalid += not _is_utf8(raw)
+    return FileAudit(name, num_lines, has_mark, crlf, invalid)
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -242,7 +249,7 @@ class _RatioCounter:
         order = [i for i in np.argsort(ratios, kind="stable") if is_long[i]]
         for i in {*order[:_EXAMPLES], *order[-_EXAMPLES:]}:
             line, pair = pairs[i]
-            self._extremes.append((float(ratios[i]), _example(line, *pair)))
+            self._extremes.append((float(ratios[i]), _example(line, pair.src, pair.tgt)))
         self._extremes.sort()
         del self._extremes[_EXAMPLES:-_EXAMPLES]
 

@@ -123,10 +123,11 @@ def _lines(run: RunFolder, source: Path | None, num_lines: int) -> list[str]:
     if source is not None:
         lines = list(itertools.islice(lines_to_translate(source), num_lines))
     else:
-        data = load_config(run.config).data
-        if data.valid is None or not all(path.is_file() for path in data.valid.files):
+        config = load_config(run.config)
+        text = config.valid_text
+        if text is None or not all(path.is_file() for path in text.files):
             raise UserError("the run's validation text does not exist: give --input")
-        pairs = itertools.islice(read_pairs(data.valid, data.on_bad_line), num_lines)
+        pairs = itertools.islice(read_pairs(text, config.data.on_bad_line), num_lines)
         lines = [pair.src for pair in pairs if pair is not None]
     if not lines:
         raise UserError(f"{source or 'the validation text'} has no lines")

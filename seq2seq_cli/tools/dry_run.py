@@ -49,7 +49,7 @@ class DryRun:
         self._train_on(batches)
         state = self.run.state
         state.step, state.position = state.step + 1, state.position + len(batches)
-        if state.position == len(self.run.data.batches):
+        if state.position == len(self.run.data.batches.plan(state.epoch, state.earlier_parts)):
             state.epoch, state.position = state.epoch + 1, 0
         return batches
 

@@ -43,7 +43,7 @@ class LineHashes:
 
     def add(self, pair: Pair | None) -> None:
         """Add the next line; None if it has no pair."""
-        src, tgt = map(_normalize, pair) if pair is not None else (None, None)
+        src, tgt = map(_normalize, pair[:2]) if pair is not None else (None, None)
         self._sources.append(_NO_PAIR if src is None else hash(src))
         self._pairs.append(_NO_PAIR if src is None else hash((src, tgt)))
 

@@ -7,7 +7,7 @@ import statistics
 import torch
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import SUBWORDS, Corpus, TokenizerConfig
+from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.tools.audit import audit_text
@@ -23,7 +23,7 @@ _MAX_UPDATES = 10  # to time
 _MAX_SECONDS = 3.0
 
 
-def check(config: Config, test: Corpus | None) -> Report | None:
+def check(config: Config, test: ParallelText | None) -> Report | None:
     """Make some updates of a temporary run, and audit all text of the config and `test`.
 
     Returns None in all processes of torchrun but the main one. Raises UserError for errors that
@@ -32,7 +32,7 @@ def check(config: Config, test: Corpus | None) -> Report | None:
     return dry_run(functools.partial(_check, test), config)
 
 
-def _check(test: Corpus | None, trial: DryRun) -> Report | None:
+def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
     run, ranks = trial.run, trial.run.ranks
     retain_freed_pages()
     logger.info("timing some updates, on the longest batches and on others")
@@ -43,18 +43,20 @@ def _check(test: Corpus | None, trial: DryRun) -> Report | None:
         return None
     logger.info("auditing the text")
     data, tokenizers = run.config.data, run.data.tokenizers
-    train, train_hashes = audit_text(data.train, tokenizers, data)
+    train, train_hashes = audit_text(run.config.train_text, tokenizers, data)
     texts, hashes = {"train": train}, {"train": train_hashes}
     overlaps: dict[str, Overlap] = {}
-    for name, corpus in (("valid", data.valid), ("test", test)):
-        if corpus is not None:
-            texts[name], own = audit_text(corpus, tokenizers, data, like=train)
+    for name, text in (("valid", run.config.valid_text), ("test", test)):
+        if text is not None:
+            texts[name], own = audit_text(text, tokenizers, data, like=train)
             overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
             hashes[name] = own
     return Report(
         summary=summarize(run),
         numbers=summary_json(run),
-        vocabularies=_audit_vocabularies(run.config.tokenizer, run.data),
+        vocabularies=_audit_vocabularies(
+            run.config.tokenizer.with_symbols(run.config.train_text.tags), run.data
+        ),
         max_length=data.max_length,
         texts=texts,
         overlaps=overlaps,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.evaluation import valid_corpus
+from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.metrics import Scoring, TextScore, statistics_of, text_score
@@ -52,28 +52,28 @@ def scoring_of(
 
 
 def read_systems(
-    runs: Sequence[Run], files: Sequence[Path], corpus: Corpus | None
+    runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None
 ) -> tuple[list[System], list[Pair]]:
-    """Translate a corpus with runs and read its translations by others; also return its pairs.
+    """Translate a text with runs and read its translations by others; also return its pairs.
 
-    Without a corpus, it is the validation text of the first run. Raises UserError if there is no
+    Without a text, it is the validation text of the first run. Raises UserError if there is no
     text, or if a file has not one translation for each of its lines.
     """
-    if corpus is None and not runs:
+    if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
-    corpus = corpus or valid_corpus(runs[0][1].config.data)
+    text = text or valid_text(runs[0][1].config)
     # Skipping a line would shift the translations in files.
     on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
-    pairs = list(readable_pairs(corpus, on_bad_line))
+    pairs = list(readable_pairs(text, on_bad_line))
     if not pairs:
-        raise UserError(f"there is no text in {corpus.name}")
+        raise UserError(f"there is no text in {text.name}")
     read = [_read_translations(path, pairs) for path in files]
     return [*(_translated(name, run, pairs) for name, run in runs), *read], pairs
 
 
 def _translated(name: str, translator: Translator, pairs: Sequence[Pair]) -> System:
     normalize = translator.tokenizers.tgt.normalize
-    hypotheses = translator.translate([pair.src for pair in pairs])
+    hypotheses = translator.translate_pairs(pairs)
     return System(name, hypotheses, [normalize(pair.tgt) for pair in pairs])
 
 

@@ -8,7 +8,7 @@ and the memory of larger ones is extrapolated linearly.
 import logging
 import math
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -43,20 +43,21 @@ def find_tokens_per_batch(
     config: Config,
     tokenizers: Tokenizers,
     store: TokenStore,
+    drawn: Sequence[int],
     num_processes: int,
     available_memory: Callable[[], int],
 ) -> Config:
     """Return the config with a number in place of `training.tokens_per_batch: auto`.
 
-    The model that is tried is discarded. Raises UserError if not even one pair for each process
-    fits into memory.
+    `drawn` is how many pairs an epoch draws from each corpus. The model that is tried is discarded.
+    Raises UserError if not even one pair for each process fits into memory.
     """
     if config.training.tokens_per_batch != "auto":
         return config
     logger.info("looking for the largest tokens_per_batch that fits into memory")
     device = choose_device(config.training.device)
     longest = max(store.facts.src.longest, store.facts.tgt.longest)
-    most = max(longest, min(MOST_TOKENS, _positions(store) // FEWEST_BATCHES))
+    most = max(longest, min(MOST_TOKENS, _positions(store, drawn) // FEWEST_BATCHES))
     model = TrialModel(
         config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest
     )
@@ -79,9 +80,12 @@ def find_tokens_per_batch(
     return config.model_copy(update={"training": training})
 
 
-def _positions(store: TokenStore) -> int:
-    """Return the number of positions of the longer sides of all pairs."""
-    return int(np.maximum(store.src.lengths(), store.tgt.lengths()).sum(dtype=np.int64))
+def _positions(store: TokenStore, drawn: Sequence[int]) -> int:
+    """Return the number of positions of the longer sides of the pairs of an epoch."""
+    longer_sides = np.maximum(store.src.lengths(), store.tgt.lengths())
+    corpora = np.split(longer_sides, np.cumsum(store.sizes)[:-1])
+    means = [float(lengths.mean()) if len(lengths) else 0.0 for lengths in corpora]
+    return round(float(np.dot(means, drawn)))
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,8 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     if asked == "auto":
         if not is_cpu or _num_weights(config) > _REDUCIBLE:
             return 1
-        text = max(path.stat().st_size for path in config.data.train.files) // _BYTES_OF_A_TOKEN
+        sizes = ([path.stat().st_size for path in corpus.files] for corpus in config.data.train)
+        text = sum(map(max, sizes)) // _BYTES_OF_A_TOKEN
         budget = config.training.tokens_per_batch
         tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
         most = min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH, memory // _BYTES_EACH)

@@ -126,8 +126,8 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
 
 
 def text_hashes(config: Config) -> dict[str, str]:
-    corpora = {"train": config.data.train, "valid": config.data.valid}
-    return {name: hash_of_files(c.files) for name, c in corpora.items() if c is not None}
+    texts = {"train": config.train_text, "valid": config.valid_text}
+    return {name: hash_of_files(t.files) for name, t in texts.items() if t is not None}
 
 
 def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:

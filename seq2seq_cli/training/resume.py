@@ -200,9 +200,10 @@ def _is_path_of_same_text(
 ) -> bool:
     """Return True if the option is a path to text whose content and form are unchanged."""
     section, text, *path = name.split(".")
-    if section != "data" or not path or f"data.{text}" in changed_text:
+    is_path = section == "data" and path and path[-1] in ("src", "tgt", "pairs")
+    if not is_path or f"data.{text}" in changed_text:
         return False
-    before, now = getattr(begun.data, text), getattr(config.data, text)
+    before, now = (one.train_text if text == "train" else one.valid_text for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
 
 
@@ -239,7 +240,7 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
     """
     config, state = run.config, run.state
     text, budget, scored_by = (
-        run.data.train.key,
+        run.data.batches.key,
         config.training.batch_budget,
         _scored_by(run, hashes),
     )
@@ -272,8 +273,9 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         hashes.get("valid"),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
-        config.decoding.model_dump(mode="json", exclude={"tokens_per_batch"}),
+        config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         run.data.statistics.model_dump(),
+        *(config.valid_text.options if config.valid_text is not None else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

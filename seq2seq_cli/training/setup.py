@@ -8,6 +8,7 @@ import torch
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batches import BatchSampler
+from seq2seq_cli.data.mixture import pairs_per_epoch
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
@@ -55,7 +56,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         optimizer=build_optimizer(model, training),
         ranks=ranks,
         hooks=hooks,
-        state=TrainingState(text=data.train.key, tokens_per_batch=training.batch_budget),
+        state=TrainingState(text=data.batches.key, tokens_per_batch=training.batch_budget),
     )
     run.total_steps = total_updates(run)
     return run
@@ -65,21 +66,23 @@ def load_data(
     config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None
 ) -> tuple[Config, TrainingData]:
     """Load training and validation data; return the config with the values that depend on them."""
-    text = config.data
+    data, text, held_out = config.data, config.train_text, config.valid_text
     reads_text = ranks.is_main or folder is None
     train_counts = valid_counts = valid = None
     if reads_text:
-        logger.info("reading %s", ", ".join(map(str, text.train.files)))
-        train_counts, valid_counts = count_corpus(text.train, text.valid, text.on_bad_line)
+        logger.info("reading %s", ", ".join(map(str, text.files)))
+        train_counts, valid_counts = count_corpus(text, held_out, data.on_bad_line)
     tokenizers = load_or_fit_tokenizers(config, folder)
-    train = open_store(text.train, tokenizers, text.on_bad_line, text.max_length)
-    if reads_text and text.valid is not None:
-        valid = read_held_out(text.valid, tokenizers, text)
+    train = open_store(text, tokenizers, data.on_bad_line, data.max_length)
+    if reads_text and held_out is not None:
+        valid = read_held_out(held_out, tokenizers, data)
         config = settle_metric(config, valid)
+    weights = [corpus.weight for corpus in text.corpora]
+    drawn = pairs_per_epoch(train.sizes, weights, data.sampling_temperature)
     config = find_tokens_per_batch(
-        config, tokenizers, train, ranks.world_size, hooks.available_memory
+        config, tokenizers, train, drawn, ranks.world_size, hooks.available_memory
     )
-    batches = BatchSampler(train, config.training.batch_budget, config.training.seed)
+    batches = BatchSampler(train, config.training.batch_budget, config.training.seed, drawn)
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
 
 
@@ -89,7 +92,7 @@ def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenize
         return load_tokenizers(folder, config.tokenizer)
     if config.tokenizer.reuse is None:
         logger.info("learning the vocabulary (%s)", config.tokenizer.kind)
-    return fit_tokenizers(config.data.train, config.tokenizer, config.data.on_bad_line)
+    return fit_tokenizers(config.train_text, config.tokenizer, config.data.on_bad_line)
 
 
 def settle_metric(config: Config, valid: HeldOut) -> Config:
@@ -130,8 +133,10 @@ def total_updates(run: Run) -> int:
         assert training.max_steps is not None, "one of the two is a number"
         return training.max_steps
     epoch = run.data.batches.plan(state.epoch, state.earlier_parts)
-    left = -(-(len(epoch) - state.position) // training.gradient_accumulation)
-    left += (training.max_epochs - state.epoch) * run.updates_per_epoch
+    accumulation = training.gradient_accumulation
+    left = -(-(len(epoch) - state.position) // accumulation)
+    later = run.data.batches.num_batches(range(state.epoch + 1, training.max_epochs + 1))
+    left += sum(-(-batches // accumulation) * epochs for batches, epochs in later)
     by_epochs = state.step + max(left, 0)
     return by_epochs if training.max_steps is None else min(training.max_steps, by_epochs)
 

@@ -1,13 +1,15 @@
 """The summary of a run, which `train` and `check` print before anything else."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
-from seq2seq_cli.data.token_store import SideStats
+from seq2seq_cli.data.token_store import SideStats, TokenStore
 from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
@@ -20,6 +22,7 @@ def summarize(run: Run) -> str:
     """Return one aligned line for each thing worth knowing before training time is spent."""
     config, data = run.config, run.data
     rows = [("training text", _training_text(config, data))]
+    rows += [("corpus", text) for text in _corpora(config, data)]
     if data.valid is not None and data.valid_counts is not None:
         rows.append(("validation text", _held_out_text(data.valid, data.valid_counts)))
         rows.append(("validation", _validation(config)))
@@ -40,18 +43,32 @@ def summary_json(run: Run) -> dict[str, Any]:
     config, data = run.config, run.data
     counts, valid_counts = data.train_counts, data.valid_counts
     assert counts is not None, "only the process that read the text sums it up"
-    facts, parameters = data.train.facts, count_parameters(run.model)
+    parameters = count_parameters(run.model)
     valid = None
     if data.valid is not None and valid_counts is not None:
         valid = {
-            **asdict(data.valid.store.facts),
+            **_facts(data.valid.store),
             "too_long": data.valid.num_too_long,
             "unreadable": valid_counts.bad,
             "empty": valid_counts.empty,
             "sources_in_training_text": valid_counts.overlap,
         }
     return {
-        "training_text": {**asdict(facts), "unreadable": counts.bad, "empty": counts.empty},
+        "training_text": {
+            **_facts(data.train),
+            "unreadable": counts.bad,
+            "empty": counts.empty,
+            "direction": config.data.direction,
+            "corpora": [
+                {
+                    "files": list(map(str, corpus.files)),
+                    "tag": corpus.tag,
+                    "pairs": size,
+                    "pairs_per_epoch": drawn,
+                }
+                for corpus, size, drawn in _parts(config, data)
+            ],
+        },
         "validation_text": valid,
         "vocabulary": {
             "kind": config.tokenizer.kind,
@@ -77,6 +94,29 @@ def summary_json(run: Run) -> dict[str, Any]:
             "precision": "bf16" if run.use_bf16 else "fp32",
         },
     }
+
+
+def _facts(store: TokenStore) -> dict[str, Any]:
+    facts = asdict(store.facts)
+    del facts["sizes"]
+    return facts
+
+
+def _parts(config: Config, data: TrainingData) -> Iterator[tuple[Corpus, int, int]]:
+    """Yield each corpus of the training text, its pairs, and those that an epoch draws from it."""
+    return zip(config.data.train, data.train.sizes, data.batches.drawn, strict=True)
+
+
+def _corpora(config: Config, data: TrainingData) -> Iterator[str]:
+    """Describe every corpus, unless there is but one, which is trained on as it is."""
+    if len(config.data.train) == 1 and not config.train_text.options and not data.batches.is_mixed:
+        return
+    direction = config.data.direction
+    turned = {"forward": "", "reverse": ", reversed", "both": ", in both directions"}[direction]
+    for corpus, size, drawn in _parts(config, data):
+        text = f"{' and '.join(map(str, corpus.files))}: {size:,} pairs{turned}"
+        text += f", {drawn:,} an epoch" if drawn != size else ""
+        yield text + (f", tag {corpus.tag}" if corpus.tag else "")
 
 
 def _training_text(config: Config, data: TrainingData) -> str:

@@ -80,7 +80,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "warm-up without end": (option("training.warmup_steps", 999), "would never reach its peak"),
     "no training text": (option("data", {}), "data.train: this option is required"),
     "one side only": (option("data.train", {"src": __file__}), "needs src and tgt, or pairs alone"),
-    "pairs of unknown form": (option("data.train", {"pairs": __file__}), "a .tsv or .jsonl file"),
+    "pairs of unknown form": (
+        option("data.train", {"pairs": __file__}),
+        "a .tsv, .jsonl, .tmx or .zip file",
+    ),
     "missing file": (without("train.src"), "data.train.src: there is no file"),
     "missing validation file": (without("valid.tgt"), "data.valid.tgt: there is no file"),
     "metric without decoding": (
@@ -96,7 +99,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "everything too long": (everything_too_long, "3,000 are longer than data.max_length 1"),
     "TSV without tab": (pairs("x.tsv", b"1\tone\n2 two\n"), "line 2: needs 2 columns"),
     "broken JSON": (pairs("x.jsonl", b'{"src": "1", "tgt": "one"}\n{\n'), "line 2: not valid JSON"),
-    "JSON without tgt": (pairs("x.jsonl", b'{"src": "1"}\n'), "line 1: needs the form"),
+    "JSON without tgt": (
+        pairs("x.jsonl", b'{"src": "1"}\n'),
+        "line 1: needs text under the keys src and tgt",
+    ),
     "half a gzip file": (pairs("x.tsv.gz", b"\x1f\x8b\x08\x00abc"), "not a whole gzip file"),
     "vocabulary too small": (
         option("tokenizer", {"kind": "bpe", "vocab_size": 8}),
@@ -153,7 +159,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("score", "."), "give --src and --ref, --pairs, or --src and --nbest"),
         (("score", ".", "--nbest", "a"), "--nbest requires --src, and excludes --ref and --pairs"),
         (("score", ".", "--nbest", "a", "--src", "b", "--json"), "--nbest prints an n-best list"),
-        (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv or .jsonl file"),
+        (("score", ".", "--pairs", "x.yaml"), "x.yaml must be a .tsv, .jsonl, .tmx or .zip file"),
         (("translate", ".", "x", "--align"), "--align needs --format tsv or jsonl"),
         (("translate", ".", "x", "--log-probs"), "--n-best and --log-probs need --format"),
         (

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from seams import before_update, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
 
@@ -167,7 +167,7 @@ def test_eval_computes_logits_in_chunks(trained, numbers):
     loaded = Translator.load(trained, "cpu", exact=True)
     rows: list[int] = []
     loaded.model.projection.register_forward_hook(lambda *found: rows.append(len(found[2])))
-    text = Corpus(src=numbers / "train.src", tgt=numbers / "train.tgt")
+    text = ParallelText.of(src=numbers / "train.src", tgt=numbers / "train.tgt")
     scores = []
     for tokens_per_batch, most_rows in ((500, 512), (100_000, 1_024)):  # packed ones: 64 n rows
         training = loaded.config.training.model_copy(update={"tokens_per_batch": tokens_per_batch})

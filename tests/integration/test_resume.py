@@ -419,6 +419,9 @@ def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_p
         "src": "train.v2.src",
         "tgt": "train.v2.tgt",
         "pairs": None,
+        "fields": None,
+        "tag": None,
+        "weight": 1.0,
     }
     with Path("train.v2.src").open("a") as file:
         file.write("1\n")

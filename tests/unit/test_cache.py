@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.cache import FILES, cache_folder, make_room, size_of, total_size
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
@@ -33,7 +33,7 @@ def stored(folder: Path, number: int, tokenizers: Tokenizers, days_ago: int = 0)
     """Create a store of the usual size that was last used so many days ago."""
     text = folder / f"text-{number}"
     text.write_text("".join(f"{line}\n" for line in [*LINES, "a" * 9 + str(number)]))
-    store = open_store(Corpus(src=text, tgt=text), tokenizers, "error")
+    store = open_store(ParallelText.of(src=text, tgt=text), tokenizers, "error")
     place = cache_folder() / store.key
     used = place.stat().st_mtime - 86_400 * days_ago
     os.utime(place, (used, used))

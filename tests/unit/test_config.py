@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from seq2seq_cli.config.loader import config_yaml, flatten, load_config
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.errors import UserError
 
 MINIMAL = "data: {train: {src: a.de, tgt: a.en}}\n"
@@ -75,27 +76,28 @@ def test_yaml_1_1_words_and_dates_stay_text(tmp_path):
 
 def test_yaml_anchors_and_merges(tmp_path):
     text = "data: {train: &text {src: a, tgt: b}, valid: {<<: *text, tgt: c}}"
-    valid = load(tmp_path, text).data.valid
+    valid = load(tmp_path, text).valid_text
     assert valid is not None
     assert [str(path) for path in valid.files] == ["a", "c"]
 
 
 def test_override_of_a_yaml_alias_leaves_the_anchor_unchanged(tmp_path):
     text = "data: {train: &text {src: a, tgt: b}, valid: *text}"
-    data = load(tmp_path, text, "data.valid.src=c").data
-    assert (data.train.src, data.valid and data.valid.src) == (Path("a"), Path("c"))
+    config = load(tmp_path, text, "data.valid.src=c")
+    assert (config.train_text.files[0], config.data.valid[0].src) == (Path("a"), Path("c"))
 
 
 def test_override_switches_between_two_files_and_one_file_of_pairs(tmp_path):
     """Setting one form of a corpus unsets the other."""
-    train = load(tmp_path, MINIMAL, "data.train.pairs=x.tsv").data.train
+    train = load(tmp_path, MINIMAL, "data.train.pairs=x.tsv").train_text
     assert [str(path) for path in train.files] == ["x.tsv"]
     text = "data: {train: {pairs: x.tsv}, valid: {pairs: y.tsv}}"
-    data = load(tmp_path, text, "data.train.src=a", "data.train.tgt=b").data
-    assert [str(path) for path in data.train.files] == ["a", "b"]
-    assert data.valid is not None
-    assert [str(path) for path in data.valid.files] == ["y.tsv"]
-    assert load(tmp_path, MINIMAL, "data.train.pairs=null").data.train.tgt == Path("a.en")
+    config = load(tmp_path, text, "data.train.src=a", "data.train.tgt=b")
+    assert [str(path) for path in config.train_text.files] == ["a", "b"]
+    assert config.valid_text is not None
+    assert [str(path) for path in config.valid_text.files] == ["y.tsv"]
+    kept = load(tmp_path, MINIMAL, "data.train.pairs=null").train_text
+    assert kept.files == (Path("a.de"), Path("a.en"))
 
 
 def test_config_paths_expand_home_and_variables(tmp_path, monkeypatch):
@@ -108,15 +110,15 @@ def test_config_paths_expand_home_and_variables(tmp_path, monkeypatch):
     (tmp_path / "x.yaml").write_text(written)
     overrides = ("tokenizer.reuse=~/runs/x", "decoding.banned_words=[~/a]")
     given = load_config(tmp_path / "x.yaml", overrides, is_given_now=True)
-    assert given.data.train.files == (tmp_path / "a", tmp_path / "b")
-    assert given.data.valid is not None
-    assert given.data.valid.files == (tmp_path / "c.tsv",)
+    assert given.train_text.files == (tmp_path / "a", tmp_path / "b")
+    assert given.valid_text is not None
+    assert given.valid_text.files == (tmp_path / "c.tsv",)
     assert given.tokenizer.reuse == tmp_path / "runs/x"
     assert given.decoding.banned_words == ("~/a",)
     with pytest.raises(UserError, match=r"there is no file \$NOWHERE/a"):
         load_config(tmp_path / "x.yaml", ["data.train.src=$NOWHERE/a"], is_given_now=True)
     of_a_run = load_config(tmp_path / "x.yaml")  # perhaps somebody else's, who knows no variables
-    assert [str(path) for path in of_a_run.data.train.files] == ["~/a", "$HOME/b"]
+    assert [str(path) for path in of_a_run.train_text.files] == ["~/a", "$HOME/b"]
 
 
 def test_layers_may_be_one_number(tmp_path):
@@ -215,7 +217,7 @@ training:
             ("data.train.pairs=a.tsv", "data.train.src=b"),
             "--set data.train.src=b: data.train: needs src and tgt, or pairs alone",
         ),
-        ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv or .jsonl file"),
+        ("data: {train: {pairs: a.txt}}", (), "a.txt must be a .tsv, .jsonl, .tmx or .zip file"),
         ("data: {train: {src: a}}", (), "line 1: data.train: needs src and tgt, or pairs alone"),
         (
             MINIMAL,
@@ -343,7 +345,7 @@ def test_every_option_has_a_description():
             if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
                 yield from descriptions(field.annotation)
 
-    found = list(descriptions(Config))
+    found = [*descriptions(Config), *descriptions(Corpus)]
     assert len(found) > 40
     assert [name for name, text in found if not text or len(text) < 10] == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batches import (
     IGNORE_INDEX,
     BatchSampler,
@@ -25,12 +25,12 @@ from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_t
 PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
 
 
-def write_corpus(folder: Path, pairs, form: str = "two files") -> Corpus:
+def write_corpus(folder: Path, pairs, form: str = "two files") -> ParallelText:
     if form == "two files":
         for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
             text = "".join(f"{line}\n" for line in lines)
             (folder / side).write_text(text, encoding="utf-8")
-        return Corpus(src=folder / "src", tgt=folder / "tgt")
+        return ParallelText.of(src=folder / "src", tgt=folder / "tgt")
     if form.startswith("tsv"):
         text = "".join(f"{src}\t{tgt}\n" for src, tgt in pairs)
     else:
@@ -40,20 +40,24 @@ def write_corpus(folder: Path, pairs, form: str = "two files") -> Corpus:
         path.write_bytes(gzip.compress(text.encode("utf-8")))
     else:
         path.write_text(text, encoding="utf-8")
-    return Corpus(pairs=path)
+    return ParallelText.of(pairs=path)
+
+
+def texts(text: ParallelText) -> list[tuple[str, str]]:
+    return [(pair.src, pair.tgt) for pair in read_pairs(text) if pair is not None]
 
 
 @pytest.mark.parametrize("form", ["two files", "tsv", "jsonl", "tsv.gz", "jsonl.gz"])
 def test_all_parallel_text_formats_give_the_same_pairs(tmp_path, form):
     pairs = [*PAIRS, ("你好 👋", "مرحبا"), ("", "empty source"), ("x", "")]
-    assert list(read_pairs(write_corpus(tmp_path, pairs, form))) == pairs
+    assert texts(write_corpus(tmp_path, pairs, form)) == pairs
 
 
 def test_only_line_feeds_end_lines(tmp_path):
     (tmp_path / "src").write_bytes("\ufeffa\u2028b\x0b\x1c\x85c\r\nd\re".encode())
     (tmp_path / "tgt").write_bytes(b"1\n2")
-    corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
-    assert list(read_pairs(corpus)) == [("a\u2028b\x0b\x1c\x85c", "1"), ("d\re", "2")]
+    corpus = ParallelText.of(src=tmp_path / "src", tgt=tmp_path / "tgt")
+    assert texts(corpus) == [("a\u2028b\x0b\x1c\x85c", "1"), ("d\re", "2")]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +68,14 @@ def test_only_line_feeds_end_lines(tmp_path):
         (b"ok\t1\none column\n", "x.tsv", r"line 2: needs 2 columns .* has 1"),
         (b"a\tb\tc\n", "x.tsv", r"line 1: needs 2 columns .* has 3"),
         (b"{bad\n", "x.jsonl", r"line 1: not valid JSON"),
-        (b'["a", "b"]\n', "x.jsonl", r"line 1: needs the form"),
-        (b'{"src": "a", "tgt": 3}\n', "x.jsonl", r"line 1: needs the form"),
-        (b'{"src": "a"}\n', "x.jsonl", r"line 1: needs the form"),
+        (b'["a", "b"]\n', "x.jsonl", r"line 1: needs text under the keys src and tgt"),
+        (b'{"src": "a", "tgt": 3}\n', "x.jsonl", r"line 1: needs text under the keys src and tgt"),
+        (b'{"src": "a"}\n', "x.jsonl", r"line 1: needs text under the keys src and tgt"),
     ],
 )
 def test_bad_line_raises_with_its_position_or_is_skipped(tmp_path, content, name, message):
     (tmp_path / name).write_bytes(content + b"")
-    corpus = Corpus(pairs=tmp_path / name)
+    corpus = ParallelText.of(pairs=tmp_path / name)
     with pytest.raises(UserError, match=message):
         list(read_pairs(corpus))
     assert None in list(read_pairs(corpus, "skip"))
@@ -88,7 +92,7 @@ def test_truncated_gzip_file_is_rejected(tmp_path):
     whole = gzip.compress(b"a\tb\n" * 10_000)
     (tmp_path / "x.tsv.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="not a whole gzip file"):
-        list(read_pairs(Corpus(pairs=tmp_path / "x.tsv.gz")))
+        list(read_pairs(ParallelText.of(pairs=tmp_path / "x.tsv.gz")))
 
 
 def test_count_corpus_counts_pairs_empty_lines_and_overlap(tmp_path):
@@ -107,7 +111,7 @@ def test_text_without_any_pair_is_rejected_with_the_reasons(tmp_path):
         count_corpus(corpus, None, "error")
 
 
-def tokenizers_for(corpus: Corpus) -> Tokenizers:
+def tokenizers_for(corpus: ParallelText) -> Tokenizers:
     return fit_tokenizers(corpus, TokenizerConfig(kind="char", vocab_size=100, shared=False))
 
 

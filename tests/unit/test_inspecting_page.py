@@ -54,7 +54,7 @@ def _in_the_repository():
 
 @pytest.fixture(scope="module")
 def tokenizers(config, _in_the_repository) -> Tokenizers:
-    return fit_tokenizers(config.data.train, config.tokenizer)
+    return fit_tokenizers(config.train_text, config.tokenizer)
 
 
 def test_both_languages_show_the_same_output():
@@ -62,7 +62,7 @@ def test_both_languages_show_the_same_output():
 
 
 def test_report_of_the_quickstart_model(config, tokenizers):
-    store = open_store(config.data.train, tokenizers, config.data.on_bad_line)
+    store = open_store(config.train_text, tokenizers, config.data.on_bad_line)
     model = report_model(tokenizers, config, text_statistics(store, tokenizers.src))
     best = float(re.findall(r"best exact_match ([\d.]+)", BLOCKS.report)[0])
     progress = Progress(1_500, "exact_match", best, 1_500)

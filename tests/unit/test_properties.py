@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, make_batch, plan_epoch
 from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.scoring import NOT_SCORED
@@ -75,7 +75,20 @@ VALUES = [
         "bf16",
         "int8",
     ),
-    *("epochs", "steps", "13a", "zh", "loss", "bleu", "chrf", "power", "gnmt"),
+    *(
+        "forward",
+        "reverse",
+        "both",
+        "epochs",
+        "steps",
+        "13a",
+        "zh",
+        "loss",
+        "bleu",
+        "chrf",
+        "power",
+        "gnmt",
+    ),
 ]
 
 
@@ -222,8 +235,8 @@ def test_line_count_is_the_number_of_line_feeds(folder, parts):
 def test_jsonl_preserves_every_pair(folder, pairs):
     lines = [json.dumps({"src": src, "tgt": tgt}) + "\n" for src, tgt in pairs]
     (folder / "x.jsonl").write_text("".join(lines))
-    found = list(read_pairs(Corpus(pairs=folder / "x.jsonl")))
-    assert found == [
+    found = list(read_pairs(ParallelText.of(pairs=folder / "x.jsonl")))
+    assert [(pair.src, pair.tgt) for pair in found if pair] == [
         tuple(side.encode("utf-8", "replace").decode().replace("\n", " ") for side in pair)
         for pair in pairs
     ]
@@ -234,7 +247,7 @@ def test_tsv_lines_are_pairs_or_counted_as_bad(folder, rows):
     lines = ["\t".join(row).replace("\n", "") for row in rows]
     content = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")
     (folder / "x.tsv").write_bytes(content)
-    found = list(read_pairs(Corpus(pairs=folder / "x.tsv"), "skip"))
+    found = list(read_pairs(ParallelText.of(pairs=folder / "x.tsv"), "skip"))
     assert len(found) == len(lines)
     for raw, pair in zip(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), found, strict=False):
         is_pair = raw.count(b"\t") == 1 and b"\xed\xa0" not in raw

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from commands import ROOT
-from pydantic import BaseModel
+from option_reads import sections_of
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
@@ -158,13 +158,13 @@ def is_option(name: str) -> bool:
     """Whether `training.lr` is an option of a config, or `training` a section."""
     annotation: Any = Config
     for part in name.split("."):
+        if part.isdigit():  # of a corpus in a list
+            continue
         fields = annotation.model_fields if hasattr(annotation, "model_fields") else {}
         if part not in fields:
             return False
         annotation = fields[part].annotation
-        members = (annotation, *getattr(annotation, "__args__", ()))
-        sections = [m for m in members if isinstance(m, type) and issubclass(m, BaseModel)]
-        annotation = sections[0] if sections else annotation
+        annotation = next(sections_of(annotation), annotation)
     return True
 
 

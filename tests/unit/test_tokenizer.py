@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sampling import sample
@@ -155,7 +155,7 @@ def fitted(folder: Path, src: list[str], tgt: list[str], **options) -> Tokenizer
     """Learn tokenizers from these two sides, save them, and load them again."""
     for side, lines in (("src", src), ("tgt", tgt)):
         (folder / side).write_text("".join(f"{line}\n" for line in lines))
-    corpus = Corpus(src=folder / "src", tgt=folder / "tgt")
+    corpus = ParallelText.of(src=folder / "src", tgt=folder / "tgt")
     config = TokenizerConfig(**{"vocab_size": 600} | options)
     made, run = fit_tokenizers(corpus, config), RunFolder(folder)
     save_tokenizers(run, made)
@@ -273,12 +273,12 @@ def test_split_digits(tmp_path, kind):
 def test_reused_vocabulary_must_have_the_user_defined_symbols(tmp_path):
     text = ["das ist ein Haus"] * 5
     with_symbol = fitted(tmp_path, text, text, user_defined_symbols=("<2de>",))
-    corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
+    corpus = ParallelText.of(src=tmp_path / "src", tgt=tmp_path / "tgt")
     options = {"reuse": tmp_path, "vocab_size": 600}
     for symbols in ((), ("<2de>",)):
         config = TokenizerConfig(**options, user_defined_symbols=symbols)
         assert fit_tokenizers(corpus, config).src.model == with_symbol.src.model
-    with pytest.raises(UserError, match=r"lacks '<2en>', which tokenizer\.user_defined_symbols"):
+    with pytest.raises(UserError, match=r"lacks '<2en>', which is a tag of data\.train or"):
         fit_tokenizers(corpus, TokenizerConfig(**options, user_defined_symbols=("<2en>",)))
 
 

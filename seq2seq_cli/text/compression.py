@@ -1,0 +1,136 @@
+"""Opens compressed text (.gz, .bz2, .xz, .zst, members of .zip), and refuses compression bombs."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from seq2seq_cli.errors import UserError
+
+# Text compresses to a third, seldom to a tenth: larger ratios are refused beyond some bytes.
+_MAX_COMPRESSION = 100
+_FREE_TO_UNPACK = 1 << 28
+
+# Few bytes at a time, as each of them may unpack to 32 KiB.
+_ZSTD_BYTES_AT_ONCE = 1 << 10
+_BUFFER = 1 << 18
+
+
+class Compression(NamedTuple):
+    name: str
+    magic: bytes  # the first bytes of every such file
+    open: Callable[[Path], Any]
+
+
+class _ZstdReader(io.RawIOBase):
+    """Reads all frames of a .zst file; EOFError if the last one is not whole.
+
+    The reader of the package itself ends silently at a file that was cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import zstandard
+
+        self._damage = zstandard.ZstdError
+        self._start_frame = zstandard.ZstdDecompressor().decompressobj
+        self._file = path.open("rb")
+        self._frame = self._start_frame()
+        self._is_whole = True
+        self._packed = b""
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacked:
+            self._packed = self._packed or self._file.read(_ZSTD_BYTES_AT_ONCE)
+            if not self._packed:
+                if not self._is_whole:
+                    raise EOFError
+                return 0
+            try:
+                self._unpacked = memoryview(self._frame.decompress(self._packed))
+            except self._damage:
+                raise EOFError from None
+            self._is_whole = self._frame.eof
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = self._start_frame()
+        count = min(len(buffer), len(self._unpacked))
+        buffer[:count], self._unpacked = self._unpacked[:count], self._unpacked[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open_zstd(path: Path) -> BinaryIO:
+    return io.BufferedReader(_ZstdReader(path), _BUFFER)
+
+
+BY_SUFFIX: dict[str, Compression] = {
+    ".gz": Compression("gzip", b"\x1f\x8b", gzip.open),
+    ".bz2": Compression("bzip2", b"BZh", bz2.open),
+    ".xz": Compression("xz", b"\xfd7zXZ\x00", lzma.open),
+    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", _open_zstd),
+}
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a text file in binary mode, unpacked, while the block runs.
+
+    Raises UserError for what cannot be opened, and for damage wherever it is met.
+    """
+    compression = BY_SUFFIX.get(path.suffix)
+    try:
+        with cast(BinaryIO, compression.open(path) if compression else path.open("rb")) as file:
+            yield file
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a text file") from None
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if compression is None or (isinstance(error, OSError) and error.errno is not None):
+            raise  # an error of the system, which names the file
+        raise UserError(f"{path} is not a whole {compression.name} file") from None
+
+
+@contextmanager
+def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive while the block runs; raises UserError if it is damaged or encrypted."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError):
+        raise UserError(f"{path} is not a whole zip file") from None
+    except (NotImplementedError, RuntimeError) as error:  # that is how zipfile says it
+        raise UserError(f"{path} cannot be unpacked: {error}") from None
+
+
+def limited(path: Path, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Pass on what was read from a file; raises UserError for a compression bomb."""
+    if path.suffix not in BY_SUFFIX:
+        yield from chunks
+        return
+    yield from limited_to(str(path), chunks, path.stat().st_size)
+
+
+def limited_to(name: str, chunks: Iterable[bytes], packed_bytes: int) -> Iterator[bytes]:
+    """Pass on what was unpacked from so many bytes; UserError if a few bytes become gigabytes."""
+    allowed = _FREE_TO_UNPACK + _MAX_COMPRESSION * packed_bytes
+    for chunk in chunks:
+        allowed -= len(chunk) + 1
+        if allowed < 0:
+            raise UserError(
+                f"{name} unpacks to {_MAX_COMPRESSION} times its size: this is not text"
+            )
+        yield chunk
