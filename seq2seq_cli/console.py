@@ -1,7 +1,8 @@
-"""Log messages on standard error, beside a progress bar; text that is safe to print."""
+"""Log messages on standard error, beside a progress bar; text that is safe to print, tables."""
 
 import logging
 import sys
+from collections.abc import Sequence
 
 
 class _ConsoleHandler(logging.Handler):
@@ -35,3 +36,12 @@ def is_logging_to_stderr() -> bool:
 def printable(text: str) -> str:
     """Return text with unprintable characters escaped, as they may control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of equally many cells as aligned columns, of which the first is text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+        for first, *rest in rows
+    )

@@ -5,7 +5,7 @@ B sentences, T target positions, R rows of them, V target vocabulary.
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
@@ -21,8 +22,10 @@ from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.packing import Packed
+from seq2seq_cli.text.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.text.corpus import Pair, readable_pairs
-from seq2seq_cli.text.metrics import TextScore, score_text
+from seq2seq_cli.text.metrics import Scoring, TextScore, score_text
+from seq2seq_cli.text.significance import Texts
 from seq2seq_cli.text.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -78,8 +81,12 @@ class Scores:
     num_lines: int
     num_too_long: int  # lines that loss, accuracy and num_tokens exclude
     text: Mapping[Metric, TextScore] = field(default_factory=dict)
-    hypotheses: tuple[str, ...] = ()
+    translated: Translated = NO_TEXT
     num_normalized: int = 0  # references that tokenizer.normalization has changed
+
+    @property
+    def hypotheses(self) -> Texts:
+        return self.translated.hypotheses
 
     @property
     def perplexity(self) -> float:
@@ -97,8 +104,13 @@ class Scores:
     def table(self) -> str:
         """Return the output of `eval`."""
         signatures = self._signatures()
+        intervals = {
+            n: f" ± {s.interval.half_width:.4f}" for n, s in self.text.items() if s.interval
+        }
+        width = max(map(len, intervals.values()), default=0)
         rows = [
-            f"{name:<12} {value:>9.4f}  {signatures.get(name, METRICS[name].unit)}"
+            f"{name:<12} {value:>9.4f}{intervals.get(name, ''):<{width}}  "
+            f"{signatures.get(name, METRICS[name].unit)}"
             for name, value in self.metrics().items()
         ]
         if self.num_too_long:
@@ -119,37 +131,61 @@ class Scores:
         }
         if self.text:
             report["num_normalized_references"] = self.num_normalized
+        for name, score in self.text.items():
+            report |= score.report(name)
         return report | {f"{name}_signature": text for name, text in self._signatures().items()}
 
     def _signatures(self) -> dict[Metric, str]:
         return {name: score.signature for name, score in self.text.items() if score.signature}
 
 
-def evaluate_corpus(translator: Translator, text: ParallelText | None, *, decode: bool) -> Scores:
+def evaluate_corpus(
+    translator: Translator, text: ParallelText | None, *, decode: bool, scoring: Scoring
+) -> Scores:
     """Score a trained run on a text, or on the validation text of its own config.
 
     Raises UserError if there is no text to score on.
     """
     config = translator.config
-    if text is None:
-        text = config.valid_text
-        if text is None:
-            raise UserError("the run has no validation text: give --src and --ref, or --pairs")
-        for path in text.files:
-            if not path.is_file():  # also rejects devices, which a foreign config may name
-                raise UserError(
-                    f"the run's validation text {path} does not exist: give --src and --ref"
-                )
-    text = text.with_tag(config.decoding.tag)
+    text = (text or valid_text(config)).with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
-    return evaluate(translator, held_out, decode=decode)
+    return evaluate(translator, held_out, decode=decode, scoring=scoring)
 
 
-def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scores:
+def valid_text(config: Config) -> ParallelText:
+    """Return the validation text of a run; raises UserError if it has none, or no longer."""
+    text = config.valid_text
+    if text is None:
+        raise UserError("the run has no validation text: give --src and --ref, or --pairs")
+    for path in text.files:
+        if not path.is_file():  # also rejects devices, which a foreign config may name
+            raise UserError(
+                f"the run's validation text {path} does not exist: give --src and --ref"
+            )
+    return text
+
+
+def training_targets(translator: Translator) -> Iterator[str] | None:
+    """Yield the target lines of training, normalized; None if the text no longer exists."""
+    config = translator.config
+    for path in config.train_text.files:
+        if not path.is_file():  # also rejects devices, which a foreign config may name
+            logger.warning(f"no scores by training frequency: the training text {path} is missing")
+            return None
+    normalize = translator.tokenizers.tgt.normalize
+    pairs = readable_pairs(config.train_text, config.data.on_bad_line)
+    return (normalize(pair.tgt) for pair in pairs)
+
+
+def evaluate(
+    translator: Translator, held_out: HeldOut, *, decode: bool, scoring: Scoring | None = None
+) -> Scores:
     """Score the references under the model and, with `decode`, its translations against them.
 
-    References are normalized like the target text in training, as translations are.
+    References are normalized like the target text in training, as translations are, but for those
+    of public test sets: their scores can be compared with published ones.
     """
+    scoring = scoring or Scoring.of(translator.config.validation)
     model = translator.model
     was_training = model.training
     model.eval()
@@ -158,18 +194,22 @@ def evaluate(translator: Translator, held_out: HeldOut, *, decode: bool) -> Scor
         hypotheses = translator.translate_pairs(held_out.pairs) if decode else []
     finally:
         model.train(was_training)
-    raw = [pair.tgt for pair in held_out.pairs] if decode else []
-    references = [translator.tokenizers.tgt.normalize(reference) for reference in raw]
+    pairs = held_out.pairs if decode else []
+    sources, raw = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    references = [[translator.tokenizers.tgt.normalize(reference) for reference in raw]]
+    if decode and scoring.test_set:
+        references = scoring.test_set.read_references()
     return Scores(
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
         num_tokens=num_tokens,
         num_lines=len(held_out.pairs),
         num_too_long=held_out.num_too_long,
-        text=score_text(hypotheses, references, translator.config.validation),
-        hypotheses=tuple(hypotheses),
+        text=score_text(hypotheses, references, scoring),
+        translated=Translated(sources, hypotheses, references),
         num_normalized=sum(
-            before.split() != after.split() for before, after in zip(raw, references, strict=True)
+            before.split() != after.split()
+            for before, after in zip(raw, references[0], strict=True)
         ),
     )
 

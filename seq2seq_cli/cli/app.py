@@ -20,10 +20,11 @@ from seq2seq_cli.paths import expanded
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
     from seq2seq_cli.config.text import ParallelText
+    from seq2seq_cli.text.test_sets import PublicTestSet
 
 _COMMANDS = [
     *("init", "check", "vocab", "find-lr", "train", "average", "verify-resume", "plot"),
-    *("translate", "eval", "score", "attend", "inspect", "diff", "export", "bench"),
+    *("translate", "eval", "compare", "score", "attend", "inspect", "diff", "export", "bench"),
 ]
 
 
@@ -148,6 +149,33 @@ Tag = Annotated[
     str | None,
     typer.Option("--tag", help="Tag to put before every source sentence (decoding.tag)."),
 ]
+TestSetName = Annotated[
+    str | None,
+    typer.Option(
+        "--test-set", metavar="NAME", help="A test set that sacreBLEU downloads, such as wmt14."
+    ),
+]
+Languages = Annotated[
+    str | None, typer.Option("--langs", metavar="SRC-TGT", help="Languages of --test-set: en-de.")
+]
+MetricNames = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, separated by commas.",
+        show_default="those of the config",
+    ),
+]
+Resamples = Annotated[
+    int,
+    typer.Option(
+        "--bootstrap",
+        metavar="N",
+        min=0,
+        max=1_000_000,
+        help="Resamples for the 95 % confidence intervals; 0: no intervals.",
+    ),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device to run on.")]
 Overrides = Annotated[
     list[str] | None,
@@ -206,6 +234,33 @@ def corpus_from_options(
         except ValidationError as error:
             raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
         yield text
+
+
+@contextlib.contextmanager
+def text_to_score(
+    src: Path | None,
+    ref: Path | None,
+    pairs: Path | None,
+    fields: tuple[str, str] | None,
+    test_set: str | None,
+    langs: str | None,
+) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
+    """Yield the text to score translations on, and the test set if it is a public one.
+
+    Raises UserError if the text does not exist.
+    """
+    if (test_set is None) != (langs is None):
+        raise UserError("give --test-set and --langs together")
+    if test_set is not None and langs is not None:
+        from seq2seq_cli.text.test_sets import find_test_set
+
+        if src or ref or pairs or fields:
+            raise UserError("--test-set excludes --src, --ref, --pairs and --fields")
+        public = find_test_set(test_set, langs)
+        yield public.text, public
+        return
+    with corpus_from_options(src, ref, pairs, fields) as text:
+        yield text, None
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,26 +10,52 @@ from seq2seq_cli.cli.app import (
     AsJson,
     Device,
     Fields,
+    Languages,
+    MetricNames,
     Overrides,
     Pairs,
     References,
+    Resamples,
     RunDir,
     Sources,
     Tag,
+    TestSetName,
     WhichModel,
     app,
     corpus_from_options,
     decoding_overrides,
     path_option,
+    text_to_score,
 )
 from seq2seq_cli.errors import UserError
+
+BreakDown = Annotated[
+    bool,
+    typer.Option(
+        "--breakdown", help="Also score by source length and by word frequency in training."
+    ),
+]
+NumWorst = Annotated[
+    int,
+    typer.Option(
+        "--worst", metavar="N", min=0, help="Also print the N lines with the lowest chrF."
+    ),
+]
+LossOnly = Annotated[
+    bool,
+    typer.Option(
+        "--loss-only", help="Skip translating, and with it BLEU, chrF, TER and exact match."
+    ),
+]
 
 
 @app.command(
     "eval",
     epilog="**Examples**\n\n"
     "seq2seq eval runs/quickstart --src test.de --ref test.en\n\n"
-    "seq2seq eval runs/quickstart --json      (on the run's own validation text)",
+    "seq2seq eval runs/quickstart --json      (on the run's own validation text)\n\n"
+    "seq2seq eval runs/quickstart --test-set wmt14 --langs de-en --metrics bleu,chrf++\n\n"
+    "seq2seq eval runs/quickstart --breakdown --worst 10",
 )
 def evaluate(
     run_dir: RunDir,
@@ -38,12 +64,13 @@ def evaluate(
     pairs: Pairs = None,
     fields: Fields = None,
     tag: Tag = None,
-    loss_only: Annotated[
-        bool,
-        typer.Option(
-            "--loss-only", help="Skip translating, and with it BLEU, chrF, TER and exact match."
-        ),
-    ] = False,
+    test_set: TestSetName = None,
+    langs: Languages = None,
+    metrics: MetricNames = None,
+    bootstrap: Resamples = 1_000,
+    breakdown: BreakDown = False,
+    worst: NumWorst = 0,
+    loss_only: LossOnly = False,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
@@ -51,21 +78,31 @@ def evaluate(
 ) -> None:
     """Score a trained model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
-    With --set validation.ter=true it computes TER too.
+    Scores of translations have 95 % confidence intervals. --metrics chooses among bleu, chrf,
+    chrf++, ter and exact_match.
     """
-    with corpus_from_options(src, ref, pairs, fields) as text:
+    if loss_only and (metrics or breakdown or worst):
+        raise UserError("--loss-only excludes --metrics, --breakdown and --worst")
+    with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
-        from seq2seq_cli.evaluation import evaluate_corpus
+        from seq2seq_cli.evaluation import evaluate_corpus, training_targets
+        from seq2seq_cli.text.breakdowns import break_down, worst_lines
+        from seq2seq_cli.text.metrics import Scoring
 
-        translator = Translator.load(
-            run_dir,
-            device or "auto",
-            [*decoding_overrides(tag=tag), *(overrides or ())],
-            which=model,
-            exact=True,
-        )
-        scores = evaluate_corpus(translator, text, decode=not loss_only)
-    typer.echo(json.dumps(scores.report(), indent=2) if as_json else scores.table())
+        overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
+        run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)
+        scoring = Scoring.of(run.config.validation, metrics, resamples=bootstrap, test_set=public)
+        scores = evaluate_corpus(run, text, decode=not loss_only, scoring=scoring)
+        parts: list[Any] = [scores]
+        if breakdown:
+            parts.append(break_down(scores.translated, training_targets(run), scoring))
+        if worst:
+            parts.append(worst_lines(scores.translated, worst, scoring))
+    if as_json:
+        report = {name: value for part in parts for name, value in part.report().items()}
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        typer.echo("\n\n".join(part.table() for part in parts))
 
 
 @app.command(

@@ -67,7 +67,9 @@ OptimizerName = Literal["adam", "adamw", "schedule_free_adamw"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
-Metric = Literal["auto", "loss", "perplexity", "accuracy", "bleu", "chrf", "ter", "exact_match"]
+Metric = Literal[
+    "auto", "loss", "perplexity", "accuracy", "bleu", "chrf", "chrf++", "ter", "exact_match"
+]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
@@ -79,6 +81,7 @@ class MetricFacts(NamedTuple):
     unit: str
     higher_is_better: bool = True
     is_of_text: bool = False  # compares translations, which must be made first
+    on_request: bool = False  # computed if it is asked for
 
 
 METRICS: dict[Metric, MetricFacts] = {
@@ -87,7 +90,10 @@ METRICS: dict[Metric, MetricFacts] = {
     "accuracy": MetricFacts("% of target tokens"),
     "bleu": MetricFacts("0 to 100", is_of_text=True),
     "chrf": MetricFacts("0 to 100", is_of_text=True),
-    "ter": MetricFacts("% of reference words", higher_is_better=False, is_of_text=True),
+    "chrf++": MetricFacts("0 to 100", is_of_text=True, on_request=True),
+    "ter": MetricFacts(
+        "% of reference words", higher_is_better=False, is_of_text=True, on_request=True
+    ),
     "exact_match": MetricFacts("% of lines", is_of_text=True),
 }
 

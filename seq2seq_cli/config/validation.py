@@ -79,6 +79,16 @@ class ValidationConfig(Section):
     )
 
     @property
+    def text_metrics(self) -> tuple[Metric, ...]:
+        """The metrics that compare translations with references."""
+        asked = {self.metric, *(["ter"] if self.ter else [])}
+        return tuple(
+            name
+            for name, facts in METRICS.items()
+            if facts.is_of_text and (name in asked or not facts.on_request)
+        )
+
+    @property
     def needs_translations(self) -> bool:
         """True if the metric compares translations with references."""
         return self.metric != "auto" and METRICS[self.metric].is_of_text

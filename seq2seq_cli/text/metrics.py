@@ -1,86 +1,163 @@
-"""Scores of translations against references, by sacreBLEU, with its signatures."""
+"""Scores of translations against references, by sacreBLEU, with signatures and intervals."""
 
-import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 from seq2seq_cli.config.types import BleuTokenize, Metric
 from seq2seq_cli.config.validation import ValidationConfig
-
-Texts = Sequence[str]
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.significance import SEED, Interval, LineStatistics, Texts, interval_of
+from seq2seq_cli.text.test_sets import PublicTestSet
 
 
 class TextScore(NamedTuple):
     value: float
     signature: str | None = None  # sacreBLEU's description of the exact metric
+    interval: Interval | None = None
+
+    def __format__(self, digits: str) -> str:
+        """Write the score, as in f"{score:.2f}", and ± half of its interval."""
+        value = format(self.value, digits)
+        return f"{value} ± {self.interval.half_width:{digits}}" if self.interval else value
+
+    def report(self, name: str) -> dict[str, Any]:
+        """Return value and interval as JSON has them."""
+        interval = {f"{name}_interval": list(self.interval)} if self.interval else {}
+        return {name: self.value} | interval
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Which scores of translations are computed, and how."""
+
+    names: tuple[Metric, ...]
+    tokenize: BleuTokenize = "13a"
+    lowercase: bool = False
+    resamples: int = 0  # of the bootstrap, for intervals; 0: none
+    test_set: PublicTestSet | None = None
+
+    @classmethod
+    def of(cls, options: ValidationConfig, metrics: str | None = None, **settings: Any) -> Self:
+        """Return the scoring of the validations during training, or one with other metrics.
+
+        `metrics` is a list such as `bleu,chrf++`. Raises UserError for unknown names.
+        """
+        names = options.text_metrics if metrics is None else _parse_metrics(metrics)
+        return cls(names, options.bleu_tokenize, options.lowercase, **settings)
+
+    def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
+        """Return sacreBLEU's signature of a metric that has scored text; None for exact match."""
+        if name == "exact_match":
+            return None
+        signature = metric.get_signature()
+        bootstrap = {"bs": self.resamples, "seed": SEED} if self.resamples else {}
+        public = {"test": self.test_set.name, "lang": self.test_set.langs} if self.test_set else {}
+        for key, value in (bootstrap | public | settings).items():
+            signature.update(key, value)
+        text: str = signature.format(short=False)
+        return text
 
 
 def score_text(
-    hypotheses: Texts, references: Texts, options: ValidationConfig
+    hypotheses: Texts, references: Sequence[Texts], scoring: Scoring
 ) -> dict[Metric, TextScore]:
-    """Return corpus scores by name; none for empty text."""
-    assert len(hypotheses) == len(references)
-    metrics = [name for name in TEXT_METRICS if name != "ter" or options.ter]
+    """Return corpus scores by name; none for empty text.
+
+    `references` holds one translation or more of the whole text.
+    """
+    assert all(len(hypotheses) == len(lines) for lines in references)
     return {
-        name: TEXT_METRICS[name](hypotheses, references, options.bleu_tokenize, options.lowercase)
-        for name in (metrics if references else ())
+        name: text_score(name, statistics_of(name, hypotheses, references, scoring), scoring)
+        for name in (scoring.names if hypotheses else ())
     }
 
 
-def _bleu(
-    hypotheses: Texts, references: Texts, tokenize: BleuTokenize, lowercase: bool
+def statistics_of(
+    name: Metric, hypotheses: Texts, references: Sequence[Texts], scoring: Scoring
+) -> LineStatistics:
+    """Return a metric's statistics of every line."""
+    return LineStatistics(make_metric(name, scoring), hypotheses, references)
+
+
+def text_score(
+    name: Metric, statistics: LineStatistics, scoring: Scoring, **settings: int
 ) -> TextScore:
+    """Return the score of a text with these statistics; the signature will name the settings."""
+    resampled = statistics.resampled_scores(scoring.resamples)
+    return TextScore(
+        statistics.score,
+        scoring.signature(name, statistics.metric, **settings),
+        interval_of(resampled) if scoring.resamples else None,
+    )
+
+
+def make_metric(name: Metric, scoring: Scoring) -> Any:
+    """Return a new metric of sacreBLEU's kind."""
+    return TEXT_METRICS[name](scoring.tokenize, scoring.lowercase)
+
+
+def _bleu(tokenize: BleuTokenize, lowercase: bool) -> Any:
     """Papineni et al. 2002."""
     from sacrebleu.metrics.bleu import BLEU
 
-    return _corpus_score(BLEU(tokenize=tokenize, lowercase=lowercase), hypotheses, references)
+    return BLEU(tokenize=tokenize, lowercase=lowercase)
 
 
-def _chrf(hypotheses: Texts, references: Texts, _: BleuTokenize, lowercase: bool) -> TextScore:
+def _chrf(_: BleuTokenize, lowercase: bool) -> Any:
     """chrF2 (Popović 2015)."""
     from sacrebleu.metrics.chrf import CHRF
 
-    return _corpus_score(CHRF(lowercase=lowercase), hypotheses, references)
+    return CHRF(lowercase=lowercase)
 
 
-def _ter(
-    hypotheses: Texts, references: Texts, tokenize: BleuTokenize, lowercase: bool
-) -> TextScore:
+def _chrf_plus_plus(_: BleuTokenize, lowercase: bool) -> Any:
+    """chrF2++, with words and pairs of words (Popović 2017)."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF(lowercase=lowercase, word_order=2)
+
+
+def _ter(tokenize: BleuTokenize, lowercase: bool) -> Any:
     """Edits per reference word (Snover et al. 2006), or per character of CJK text."""
     from sacrebleu.metrics.ter import TER
 
     is_spaceless = tokenize in ("zh", "char")
-    ter = TER(normalized=is_spaceless, asian_support=is_spaceless, case_sensitive=not lowercase)
-    return _corpus_score(ter, hypotheses, references)
+    return TER(normalized=is_spaceless, asian_support=is_spaceless, case_sensitive=not lowercase)
 
 
-def _exact_match(
-    hypotheses: Texts, references: Texts, _: BleuTokenize, lowercase: bool
-) -> TextScore:
-    """Percentage of lines that are equal apart from white space."""
-    words = [
-        [(line.lower() if lowercase else line).split() for line in lines]
-        for lines in (hypotheses, references)
-    ]
-    return TextScore(100 * sum(map(operator.eq, *words)) / len(references))
+def _exact_match(_: BleuTokenize, lowercase: bool) -> Any:
+    from seq2seq_cli.text.exact_match import ExactMatch
+
+    return ExactMatch(lowercase)
 
 
-def _corpus_score(metric: Any, hypotheses: Texts, references: Texts) -> TextScore:
-    value = metric.corpus_score(hypotheses, [references]).score
-    return TextScore(value, metric.get_signature().format(short=False))
-
-
-TEXT_METRICS: dict[Metric, Callable[[Texts, Texts, BleuTokenize, bool], TextScore]] = {
+TEXT_METRICS: dict[Metric, Callable[[BleuTokenize, bool], Any]] = {
     "bleu": _bleu,
     "chrf": _chrf,
+    "chrf++": _chrf_plus_plus,
     "ter": _ter,
     "exact_match": _exact_match,
 }
 
 
+def word_splitter(tokenize: BleuTokenize, lowercase: bool = False) -> Callable[[str], list[str]]:
+    """Return a function that splits a line into the words that BLEU counts."""
+    split = _bleu(tokenize, lowercase).tokenizer
+    return lambda line: split((line.lower() if lowercase else line).rstrip()).split()
+
+
+def _parse_metrics(text: str) -> tuple[Metric, ...]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in TEXT_METRICS:
+            raise UserError(
+                f"there is no metric {name} of translations (valid: {', '.join(TEXT_METRICS)})"
+            )
+    return tuple(name for name in TEXT_METRICS if name in names)
+
+
 def share_with_4_grams(references: Sequence[str], bleu_tokenize: BleuTokenize) -> float:
     """Return the fraction of lines with at least four words; no others have 4-grams for BLEU."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    split = BLEU(tokenize=bleu_tokenize).tokenizer
-    return sum(len(split(line).split()) >= 4 for line in references) / len(references)
+    split = word_splitter(bleu_tokenize)
+    return sum(len(split(line)) >= 4 for line in references) / len(references)

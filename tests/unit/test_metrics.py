@@ -5,16 +5,21 @@ from sacrebleu.metrics.ter import TER
 
 from seq2seq_cli.config.schema import ValidationConfig
 from seq2seq_cli.config.types import METRICS, Metric
-from seq2seq_cli.text.metrics import TEXT_METRICS, score_text
+from seq2seq_cli.text.metrics import TEXT_METRICS, Scoring, TextScore, score_text
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
 ALL = ValidationConfig(ter=True)
 PERFECT = {"bleu": 100, "chrf": 100, "ter": 0, "exact_match": 100}
 
 
+def scores(
+    hypotheses: list[str], references: list[str], options: ValidationConfig = ALL
+) -> dict[Metric, TextScore]:
+    return score_text(hypotheses, [references], Scoring.of(options))
+
+
 def values(hypotheses: list[str], references: list[str], options: ValidationConfig = ALL) -> dict:
-    found = score_text(hypotheses, references, options)
-    return {name: score.value for name, score in found.items()}
+    return {name: score.value for name, score in scores(hypotheses, references, options).items()}
 
 
 def test_text_scores_perfectly_against_itself():
@@ -51,11 +56,18 @@ def test_ter_matches_cases_worked_by_hand():
 
 
 def test_ter_is_computed_on_request_only():
-    assert list(score_text(REFERENCES, REFERENCES, ValidationConfig())) == [
+    assert list(scores(REFERENCES, REFERENCES, ValidationConfig())) == [
         "bleu",
         "chrf",
         "exact_match",
     ]
+
+
+def test_chrf_plus_plus_is_computed_if_it_chooses_the_best_model():
+    found = scores(["the cat sat"], ["the dog sat"], ValidationConfig(metric="chrf++"))
+    assert list(found) == ["bleu", "chrf", "chrf++", "exact_match"]
+    assert "nw:2" in (found["chrf++"].signature or "")
+    assert found["chrf++"].value != found["chrf"].value
 
 
 def test_exact_match_counts_lines():
@@ -70,15 +82,15 @@ def test_metrics_are_case_sensitive_by_default():
     assert cased["exact_match"] == pytest.approx(100 / 3)
     aside = ValidationConfig(ter=True, lowercase=True)
     assert values(shouted, REFERENCES, aside) == pytest.approx(PERFECT)
-    signatures = [one.signature for one in score_text(shouted, REFERENCES, aside).values()]
+    signatures = [one.signature for one in scores(shouted, REFERENCES, aside).values()]
     assert all("case:lc" in one for one in signatures if one)
     ter = TER().corpus_score(["A b"], [["a C"]]).score  # sacrebleu's own default is without case
     assert values(["A b"], ["a C"], aside)["ter"] == ter
 
 
 def test_sacrebleu_signatures():
-    scores = score_text(REFERENCES, REFERENCES, ValidationConfig(ter=True, bleu_tokenize="zh"))
-    signatures = {name: score.signature or "" for name, score in scores.items()}
+    found = scores(REFERENCES, REFERENCES, ValidationConfig(ter=True, bleu_tokenize="zh"))
+    signatures = {name: score.signature or "" for name, score in found.items()}
     assert "tok:zh" in signatures["bleu"]
     assert "case:mixed" in signatures["bleu"]
     assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")

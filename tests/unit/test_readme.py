@@ -293,8 +293,10 @@ def test_the_example_of_config_errors_is_what_is_printed(name, tmp_path, monkeyp
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_examples_of_output_have_the_labels_of_the_code(page):
     """The rows of summary and audit, and the numbers of `eval`."""
-    files = ("training/summary.py", "tools/preflight_report.py", "config/types.py")
-    files += ("tools/new_run.py", "cli/init.py")
+    files = (
+        *("training/summary.py", "tools/preflight_report.py", "config/types.py"),
+        *("tools/new_run.py", "cli/init.py", "text/breakdowns.py"),
+    )
     source = "".join((ROOT / "seq2seq_cli" / f).read_text(encoding="utf-8") for f in files)
     source += "".join(f'"{name} text"' for name in ("training", "validation", "test"))
     for text in blocks(page, "text"):

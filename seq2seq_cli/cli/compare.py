@@ -1,0 +1,105 @@
+"""The command compare: tests whether systems translate significantly better than another."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from seq2seq_cli.cli.app import (
+    AsJson,
+    Device,
+    Fields,
+    Languages,
+    MetricNames,
+    Overrides,
+    Pairs,
+    References,
+    Sources,
+    Tag,
+    TestSetName,
+    WhichModel,
+    app,
+    decoding_overrides,
+    path_argument,
+    path_option,
+    text_to_score,
+)
+from seq2seq_cli.errors import UserError
+
+RunDirs = Annotated[
+    list[Path] | None, path_argument("[RUN]...", "Run folders, as written by train.")
+]
+TranslationFiles = Annotated[
+    list[Path] | None,
+    path_option(
+        "--hypotheses", help_text="File of translations of the text, one per line; may be repeated."
+    ),
+]
+Test = Annotated[
+    Literal["randomization", "bootstrap"],
+    typer.Option(help="Paired approximate randomization, or paired bootstrap resampling."),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1_000_000,
+        help="Number of trials of the test.",
+        show_default="10,000 for randomization, 1,000 for bootstrap",
+    ),
+]
+Tokenize = Annotated[
+    Literal["13a", "intl", "zh", "char", "none"] | None,
+    typer.Option(help="Tokenization of BLEU.", show_default="that of the first run, or 13a"),
+]
+Lowercase = Annotated[
+    bool, typer.Option("--lowercase", help="Ignore case, even if the first run does not.")
+]
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq compare runs/quickstart runs/deep --src test.de --ref test.en\n\n"
+    "seq2seq compare runs/quickstart runs/deep --test-set wmt14 --langs de-en\n\n"
+    "seq2seq compare --hypotheses a.en --hypotheses b.en --src test.de --ref test.en"
+)
+def compare(
+    run_dirs: RunDirs = None,
+    hypotheses: TranslationFiles = None,
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
+    fields: Fields = None,
+    tag: Tag = None,
+    test_set: TestSetName = None,
+    langs: Languages = None,
+    metrics: MetricNames = None,
+    test: Test = "randomization",
+    trials: Trials = None,
+    tokenize: Tokenize = None,
+    lowercase: Lowercase = False,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+    device: Device = None,
+    model: WhichModel = "best",
+) -> None:
+    """Compare systems: score ± 95 % confidence interval, p-value of the difference from the first.
+
+    A system is a run or a file of translations. Without files of text, the validation text of the
+    first run is used. (seq2seq diff finds out in what two runs differ.)
+    """
+    if len([*(run_dirs or ()), *(hypotheses or ())]) < 2:
+        raise UserError("compare needs two systems or more: runs, or files as --hypotheses")
+    with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
+        from seq2seq_cli.decoding.translator import Translator
+        from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of
+
+        overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
+        load = functools.partial(Translator.load, which=model, exact=True)
+        runs = [(str(run), load(run, device or "auto", overrides)) for run in run_dirs or ()]
+        scoring = scoring_of(runs, tokenize, lowercase=lowercase, metrics=metrics, test_set=public)
+        systems, read = read_systems(runs, hypotheses or (), text)
+        comparison = compare_systems(systems, read, scoring, test, trials)
+    typer.echo(json.dumps(comparison.report(), indent=2) if as_json else comparison.table())

@@ -1,0 +1,228 @@
+"""Where translations are good and bad: by source length, for rare words, the worst lines.
+
+N lines, F groups of word frequencies.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seq2seq_cli.config.types import Metric
+from seq2seq_cli.console import printable, table
+from seq2seq_cli.text.metrics import Scoring, TextScore, make_metric, score_text, word_splitter
+from seq2seq_cli.text.significance import Texts
+from seq2seq_cli.text.words import split_words
+
+_LENGTH_GROUPS = 4
+_FREQUENCIES = (0, 1, 10, 100, 1_000)  # the lower bounds of the groups
+
+
+class Translated(NamedTuple):
+    """Text, a system's translation, and reference translations of the whole text, at least one."""
+
+    sources: Texts
+    hypotheses: Texts
+    references: Sequence[Texts]
+
+    def lines(self, numbers: Sequence[int]) -> "Translated":
+        """Return some of the lines, numbered from 0."""
+        sources, hypotheses, *references = (
+            [lines[number] for number in numbers]
+            for lines in (self.sources, self.hypotheses, *self.references)
+        )
+        return Translated(sources, hypotheses, references)
+
+
+NO_TEXT = Translated((), (), ((),))
+
+
+@dataclass(frozen=True)
+class LengthGroup:
+    """The scores of lines whose sources are about equally long."""
+
+    shortest: int
+    longest: int
+    unit: str
+    num_lines: int
+    scores: dict[Metric, TextScore]
+
+    def row(self) -> list[str]:
+        length = f"{_range(self.shortest, self.longest)} {self.unit}"
+        return [length, f"{self.num_lines:,}", *(f"{score:.2f}" for score in self.scores.values())]
+
+    def report(self) -> dict[str, Any]:
+        facts = {name: value for name, value in vars(self).items() if name != "scores"}
+        for name, score in self.scores.items():
+            facts |= score.report(name)
+        return facts
+
+
+def _range(first: int, last: int | None) -> str:
+    if last is None:
+        return f"at least {first:,}"
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
+    """Score up to four groups of lines, from short to long sources, of about as many lines each.
+
+    Lengths are in words, or in characters if no source has two words. Equal lengths are in one
+    group.
+    """
+    unit, lengths_N = "words", np.array([len(split_words(line)) for line in text.sources])
+    if lengths_N.max() <= 1:
+        unit, lengths_N = "characters", np.array([len(line.strip()) for line in text.sources])
+    shares = np.linspace(0, 1, _LENGTH_GROUPS + 1)[1:]
+    longest = np.unique(np.quantile(lengths_N, shares, method="inverted_cdf"))
+    group_N = np.searchsorted(longest, lengths_N)
+    groups = []
+    for group in range(len(longest)):
+        numbers = np.flatnonzero(group_N == group)
+        part, lengths = text.lines(numbers.tolist()), lengths_N[numbers].tolist()
+        scores = score_text(part.hypotheses, part.references, scoring)
+        groups.append(LengthGroup(min(lengths), max(lengths), unit, len(lengths), scores))
+    return groups
+
+
+@dataclass(frozen=True)
+class FrequencyGroup:
+    """How well words are translated that are about equally frequent in the training text."""
+
+    fewest: int  # occurrences in the training text
+    most: int | None
+    in_references: int
+    in_translations: int
+    in_both: int
+
+    @property
+    def precision(self) -> float | None:
+        return 100 * self.in_both / self.in_translations if self.in_translations else None
+
+    @property
+    def recall(self) -> float | None:
+        return 100 * self.in_both / self.in_references if self.in_references else None
+
+    @property
+    def f1(self) -> float:
+        return 200 * self.in_both / (self.in_references + self.in_translations)
+
+    def row(self) -> list[str]:
+        shares = (self.precision, self.recall, self.f1)
+        return [
+            f"{_range(self.fewest, self.most)} times",
+            f"{self.in_references:,}",
+            *("-" if share is None else f"{share:.2f}" for share in shares),
+        ]
+
+    def report(self) -> dict[str, Any]:
+        return asdict(self) | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+
+
+def by_training_frequency(
+    text: Translated, training_lines: Iterable[str], scoring: Scoring
+) -> list[FrequencyGroup]:
+    """Return precision and recall of words by their frequency in the target text of training.
+
+    A word is translated correctly as often as it is in both the translation and the first reference
+    of a line, as in compare-mt (Neubig et al. 2019). Words are those of BLEU.
+    """
+    split = word_splitter(scoring.tokenize, scoring.lowercase)
+    references, hypotheses = (
+        [Counter(split(line)) for line in lines] for lines in (text.references[0], text.hypotheses)
+    )
+    both = [a & b for a, b in zip(references, hypotheses, strict=True)]
+    frequency = dict.fromkeys((word for line in references + hypotheses for word in line), 0)
+    for training_line in training_lines:
+        for word in split(training_line):
+            if word in frequency:
+                frequency[word] += 1
+    counts_F3 = np.zeros((len(_FREQUENCIES), 3), dtype=int)
+    for column, lines in enumerate((references, hypotheses, both)):
+        for line in lines:
+            for word, count in line.items():
+                group = np.searchsorted(_FREQUENCIES, frequency[word], side="right") - 1
+                counts_F3[group, column] += count
+    most = [*(bound - 1 for bound in _FREQUENCIES[1:]), None]
+    return [
+        FrequencyGroup(fewest, last, *counts)
+        for fewest, last, counts in zip(_FREQUENCIES, most, counts_F3.tolist(), strict=True)
+        if any(counts)
+    ]
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The scores of parts of a text."""
+
+    metrics: tuple[Metric, ...]
+    by_source_length: list[LengthGroup]
+    by_training_frequency: list[FrequencyGroup] | None  # None without the training text
+
+    def table(self) -> str:
+        lengths = [["source length", "lines", *self.metrics]]
+        lengths += [group.row() for group in self.by_source_length]
+        if self.by_training_frequency is None:
+            return table(lengths)
+        words = [["words seen in training", "number", "precision", "recall", "F1"]]
+        words += [group.row() for group in self.by_training_frequency]
+        return f"{table(lengths)}\n\n{table(words)}"
+
+    def report(self) -> dict[str, Any]:
+        words = self.by_training_frequency
+        return {
+            "by_source_length": [group.report() for group in self.by_source_length],
+            "by_training_frequency": words and [group.report() for group in words],
+        }
+
+
+def break_down(
+    text: Translated, training_lines: Iterable[str] | None, scoring: Scoring
+) -> Breakdown:
+    """Score parts of a text; without the target text of training, not by its frequencies."""
+    words = training_lines and by_training_frequency(text, training_lines, scoring)
+    return Breakdown(scoring.names, by_source_length(text, scoring), words or None)
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line and its sentence-level chrF."""
+
+    line: int  # its number, from 1
+    chrf: float
+    source: str
+    references: list[str]
+    hypothesis: str
+
+    def rows(self) -> list[str]:
+        return [
+            f"line {self.line:,}, chrf {self.chrf:.2f}",
+            f"  source      {printable(self.source)}",
+            *(f"  reference   {printable(reference)}" for reference in self.references),
+            f"  hypothesis  {printable(self.hypothesis)}",
+        ]
+
+
+class WorstLines(NamedTuple):
+    """The lines with the lowest sentence-level chrF, the worst first."""
+
+    lines: list[BadLine]
+
+    def table(self) -> str:
+        return "\n".join(row for line in self.lines for row in line.rows())
+
+    def report(self) -> dict[str, Any]:
+        return {"worst": [vars(line) for line in self.lines]}
+
+
+def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
+    """Return the worst lines of a text; of lines that are equally bad, the first."""
+    chrf = make_metric("chrf", scoring)
+    rows = zip(text.sources, text.hypotheses, *text.references, strict=True)
+    lines = [
+        BadLine(number, chrf.sentence_score(hypothesis, rest).score, source, rest, hypothesis)
+        for number, (source, hypothesis, *rest) in enumerate(rows, 1)
+    ]
+    return WorstLines(sorted(lines, key=lambda line: line.chrf)[:count])

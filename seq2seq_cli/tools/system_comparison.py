@@ -1,0 +1,182 @@
+"""`seq2seq compare`: scores systems on one text, and tests whether they differ significantly."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
+from seq2seq_cli.config.validation import ValidationConfig
+from seq2seq_cli.console import table
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import valid_text
+from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.text.metrics import Scoring, TextScore, statistics_of, text_score
+from seq2seq_cli.text.significance import PAIRED_TESTS, RESAMPLES, TestName, Texts
+from seq2seq_cli.text.test_sets import PublicTestSet
+
+logger = logging.getLogger(__name__)
+
+
+class System(NamedTuple):
+    """A system's translations, and the (first) references as it would spell them."""
+
+    name: str
+    hypotheses: Texts
+    references: Texts
+
+
+Run = tuple[str, Translator]
+
+
+def scoring_of(
+    runs: Sequence[Run],
+    tokenize: BleuTokenize | None,
+    *,
+    lowercase: bool,
+    metrics: str | None,
+    test_set: PublicTestSet | None,
+) -> Scoring:
+    """Return the scoring of the first run, or the default one, with other options."""
+    options = runs[0][1].config.validation if runs else ValidationConfig()
+    scoring = Scoring.of(options, metrics, test_set=test_set)
+    return replace(
+        scoring,
+        tokenize=tokenize or scoring.tokenize,
+        lowercase=lowercase or scoring.lowercase,
+    )
+
+
+def read_systems(
+    runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None
+) -> tuple[list[System], list[Pair]]:
+    """Translate a text with runs and read its translations by others; also return its pairs.
+
+    Without a text, it is the validation text of the first run. Raises UserError if there is no
+    text, or if a file has not one translation for each of its lines.
+    """
+    if text is None and not runs:
+        raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
+    text = text or valid_text(runs[0][1].config)
+    # Skipping a line would shift the translations in files.
+    on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
+    pairs = list(readable_pairs(text, on_bad_line))
+    if not pairs:
+        raise UserError(f"there is no text in {text.name}")
+    read = [_read_translations(path, pairs) for path in files]
+    return [*(_translated(name, run, pairs) for name, run in runs), *read], pairs
+
+
+def _translated(name: str, translator: Translator, pairs: Sequence[Pair]) -> System:
+    normalize = translator.tokenizers.tgt.normalize
+    hypotheses = translator.translate_pairs(pairs)
+    return System(name, hypotheses, [normalize(pair.tgt) for pair in pairs])
+
+
+def _read_translations(path: Path, pairs: Sequence[Pair]) -> System:
+    hypotheses = list(lines_to_translate(path))
+    if len(hypotheses) != len(pairs):
+        raise UserError(
+            f"{path} has {len(hypotheses):,} translations, but the text has {len(pairs):,} lines"
+        )
+    return System(str(path), hypotheses, [pair.tgt for pair in pairs])
+
+
+class Result(NamedTuple):
+    """The score of a system by one metric."""
+
+    system: str
+    score: TextScore
+    p_value: float | None  # of the difference from the first system; None for that
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of all systems by each metric; the output of `compare`."""
+
+    test: TestName
+    trials: int
+    num_lines: int
+    results: dict[Metric, list[Result]]
+
+    def table(self) -> str:
+        title = f"{PAIRED_TESTS[self.test].title}, {self.trials:,} trials"
+        parts = [f"{self.num_lines:,} lines; p-value against the first system: {title}"]
+        for name, results in self.results.items():
+            rows = [[name, "score", "p-value"]]
+            for system, score, p_value in results:
+                rows.append([system, f"{score:.2f}", "" if p_value is None else f"{p_value:.4f}"])
+            signature = results[0].score.signature
+            parts.append(f"{table(rows)}\n{signature or METRICS[name].unit}")
+        return "\n\n".join(parts)
+
+    def report(self) -> dict[str, Any]:
+        """Return the output of `compare --json`."""
+        metrics = {
+            str(name): {
+                "signature": results[0].score.signature,
+                "systems": [
+                    {"system": one.system, **one.score.report("score"), "p_value": one.p_value}
+                    for one in results
+                ],
+            }
+            for name, results in self.results.items()
+        }
+        return {
+            "num_lines": self.num_lines,
+            "test": self.test,
+            "trials": self.trials,
+            "metrics": metrics,
+        }
+
+
+def compare_systems(
+    systems: Sequence[System],
+    pairs: Sequence[Pair],
+    scoring: Scoring,
+    test: TestName,
+    trials: int | None = None,
+) -> Comparison:
+    """Score systems on a text, and test the difference between the first and each other one.
+
+    Intervals are of sacreBLEU's number of resamples, or of those of a test by bootstrap.
+    """
+    references = _references(systems, pairs, scoring)
+    trials = trials or PAIRED_TESTS[test].trials
+    is_bootstrap = test == "bootstrap"
+    scoring = replace(scoring, resamples=trials if is_bootstrap else RESAMPLES)
+    settings = {} if is_bootstrap else {"ar": trials}
+    results = {}
+    for name in scoring.names:
+        statistics = [statistics_of(name, s.hypotheses, references, scoring) for s in systems]
+        results[name] = [
+            Result(
+                system.name,
+                text_score(name, of_system, scoring, **settings),
+                PAIRED_TESTS[test].p_value(statistics[0], of_system, trials) if number else None,
+            )
+            for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))
+        ]
+    return Comparison(test, trials, len(pairs), results)
+
+
+def _references(
+    systems: Sequence[System], pairs: Sequence[Pair], scoring: Scoring
+) -> Sequence[Texts]:
+    """Return the references in the one spelling of all systems, otherwise as they are.
+
+    Those of public test sets are always as they are.
+    """
+    if scoring.test_set:
+        return scoring.test_set.read_references()
+    if all(system.references == systems[0].references for system in systems):
+        return [systems[0].references]
+    logger.warning(
+        "the systems normalize text in different ways (tokenizer.normalization): they are compared "
+        "with the references as they are"
+    )
+    return [[pair.tgt for pair in pairs]]

@@ -1,0 +1,152 @@
+"""`seq2seq compare`, and public test sets of sacreBLEU, without a network."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from sacrebleu.dataset import DATASETS
+from sacrebleu.dataset.plain_text import PlainTextDataset
+
+LANGS = "xx-en"
+
+
+@pytest.fixture
+def text(numbers) -> tuple[object, ...]:
+    return ("--src", numbers / "test.src", "--ref", numbers / "test.tgt")
+
+
+@pytest.fixture
+def damaged(numbers, tmp_path) -> Path:
+    """The references, every fifth of them empty."""
+    lines = (numbers / "test.tgt").read_text().splitlines()
+    path = tmp_path / "damaged.tgt"
+    path.write_text("".join(f"{line if i % 5 else ''}\n" for i, line in enumerate(lines)))
+    return path
+
+
+@pytest.fixture
+def public(numbers, tmp_path, monkeypatch) -> PlainTextDataset:
+    """A test set of sacreBLEU that is downloaded from this machine, with two references."""
+    files = ["test.src", "test.tgt", "other.tgt"]
+    lines = (numbers / "test.tgt").read_text().splitlines()
+    (numbers / "other.tgt").write_text("".join(f"{line.title()}\n" for line in lines))
+    archive = tmp_path / "numbers.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in files:
+            tar.add(numbers / name, name)
+    monkeypatch.setattr("sacrebleu.dataset.base.SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
+    dataset = PlainTextDataset("numbers", data=[archive.as_uri()], langpairs={LANGS: files})
+    monkeypatch.setattr(dataset, "fieldnames", lambda _: ["src", "ref:A", "ref:B"])
+    monkeypatch.setitem(DATASETS, "numbers", dataset)
+    return dataset
+
+
+def test_scores_are_those_of_eval(trained, damaged, text, seq2seq):
+    result = seq2seq("compare", trained, "--hypotheses", damaged, *text, "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    scores = json.loads(seq2seq("eval", trained, *text, "--json").stdout)
+    assert (report["num_lines"], report["test"], report["trials"]) == (100, "randomization", 10_000)
+    assert list(report["metrics"]) == ["bleu", "chrf", "exact_match"]
+    for name, metric in report["metrics"].items():
+        run, file = metric["systems"]
+        assert (run["system"], file["system"]) == (str(trained), str(damaged))
+        assert run["score"] == scores[name]
+        assert run["score_interval"] == scores[f"{name}_interval"]
+        assert run["p_value"] is None
+        assert file["p_value"] < 0.05
+    signature = report["metrics"]["bleu"]["signature"]
+    assert signature.replace("|ar:10000", "") == scores["bleu_signature"]
+
+
+def test_files_are_compared_without_a_run(numbers, damaged, text, seq2seq):
+    systems = ("--hypotheses", damaged, "--hypotheses", numbers / "test.tgt")
+    options = ("--test", "bootstrap", "--trials", 200, "--metrics", "exact_match,ter")
+    result = seq2seq("compare", *systems, *text, *options, "--lowercase")
+    header, ter, exact_match = result.stdout.split("\n\n")
+    assert header == (
+        "100 lines; p-value against the first system: paired bootstrap resampling, 200 trials"
+    )
+    assert exact_match.splitlines()[1].split()[1:] == ["80.00", "±", "7.50"]
+    assert exact_match.splitlines()[2].split()[1:] == ["100.00", "±", "0.00", "0.0050"]
+    assert "bs:200|seed:12345|case:lc" in ter.splitlines()[-1]
+
+
+def test_a_run_does_not_differ_from_itself_on_its_validation_text(trained, seq2seq):
+    result = seq2seq("compare", trained, trained, "--metrics", "bleu", "--trials", 20, "--json")
+    (metric,) = json.loads(result.stdout)["metrics"].values()
+    assert [system["p_value"] for system in metric["systems"]] == [None, 1]
+    scores = json.loads(seq2seq("eval", trained, "--json").stdout)
+    assert metric["systems"][1]["score"] == scores["bleu"]
+
+
+def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, tmp_path):
+    (tmp_path / "short").write_text("one\n")
+    for arguments, message in (
+        ([trained, *text], "two systems or more"),
+        ([trained, "--hypotheses", tmp_path / "short", *text], "has 1 translations"),
+        (["--hypotheses", damaged, "--hypotheses", damaged], "give the text: --src and --ref"),
+        ([trained, trained, "--metrics", "blue"], "no metric blue of translations (valid: bleu,"),
+        ([trained, trained, "--test-set", "wmt14"], "give --test-set and --langs together"),
+        ([trained, trained, "--test-set", "x", "--langs", "y", *text], "--test-set excludes"),
+    ):
+        result = seq2seq("compare", *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_eval_breaks_scores_down(trained, numbers, text, seq2seq):
+    options = ("--breakdown", "--worst", 3, "--metrics", "chrf++,bleu")
+    report = json.loads(seq2seq("eval", trained, *text, *options, "--json").stdout)
+    assert {"bleu", "chrf++"} <= report.keys()
+    assert not {"chrf", "exact_match"} & report.keys()
+    assert sum(group["num_lines"] for group in report["by_source_length"]) == 100
+    training = (numbers / "train.tgt").read_text().split()
+    words = (numbers / "test.tgt").read_text().split()
+    assert min(training.count(word) for word in set(words)) >= 100
+    assert sum(group["in_references"] for group in report["by_training_frequency"]) == len(words)
+    assert all(group["fewest"] >= 100 for group in report["by_training_frequency"])
+    chrf = [line["chrf"] for line in report["worst"]]
+    assert len(chrf) == 3
+    assert chrf == sorted(chrf)
+    refused = seq2seq("eval", trained, *text, "--loss-only", "--worst", 1)
+    assert "--loss-only excludes --metrics, --breakdown and --worst" in refused.stderr
+
+
+def test_eval_without_bootstrap_has_no_intervals(trained, text, seq2seq):
+    with_intervals = seq2seq("eval", trained, *text).stdout
+    without = seq2seq("eval", trained, *text, "--bootstrap", 0).stdout
+    assert with_intervals.count(" ± ") == 3
+    assert " ± " not in without
+    assert "|bs:" not in without
+
+
+def test_a_public_test_set_is_downloaded_once_and_scored(trained, public, text, seq2seq):
+    options = ("--test-set", "numbers", "--langs", LANGS)
+    result = seq2seq("eval", trained, *options, "--json")
+    assert result.exit_code == 0, result.stderr
+    found, expected = (
+        json.loads(result.stdout),
+        json.loads(seq2seq("eval", trained, *text, "--json").stdout),
+    )
+    assert found["loss"] == expected["loss"]
+    assert found["exact_match"] == expected["exact_match"]
+    assert found["bleu_signature"].startswith("nrefs:2|")
+    assert f"|test:numbers|lang:{LANGS}|" in found["bleu_signature"]
+    Path(public.data[0].removeprefix("file://")).unlink()
+    compared = seq2seq("compare", trained, trained, *options, "--trials", 20, "--json")
+    (run, _) = json.loads(compared.stdout)["metrics"]["bleu"]["systems"]
+    assert run["score"] == found["bleu"]
+
+
+def test_what_sacrebleu_cannot_provide_is_explained(trained, public, seq2seq):
+    Path(public.data[0].removeprefix("file://")).unlink()
+    for name, langs, message in (
+        ("number", LANGS, "sacreBLEU has no test set number (similar names: numbers)"),
+        ("numbers", "en-xx", f"the test set numbers has no languages en-xx (valid: {LANGS})"),
+        ("numbers", LANGS, f"sacreBLEU cannot provide numbers {LANGS} ("),
+    ):
+        result = seq2seq("eval", trained, "--test-set", name, "--langs", langs)
+        assert result.exit_code == 2
+        assert message in result.stderr

@@ -1,0 +1,112 @@
+"""Scores by source length and training frequency, and the worst lines."""
+
+import random
+
+import pytest
+
+from seq2seq_cli.text.breakdowns import (
+    Translated,
+    break_down,
+    by_source_length,
+    by_training_frequency,
+    worst_lines,
+)
+from seq2seq_cli.text.metrics import Scoring, score_text
+
+SCORING = Scoring(("bleu", "exact_match"))
+
+
+def random_text(num_lines: int) -> Translated:
+    generator = random.Random(1)
+    lines = [" ".join("abcdefgh"[: generator.randint(1, 8)]) for _ in range(num_lines)]
+    hypotheses = [line if generator.random() < 0.6 else "x" for line in lines]
+    return Translated(lines, hypotheses, [lines])
+
+
+def test_groups_by_length_partition_the_lines():
+    text = random_text(200)
+    groups = by_source_length(text, SCORING)
+    assert len(groups) == 4
+    assert sum(group.num_lines for group in groups) == 200
+    assert min(group.num_lines for group in groups) > 20
+    bounds = [bound for group in groups for bound in (group.shortest, group.longest)]
+    assert bounds == sorted(bounds)
+    assert [groups[0].shortest, groups[-1].longest] == [1, 8]
+    matches = sum(g.num_lines * g.scores["exact_match"].value for g in groups)
+    assert matches / 200 == pytest.approx(
+        score_text(text.hypotheses, text.references, SCORING)["exact_match"].value
+    )
+
+
+def test_each_group_has_the_scores_of_its_lines_alone():
+    sources = ["a", "a b c d e f", "b", "f e d c b a"]
+    text = Translated(sources, ["a", "a b c d e x", "b", "x e d c b a"], [sources])
+    short, long = by_source_length(text, SCORING)
+    assert (short.num_lines, short.scores["exact_match"].value) == (2, 100)
+    expected = score_text(text.hypotheses[1::2], [sources[1::2]], SCORING)
+    assert long.scores == expected
+
+
+def test_one_line_and_equal_lengths_make_one_group():
+    for sources in (["a b"], ["a b", "c d", "e f"]):
+        (group,) = by_source_length(Translated(sources, sources, [sources]), SCORING)
+        assert (group.shortest, group.longest, group.num_lines) == (2, 2, len(sources))
+
+
+def test_single_words_are_measured_in_characters():
+    sources = ["a", "bb", "ccc", "dddd"]
+    groups = by_source_length(Translated(sources, sources, [sources]), SCORING)
+    assert [group.row()[0] for group in groups] == [f"{n} characters" for n in (1, 2, 3, 4)]
+
+
+def test_words_are_grouped_by_training_frequency():
+    """`new` never occurs in training, `rare` three times, `common` fifty times."""
+    training = ["rare common"] * 3 + ["common"] * 47
+    references = ["new rare common common", "rare"]
+    hypotheses = ["rare common wrong", "common"]
+    unseen, rare, common = by_training_frequency(
+        Translated(["s", "s"], hypotheses, [references]), training, SCORING
+    )
+    assert (unseen.fewest, unseen.most, rare.fewest, rare.most) == (0, 0, 1, 9)
+    assert (unseen.in_references, unseen.in_translations, unseen.in_both) == (1, 1, 0)  # wrong
+    assert (rare.precision, rare.recall) == (100, 50)
+    assert (common.precision, common.recall, common.f1) == (50, 50, 50)
+
+
+def test_words_are_those_of_bleu():
+    text = Translated(["s"], ["Well, yes"], [["well , yes"]])
+    (group,) = by_training_frequency(text, [], Scoring(("bleu",), "13a", lowercase=True))
+    assert group.recall == 100
+    (group,) = by_training_frequency(text, [], Scoring(("bleu",), "none"))
+    assert group.in_both == 1
+
+
+def test_perfect_translations_have_all_words_right():
+    text = random_text(50)
+    perfect = text._replace(hypotheses=text.sources)
+    groups = by_training_frequency(perfect, text.sources, SCORING)
+    assert {(g.precision, g.recall, g.f1) for g in groups} == {(100, 100, 100)}
+    assert sum(g.in_references for g in groups) == sum(len(s.split()) for s in text.sources)
+
+
+def test_worst_lines_come_first_and_show_no_control_characters():
+    references = ["good line", "very bad line", "bad line"]
+    text = Translated(["a", "b\x1b[2J", "c"], ["good line", "x", "bad lion"], [references])
+    worst = worst_lines(text, 2, SCORING)
+    assert [line.line for line in worst.lines] == [2, 3]
+    assert worst.lines[0].chrf < worst.lines[1].chrf < 100
+    assert "\x1b" not in worst.table()
+    assert len(worst_lines(text, 10, SCORING).lines) == 3
+
+
+def test_the_best_of_several_references_counts():
+    text = Translated(["s"], ["a b"], [["x y"], ["a b"]])
+    assert worst_lines(text, 1, SCORING).lines[0].chrf == 100
+    assert score_text(text.hypotheses, text.references, SCORING)["exact_match"].value == 100
+
+
+def test_without_training_text_there_are_no_frequencies():
+    text = random_text(20)
+    assert break_down(text, None, SCORING).report()["by_training_frequency"] is None
+    assert "training" not in break_down(text, None, SCORING).table()
+    assert "words seen in training" in break_down(text, text.sources, SCORING).table()
