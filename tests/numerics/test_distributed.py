@@ -214,7 +214,7 @@ def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
     large = f"data.train={{src: {many}, tgt: {few}}}"
     assert chosen(8, "training.tokens_per_batch=auto", large) == 8
     assert chosen(2, f"data.train={{src: {few}, tgt: {few}}}") == 1
-    assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=1024") == 1
+    assert chosen(8, "training.tokens_per_batch=4096", "model.d_model=2048") == 1
     assert chosen(1, "training.processes=3") == 3
     assert chosen(12, "training.tokens_per_batch=4096") == 6, "of two threads, and not 8 of one"
     enough = load_config(config, ["training.device=cpu", "training.tokens_per_batch=4096"])
