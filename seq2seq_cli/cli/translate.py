@@ -181,13 +181,13 @@ def translate(
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
-    Without sentences or a file, it prompts for sentences at a terminal; piped input is translated
-    as it arrives, up to 1,000 lines at a time. Further search options are in section decoding of
-    the config (see configs/reference.yaml), for example --set decoding.temperature=0.7.
+    Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
+    Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file)
     _check_format(output_format, align, log_probs, n_best)
-    from seq2seq_cli.decoding.stream import Job
+    from seq2seq_cli.decoding.stream import Job, translate_stream
+    from seq2seq_cli.text.io import lines_to_translate
 
     given = decoding_overrides(
         beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
@@ -208,24 +208,10 @@ def translate(
     )
     if not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
-    else:
-        _translate_lines(job, sentences, input_file, output_file, processes)
-
-
-def _translate_lines(
-    job: "Job",
-    sentences: list[str] | None,
-    source: Path | None,
-    output: Path | None,
-    processes: int | None,
-) -> None:
-    """Translate the sentences, or the lines of a file or of standard input."""
-    from seq2seq_cli.decoding.stream import translate_stream
-    from seq2seq_cli.text.io import lines_to_translate
-
-    lines = sentences or lines_to_translate(source)
-    with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
-        for outputs in translate_stream(job, lines, source, processes):
+        return
+    lines = sentences or lines_to_translate(input_file)
+    with _printer(output_file, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
+        for outputs in translate_stream(job, lines, input_file, processes):
             print_lines(outputs)
 
 

@@ -65,7 +65,7 @@ def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, 
     symbol = ("--set", "tokenizer.user_defined_symbols=[<x>]")
     refused = seq2seq("train", config, "--run-dir", tmp_path / "no", *short, *reuse, *symbol)
     assert refused.exit_code == 2
-    assert "lacks '<x>', which tokenizer.user_defined_symbols requires" in refused.stderr
+    assert "lacks '<x>', which is a tag of data.train or one of" in refused.stderr
 
 
 def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
