@@ -10,6 +10,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import Scores, evaluate_corpus
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.metrics import Scoring
 from seq2seq_cli.training.averaging import mean_of_files
 from seq2seq_cli.training.candidates import (
     Candidate,
@@ -63,7 +64,10 @@ def average_weights(
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
-            return evaluate_corpus(translator, None, decode=config.validation.decode)
+            scoring = Scoring.of(config.validation)
+            return evaluate_corpus(
+                translator, None, decode=config.validation.decode, scoring=scoring
+            )
 
         lines, is_better = [], False
         if config.data.valid is not None:

@@ -136,7 +136,17 @@ VERBS = {
         *("overrides", "device"),
     },
     "init": {
-        *("files", "output", "valid", "valid_size", "test_size", "hours", "preset", "yes"),
+        *(
+            "files",
+            "fields",
+            "output",
+            "valid",
+            "valid_size",
+            "test_size",
+            "hours",
+            "preset",
+            "yes",
+        ),
     },
     "plot": {"run_dirs", "metric", "x", "output"},
     "bench train": {"config", "updates", "warmup", "as_json", "overrides", "device"},
