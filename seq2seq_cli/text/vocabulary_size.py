@@ -62,7 +62,8 @@ def _vocab_size(config: Config, num_pairs: int) -> int:
         return size
     texts = ("src tgt",) if tokenizer.shared else ("src", "tgt")
     alphabets = (_num_characters(config, sides.split()) for sides in texts)
-    size += _BYTES_AND_SPECIAL + len(tokenizer.user_defined_symbols) + max(alphabets)
+    symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
+    size += _BYTES_AND_SPECIAL + len(symbols) + max(alphabets)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
     logger.info(f"tokenizer.vocab_size {size:,}, for {num_pairs:,} pairs")
     return size

@@ -328,7 +328,7 @@ def test_batches_have_the_pairs_of_the_epoch(tmp_path):
         for name, count in (("a", 10), ("b", 20))
     ]
     text = ParallelText(tuple(corpora))
-    tokenizers = fit_tokenizers(text, TokenizerConfig(kind="word"))
+    tokenizers = fit_tokenizers(text, TokenizerConfig(kind="word", vocab_size=99))
     store = open_store(text, tokenizers, "error", 99)
     assert store.sizes == (30, 60)
     mixed = BatchSampler(store, 40, seed=1, drawn=[45, 20])
@@ -339,7 +339,7 @@ def test_batches_have_the_pairs_of_the_epoch(tmp_path):
         consumed = [(40, 2)]  # after a change of the batch size
         rest = np.concatenate([*mixed.plan(epoch, ())[:2], *mixed.plan(epoch, consumed)])
         assert sorted(rest) == pairs.tolist()
-    whole, explicit = BatchSampler(store, 40, 1), BatchSampler(store, 40, 1, [30, 60])
+    whole, explicit = BatchSampler(store, 40, 1), BatchSampler(store, 40, 1, drawn=[30, 60])
     for epoch in (1, 2):
         plans = zip(whole.plan(epoch, ()), explicit.plan(epoch, ()), strict=True)
         assert all(np.array_equal(*pair) for pair in plans)

@@ -51,8 +51,9 @@ def test_parts_are_the_text_and_share_no_source(text, seq2seq):
     assert 40 <= len(parts["valid"]) < 50
     assert 30 <= len(parts["test"]) < 40
     config = load_config(Path("mine.yaml"), is_given_now=True)
-    assert config.data.train.src == Path("mine/train.src")
-    assert config.data.valid is not None and config.data.valid.tgt == Path("mine/valid.tgt")
+    assert config.train_text.files == (Path("mine/train.src"), Path("mine/train.tgt"))
+    assert config.valid_text is not None
+    assert config.valid_text.files == (Path("mine/valid.src"), Path("mine/valid.tgt"))
 
 
 def test_split_depends_on_the_sources_alone(text, seq2seq):
@@ -98,8 +99,10 @@ def test_existing_validation_text_is_used(text, seq2seq):
     ):
         result = seq2seq("init", text, "-o", output, *arguments, stdin=stdin)
         assert result.exit_code == 0, result.stderr
-        data = load_config(Path(output), is_given_now=True).data
-        assert (data.train.pairs, data.valid and data.valid.pairs) == (text, Path("valid.tsv"))
+        config = load_config(Path(output), is_given_now=True)
+        assert config.train_text.files == (text,)
+        assert config.valid_text is not None
+        assert config.valid_text.files == (Path("valid.tsv"),)
     assert not Path("a").exists()
 
 

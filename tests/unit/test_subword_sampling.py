@@ -14,7 +14,7 @@ from number_task import number_pairs, write_pairs
 
 from seq2seq_cli.config.regularization import SubwordSampling
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.text import Corpus, TokenizerConfig
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batches import BatchSampler
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
@@ -164,11 +164,11 @@ def test_a_sentence_that_would_get_too_long_is_not_sampled(tokenizer, lines):
 def samplers_and_store(tokenizer, tmp_path, lines):
     for side in ("src", "tgt"):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
-    corpus = Corpus(src=tmp_path / "src", tgt=tmp_path / "tgt")
+    text = ParallelText.of(src=tmp_path / "src", tgt=tmp_path / "tgt")
     tokenizers = Tokenizers(tokenizer, tokenizer)
     strength = STRENGTHS[tokenizer.kind]
     training = TrainingConfig(subword_sampling=SubwordSampling(src=strength, tgt=strength))
-    return make_samplers(tokenizers, training, 256), open_store(corpus, tokenizers, "error")
+    return make_samplers(tokenizers, training, 256), open_store(text, tokenizers, "error")
 
 
 def test_batches_have_at_most_about_tokens_per_batch_tokens(samplers_and_store):

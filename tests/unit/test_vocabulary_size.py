@@ -42,7 +42,7 @@ def test_auto_leaves_room_for_every_character(tmp_path, shared):
     characters = [chr(0x4E00 + n) for n in range(3_000)]
     lines = ["".join(characters[n : n + 30]) for n in range(0, 3_000, 30)] * 6
     config = with_vocab_size(config_of_text(tmp_path, lines, shared=shared), len(lines))
-    tokenizers = fit_tokenizers(config.data.train, config.tokenizer)
+    tokenizers = fit_tokenizers(config.train_text, config.tokenizer)
     assert set(characters) <= {piece.strip("▁") for piece in tokenizers.tgt.pieces()}
     assert len(tokenizers.tgt) <= config.tokenizer.most_entries
 
@@ -50,7 +50,7 @@ def test_auto_leaves_room_for_every_character(tmp_path, shared):
 def test_auto_keeps_every_word(tmp_path):
     lines = [f"word{n} other{n}" for n in range(9_000)]
     config = with_vocab_size(config_of_text(tmp_path, lines, kind="word"), len(lines))
-    assert len(fit_tokenizers(config.data.train, config.tokenizer).src) == 18_000 + 4
+    assert len(fit_tokenizers(config.train_text, config.tokenizer).src) == 18_000 + 4
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_vocab_and_train_learn_the_same(config, run, seq2seq, tmp_path):
     assert seq2seq("vocab", config, "--output", tmp_path).exit_code == 0
     assert (tmp_path / "tokenizer.model").read_bytes() == (run / "tokenizer.model").read_bytes()
     written = load_config(run / "config.yaml")
-    fitted = fit_tokenizers(written.data.train, written.tokenizer)
+    fitted = fit_tokenizers(written.train_text, written.tokenizer)
     assert fitted.src.model == (run / "tokenizer.model").read_bytes()
 
 
