@@ -88,7 +88,7 @@ class NewRun:
                 raise UserError(f"{path} is part of the text: choose another --output")
         return existing
 
-    def write(self, text: "Text", preset: str, hours: float) -> list[Path]:
+    def write(self, text: "Text", preset: PresetName, hours: float) -> list[Path]:
         """Write the config, and the parts of the text if pairs are set aside; return the files.
 
         With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
@@ -194,7 +194,7 @@ def choose_preset(asked: str | None, num_pairs: int) -> str:
 
 
 def choose(
-    text: Text, preset: str, train: ParallelText, valid: ParallelText | None
+    text: Text, preset: PresetName, train: ParallelText, valid: ParallelText | None
 ) -> dict[str, Choice]:
     """Return the options of a first run: those of the preset, and what the text asks for."""
     chosen = {"data.train": Choice(_as_given(train), f"{text.counts.pairs:,} pairs")}
@@ -264,7 +264,7 @@ def in_order(chosen: dict[str, Choice]) -> dict[str, Choice]:
     return dict(sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0])))
 
 
-def config_text(text: Text, preset: str, chosen: dict[str, Choice]) -> str:
+def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
     """Return the config to write, with what was found out about the text at its head."""
     head = [
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",

@@ -15,6 +15,7 @@ from seq2seq_cli.config.loader import (
     resume_policies,
     yaml_text,
 )
+from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
@@ -151,6 +152,7 @@ def config_to_resume(
     unless the config asks for another one. Text that is not in `changed_text` may have moved to
     another path. Raises UserError naming the options that changed and may not.
     """
+    begun = with_preset(begun, 0)  # of runs that are older than presets, which then is none
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
     policies = resume_policies(begun) | resume_policies(config)
@@ -178,6 +180,9 @@ def config_to_resume(
 
 def _with_values_of(begun: Config, config: Config) -> Config:
     """Return the config with the run's values of the options that each new run determines."""
+    if config.preset == "auto":
+        config = config.model_copy(update={"preset": begun.preset})
+    config = with_preset(config, 0)
     training: dict[str, Any] = {}
     if config.training.warmup_steps == "auto":
         training["warmup_steps"] = begun.training.warmup_steps
