@@ -127,9 +127,7 @@ def with_preset(config: Config, num_pairs: int) -> Config:
         given = present.model_fields_set
         excluded = set().union(*(group for group in _TOGETHER if group & given))
         taken = {option: value for option, value in values.items() if option not in excluded}
-        updated[section] = type(present).model_validate(
-            taken | present.model_dump(include=given)
-        )
+        updated[section] = type(present).model_validate(taken | present.model_dump(include=given))
     return config.model_copy(update=updated)
 
 

@@ -14,6 +14,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -182,15 +183,14 @@ def _side(lines: Sequence[str]) -> Side:
     )
 
 
-def choose_preset(asked: str | None, num_pairs: int) -> str:
+def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
     """Return the preset asked for, or that for so many pairs; raises UserError for another name."""
     if asked is None:
         return preset_for(num_pairs)
-    if asked not in PRESETS:
-        raise UserError(
-            f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}"
-        )
-    return asked
+    for name in PRESETS:
+        if name == asked:
+            return name
+    raise UserError(f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}")
 
 
 def choose(

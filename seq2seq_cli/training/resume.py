@@ -211,10 +211,11 @@ def _is_path_of_same_text(
     name: str, begun: Config, config: Config, changed_text: Collection[str]
 ) -> bool:
     """Return True if the option is a path to text whose content and form are unchanged."""
-    section, text, *path = name.split(".")
-    is_path = section == "data" and path and path[-1] in ("src", "tgt", "pairs")
-    if not is_path or f"data.{text}" in changed_text:
+    parts = name.split(".")
+    is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
+    if not is_path or f"data.{parts[1]}" in changed_text:
         return False
+    text = parts[1]
     before, now = (one.train_text if text == "train" else one.valid_text for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
 
