@@ -39,6 +39,16 @@ def positional_encoding(position: int, d_model: int) -> np.ndarray:
     return encoding
 
 
+def rotated(x: np.ndarray, position: int) -> np.ndarray:
+    """Each pair (x[2j], x[2j + 1]) turned by position / 10000^(2j / K)."""
+    turned = np.zeros(len(x))
+    for j in range(len(x) // 2):
+        angle = position / 10_000 ** (2 * j / len(x))
+        turned[2 * j] = x[2 * j] * math.cos(angle) - x[2 * j + 1] * math.sin(angle)
+        turned[2 * j + 1] = x[2 * j] * math.sin(angle) + x[2 * j + 1] * math.cos(angle)
+    return turned
+
+
 def scaled(scale, q, k, positions, factor):
     """The score of a query that attends to so many positions; `factor` is learned."""
     product = float(q @ k)
@@ -51,13 +61,19 @@ def scaled(scale, q, k, positions, factor):
     }[scale]
 
 
-def multi_head_attention(weights, name, queries, memory, heads, is_causal, scale):
+def multi_head_attention(
+    weights, name, queries, memory, heads, is_causal, attention_scale, positions
+):
     """Returns the outputs, and the weights as [head][query][memory position]."""
     d_model = len(queries[0])
     size = d_model // heads
     q = [linear(weights, f"{name}.query", x) for x in queries]
     k = [linear(weights, f"{name}.key", x) for x in memory]
     v = [linear(weights, f"{name}.value", x) for x in memory]
+    if positions == "rotary" and "self" in name:
+        for states in (q, k):
+            for i, whole in enumerate(states):
+                states[i] = np.concatenate([rotated(part, i) for part in np.split(whole, heads)])
     factors = weights.get(f"{name}.scale.inverse_temperature_H", np.ones(heads))
     gathered = [np.zeros(d_model) for _ in queries]
     shown = np.zeros((heads, len(queries), len(memory)))
@@ -66,7 +82,8 @@ def multi_head_attention(weights, name, queries, memory, heads, is_causal, scale
         for i in range(len(queries)):
             visible = range(i + 1) if is_causal else range(len(memory))
             scores = [
-                scaled(scale, q[i][own], k[j][own], len(visible), factors[head]) for j in visible
+                scaled(attention_scale, q[i][own], k[j][own], len(visible), factors[head])
+                for j in visible
             ]
             for j, weight in zip(visible, softmax(scores), strict=True):
                 shown[head, i, j] = weight
@@ -83,35 +100,47 @@ def add_and_norm(weights, name, states, sublayer_outputs):
     return [layer_norm(weights, name, x + y) for x, y in zip(states, sublayer_outputs, strict=True)]
 
 
-def embed(weights, name, ids):
+def embed(weights, name, ids, positions):
     table = weights[f"{name}.weight"]
+    if positions == "rotary":
+        return [table[id_] for id_ in ids]
     return [table[id_] + positional_encoding(i, table.shape[1]) for i, id_ in enumerate(ids)]
 
 
-def transformer(weights, src, tgt, heads, encoder_layers, decoder_layers, scale):
+def transformer(
+    weights,
+    src,
+    tgt,
+    heads,
+    encoder_layers,
+    decoder_layers,
+    attention_scale="sqrt",
+    positions="sinusoidal",
+):
     """Logits [target position][vocabulary] and the weights of every attention, in order."""
     attentions = {"encoder": [], "decoder": [], "cross": []}
-    states = embed(weights, "src_embedding", src)
+    kind = {"attention_scale": attention_scale, "positions": positions}
+    states = embed(weights, "src_embedding", src, positions)
     for i in range(encoder_layers):
         name = f"encoder.{i}"
         attended, shown = multi_head_attention(
-            weights, f"{name}.self_attention", states, states, heads, is_causal=False, scale=scale
+            weights, f"{name}.self_attention", states, states, heads, is_causal=False, **kind
         )
         attentions["encoder"].append(shown)
         states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
         transformed = [feed_forward(weights, f"{name}.feed_forward", x) for x in states]
         states = add_and_norm(weights, f"{name}.feed_forward_residual", states, transformed)
     memory = states
-    states = embed(weights, "tgt_embedding", tgt)
+    states = embed(weights, "tgt_embedding", tgt, positions)
     for i in range(decoder_layers):
         name = f"decoder.{i}"
         attended, shown = multi_head_attention(
-            weights, f"{name}.self_attention", states, states, heads, is_causal=True, scale=scale
+            weights, f"{name}.self_attention", states, states, heads, is_causal=True, **kind
         )
         attentions["decoder"].append(shown)
         states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
         gathered, shown = multi_head_attention(
-            weights, f"{name}.cross_attention", states, memory, heads, is_causal=False, scale=scale
+            weights, f"{name}.cross_attention", states, memory, heads, is_causal=False, **kind
         )
         attentions["cross"].append(shown)
         states = add_and_norm(weights, f"{name}.cross_attention_residual", states, gathered)

@@ -33,6 +33,7 @@ from seq2seq_cli.config.types import (
     OnNonfinite,
     OnResume,
     OptimizerName,
+    Positions,
     PositiveFloat,
     PositiveInt,
     Precision,
@@ -103,6 +104,13 @@ class ModelConfig(Section):
     activation: Activation = Field(
         "relu", description="Activation function of the feed-forward network."
     )
+    positions: Positions = Field(
+        "sinusoidal",
+        description="How the positions of tokens enter the model. sinusoidal: as vectors added to "
+        "the embeddings, as in the 2017 paper; rotary: as rotations of the queries and keys of "
+        "self-attention (RoPE), with which models learn in fewer updates. rotary needs heads of an "
+        "even size and has no export to Hugging Face.",
+    )
     attention_scale: AttentionScale = Field(
         "sqrt",
         description="Scale of the attention scores, which are q·k (K: size of a head). sqrt: "
@@ -143,6 +151,15 @@ class ModelConfig(Section):
                 f"(valid: {', '.join(map(str, choices))})"
             )
         return heads
+
+    @field_validator("positions")
+    @classmethod
+    def _heads_are_even(cls, positions: Positions, info: ValidationInfo) -> Positions:
+        if positions == "rotary" and "heads" in info.data and "d_model" in info.data:
+            size = info.data["d_model"] // info.data["heads"]
+            if size % 2:
+                raise ValueError(f"rotary needs heads of an even size, not {size}")
+        return positions
 
 
 class TrainingConfig(Section):

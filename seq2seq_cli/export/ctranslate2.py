@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -95,11 +96,15 @@ def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, fold
             "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
         ) from None
     options = config.model
-    spec = specs.TransformerSpec.from_config(
-        (options.layers.encoder, options.layers.decoder),
-        options.heads,
-        pre_norm=options.norm == "pre",
-        activation=getattr(specs.common_spec.Activation, _ACTIVATIONS[options.activation]),
+    shape = {
+        "num_heads": options.heads,
+        "pre_norm": options.norm == "pre",
+        "activation": getattr(specs.common_spec.Activation, _ACTIVATIONS[options.activation]),
+        "rotary_dim": options.d_model // options.heads if options.positions == "rotary" else None,
+    }
+    spec = specs.TransformerSpec(
+        specs.TransformerEncoderSpec(options.layers.encoder, **shape),
+        specs.TransformerDecoderSpec(options.layers.decoder, **shape),
     )
     _fill_side(spec.encoder, model.encoder, model.encoder_norm, options)
     _fill_side(spec.decoder, model.decoder, model.decoder_norm, options)
@@ -163,7 +168,11 @@ def _never(tokenizers: Tokenizers) -> list[list[str]]:
 
 def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, config: ModelConfig) -> None:
     side.scale_embeddings = config.embedding_scale
-    side.position_encodings.encodings = sinusoidal_positions(0, _POSITIONS, config.d_model).numpy()
+    if config.positions == "sinusoidal":
+        encodings = sinusoidal_positions(0, _POSITIONS, config.d_model)
+        side.position_encodings.encodings = encodings.numpy()
+    elif hasattr(side, "position_encodings"):  # not used, but required by the specification
+        side.position_encodings.encodings = np.zeros((1, config.d_model), np.float32)
     if isinstance(norm, nn.LayerNorm):
         _fill_norm(side.layer_norm, norm)
     for target, layer in zip(side.layer, layers, strict=True):

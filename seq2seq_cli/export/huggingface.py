@@ -97,6 +97,8 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
         return "it needs tokenizer.shared, one vocabulary for both sides"
     if not model.config.tie_embeddings:
         return "it needs model.tie_embeddings"
+    if model.config.positions != "sinusoidal":
+        return f"model.positions is {model.config.positions}"
     return unsupported_model(model, _ACTIVATIONS)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from seq2seq_cli.config.types import Positions
 from seq2seq_cli.console import printable
 from seq2seq_cli.inspection.tensor_summary import NamedTensor, TensorSummary, summarize, table
 from seq2seq_cli.model.transformer import Transformer
@@ -22,6 +23,7 @@ class Parameters:
     stacks: dict[str, dict[str, int]]  # encoder, decoder: by kind of sub-layer, all layers together
     layers: dict[str, int]
     projection: int
+    positions: Positions
     ties: dict[str, str]  # the first name of the same tensor
 
     @property
@@ -52,7 +54,7 @@ class Parameters:
         counts = [
             ("parameters", self.total, ""),
             ("  embeddings", self.num_embeddings, matrices),
-            ("  positional encoding", 0, "sinusoidal: computed, not learned"),
+            ("  positional encoding", 0, f"{self.positions}: computed, not learned"),
         ]
         for stack, kinds in self.stacks.items():
             layers = self.layers[stack]
@@ -89,6 +91,7 @@ def count_parts(model: Transformer) -> Parameters:
         {stack: dict(kinds) for stack, kinds in stacks.items()},
         {"encoder": len(model.encoder), "decoder": len(model.decoder)},
         projection,
+        model.config.positions,
         tied_names(model),
     )
 

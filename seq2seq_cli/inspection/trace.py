@@ -20,7 +20,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.inspection.sentence_pair import source_and_targets
 from seq2seq_cli.inspection.tensor_summary import NamedTensor, summarize, table
 from seq2seq_cli.model.attention import MultiHeadAttention, attention_scores
-from seq2seq_cli.model.layers import FeedForward, Residual, sinusoidal_positions
+from seq2seq_cli.model.layers import FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
 
@@ -76,11 +76,11 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
         tensors.append(NamedTensor(name, dimensions, values))
 
     def record_embedding(side: str, letter: str, embedding: nn.Module, ids: Tensor) -> None:
-        vectors = embedding(ids)
-        positions = sinusoidal_positions(0, ids.size(1), vectors.size(-1), ids.device)
+        positions = model.position_vectors(0, ids.size(1))
         record(f"{side}_ids", f"B{letter}", ids)
-        record(f"{side}_embedding", f"B{letter}D", vectors)
-        record(f"{side}_positions", f"{letter}D", positions)
+        record(f"{side}_embedding", f"B{letter}D", embedding(ids))
+        if positions is not None:
+            record(f"{side}_positions", f"{letter}D", positions)
 
     with _hooks(model, record):
         record_embedding("src", "S", model.src_embedding, src_BS)

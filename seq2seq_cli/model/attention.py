@@ -1,7 +1,8 @@
 """Masks, scaled dot-product attention and multi-head attention.
 
 B sentences, Q query positions, M memory positions, T target positions, S source positions,
-D d_model, H heads, K size of one head, 1 a dimension kept for broadcasting.
+D d_model, H heads, K size of one head, J pairs of its dimensions, 1 a dimension kept for
+broadcasting, 2 the numbers of a pair.
 """
 
 import copy
@@ -73,6 +74,33 @@ def _softmax(scores_BHQM: Tensor) -> Tensor:
     return powers_BHQM / powers_BHQM.sum(dim=-1, keepdim=True)
 
 
+def rotations(start: int, stop: int, head_size: int, device: torch.device) -> Tensor:
+    """Return cos(m θⱼ) and sin(m θⱼ) of positions m from start to stop, MJ2, θⱼ = 10,000^(-2j/K).
+
+    Su et al. 2021, section 3.2: the angles of `sinusoidal_positions`, for the size of a head.
+    """
+    even_J = torch.arange(0, head_size, 2, device=device)
+    rates_J = torch.exp(even_J * (-math.log(10_000.0) / head_size))
+    angles_MJ = torch.arange(start, stop, device=device)[:, None] * rates_J
+    return torch.stack([angles_MJ.cos(), angles_MJ.sin()], dim=-1)
+
+
+def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
+    """Rotate each pair of neighbouring dimensions by the angle of its position.
+
+    q·k of rotated vectors depends on the distance of their positions only (Su et al. 2021, eq. 16).
+    """
+    pairs_BHMJ2 = heads_BHMK.float().view(*heads_BHMK.shape[:-1], -1, 2)
+    if torch.compiler.is_compiling():  # PyTorch's compiler has no code for complex numbers
+        (a_BHMJ, b_BHMJ), (cos_MJ, sin_MJ) = pairs_BHMJ2.unbind(-1), rotation_MJ2.unbind(-1)
+        rotated = [a_BHMJ * cos_MJ - b_BHMJ * sin_MJ, a_BHMJ * sin_MJ + b_BHMJ * cos_MJ]
+        rotated_BHMJ2 = torch.stack(rotated, dim=-1)
+    else:  # one product of complex numbers is four times as fast on a CPU
+        rotation_MJ = torch.view_as_complex(rotation_MJ2)
+        rotated_BHMJ2 = torch.view_as_real(torch.view_as_complex(pairs_BHMJ2) * rotation_MJ)
+    return rotated_BHMJ2.flatten(-2).to(heads_BHMK.dtype)
+
+
 class KeysValues(NamedTuple):
     """The keys and values that queries attend to."""
 
@@ -97,12 +125,20 @@ class MultiHeadAttention(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, heads: int, bias: bool, dropout: float, scale: AttentionScale = "sqrt"
+        self,
+        d_model: int,
+        heads: int,
+        bias: bool,
+        dropout: float,
+        scale: AttentionScale = "sqrt",
+        is_rotary: bool = False,
     ) -> None:
+        """`is_rotary`: queries and keys of self-attention are rotated by their positions."""
         super().__init__()
         self.heads = heads
         self.head_size = d_model // heads
         self.scale = SCALES[scale](heads, self.head_size)
+        self.is_rotary = is_rotary
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, d_model, bias)
         self.key = nn.Linear(d_model, d_model, bias)
@@ -119,11 +155,14 @@ class MultiHeadAttention(nn.Module):
         return KeysValues(*self._project(memory_BMD, layout, self.key, self.value))
 
     def queries_keys_values(
-        self, states_BMD: Tensor, layout: BatchLayout
+        self, states_BMD: Tensor, layout: BatchLayout, start: int = 0
     ) -> tuple[Tensor, KeysValues]:
-        """Project to queries (BHMK), keys and values, for self-attention."""
-        parts = self._project(states_BMD, layout, self.query, self.key, self.value)
-        return parts[0], KeysValues(*parts[1:])
+        """Project to queries (BHMK), keys and values, for self-attention from position `start`."""
+        q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, self.query, self.key, self.value)
+        if self.is_rotary:
+            rotation_MJ2 = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
+            q_BHMK, k_BHMK = rotate(q_BHMK, rotation_MJ2), rotate(k_BHMK, rotation_MJ2)
+        return q_BHMK, KeysValues(k_BHMK, v_BHMK)
 
     def forward(
         self,

@@ -77,6 +77,7 @@ def _attention(config: ModelConfig) -> MultiHeadAttention:
         config.attention_bias,
         config.attention_dropout,
         config.attention_scale,
+        is_rotary=config.positions == "rotary",
     )
 
 
@@ -160,7 +161,8 @@ class DecoderLayer(nn.Module):
         """Run the layer; the keys and values of `states_BTD` are appended to `cache.past`."""
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
-            q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout)
+            start = 0 if cache.past is None else cache.past.k_BHMK.size(2)
+            q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout, start)
             cache.past = new if cache.past is None else cache.past.extend(new)
             attended_BTD: Tensor = self.self_attention(
                 q_BHTK, cache.past, masks.causal_11TT, layout, attention_log

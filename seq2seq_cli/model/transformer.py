@@ -215,6 +215,12 @@ class Transformer(nn.Module):
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 
+    def position_vectors(self, start: int, stop: int) -> Tensor | None:
+        """Return what is added to the embeddings of these positions, TD; None if nothing is."""
+        if self.config.positions == "rotary":
+            return None
+        return sinusoidal_positions(start, stop, self.config.d_model, self.device)
+
     def _embed(
         self,
         embedding: nn.Embedding,
@@ -225,15 +231,15 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return embeddings plus positional encodings, BTD; the first position is `start`.
 
-        Tokens that are cut off (True) have their positional encodings alone.
+        Tokens that are cut off (True) have their positional encodings alone, if there are any.
         """
-        positions_TD = sinusoidal_positions(
-            start, start + ids_BT.size(1), embedding.embedding_dim, ids_BT.device
-        )
+        positions_TD = self.position_vectors(start, start + ids_BT.size(1))
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale
         if cut_BT is not None:
             vectors_BTD = vectors_BTD.masked_fill(layout.pack_ids(cut_BT, True)[..., None], 0)
-        embedded_BTD: Tensor = self.dropout(vectors_BTD + layout.pack_positions(positions_TD))
+        if positions_TD is not None:
+            vectors_BTD = vectors_BTD + layout.pack_positions(positions_TD)
+        embedded_BTD: Tensor = self.dropout(vectors_BTD)
         return embedded_BTD.to(activation_dtype(embedded_BTD))
 
 

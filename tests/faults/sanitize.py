@@ -52,15 +52,18 @@ def random_model(random: Random, precision: str) -> tuple[PlainDecoder, CpuDecod
     size = random.choice((1, 2, 5, 8, 15, 16, 17, 32, 33, 64))
     d_model = min(heads * size, 512)
     d_model -= d_model % (2 * heads)  # positions have pairs of sines and cosines
+    d_model = d_model or 2 * heads
     vocabulary = random.choice((4, 5, 12, 63, 64, 65, 300))
+    can_rotate = d_model // heads % 2 == 0 and random.random() < 0.5
     options = {
-        "d_model": d_model or 2 * heads,
+        "d_model": d_model,
         "heads": heads,
         "d_ff": random.choice((1, 3, 16, 30, 64, 100, 256)),
         "layers": {"encoder": random.randint(1, 3), "decoder": random.randint(1, 3)},
         "norm": random.choice(("pre", "post")),
         "activation": random.choice(("relu", "gelu")),
         "attention_bias": random.random() < 0.5,
+        "positions": "rotary" if can_rotate else "sinusoidal",
     }
     model = build(random.randrange(10**6), vocabulary, **options)
     return PlainDecoder(rounded(model, precision)), CpuDecoder(model, precision), vocabulary

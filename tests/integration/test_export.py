@@ -165,6 +165,23 @@ def test_export_rejects_unsupported_models(seq2seq, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_rotary_positions_are_exported_to_ctranslate2_only(seq2seq, tmp_path):
+    config = numbers_config(tmp_path, max_steps=60)
+    config["tokenizer"] = {"kind": "char", "shared": True}
+    config["model"] |= {"positions": "rotary", "layers": {"encoder": 2, "decoder": 1}}
+    run = tmp_path / "run"
+    trained = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
+    assert trained.exit_code == 0, trained.stderr
+    result = seq2seq("export", run, "--format", "ctranslate2", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    equal, total = (int(word) for word in result.stdout.split() if word.isdigit())
+    assert equal >= 0.97 * total > 0
+    result = seq2seq("export", run, "--format", "huggingface", "-o", tmp_path / "hf")
+    assert result.exit_code == 2
+    assert "model.positions is rotary" in result.stderr
+
+
 SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。 <b>a</b> <0x4> </s 0x"
 LEARNED = [SEEN, *SEEN.split()] * 4
 ALL = [*itertools.product(("bpe", "unigram", "char", "word"), ("identity", "nfkc", "nfkc_cf"))]

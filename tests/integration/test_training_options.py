@@ -21,6 +21,7 @@ CHANGES = {
     "model.activation": "gelu",
     "model.embedding_scale": "false",
     "model.heads": 1,
+    "model.positions": "rotary",
     "training.seed": 2,
     "training.lr": 0.02,
     "training.schedule": "constant",
@@ -84,3 +85,21 @@ def test_logged_metrics_of_an_update(config, tmp_path):
         assert 0.1 < point["train/grad_norm"] < 100
         assert point["train/tokens_per_second"] > 300 / state["seconds"]  # of one update alone
     assert len({point["train/grad_norm"] for point in points}) == 4
+
+
+def test_model_with_rotary_positions_resumes_exactly_and_translates(config, tmp_path, seq2seq):
+    weights = []
+    for run, stops in (("whole", [4]), ("resumed", [2, 4])):
+        for stop in stops:
+            options = ("--set=model.positions=rotary", f"--set=training.max_steps={stop}")
+            assert seq2seq("train", config, "--run-dir", tmp_path / run, *options).exit_code == 0
+        weights.append(load_file(last_checkpoint(tmp_path / run) / "weights.safetensors"))
+    assert all(torch.equal(weights[1][name], weight) for name, weight in weights[0].items())
+    run_dir = tmp_path / "whole"
+    translated = seq2seq("translate", run_dir, "1 2 3", "--beam-size=3")
+    assert translated.exit_code == 0 and len(translated.stdout.splitlines()) == 1
+    assert json.loads(seq2seq("eval", run_dir, "--json").stdout)["num_lines"] == 60
+    assert "rotary: computed, not learned" in seq2seq("inspect", run_dir).stdout
+    traced = json.loads(seq2seq("inspect", run_dir, "--trace", "1 2 3", "--json").stdout)
+    names = [tensor["name"] for tensor in traced["trace"]["tensors"]]
+    assert "src_embedding" in names and "src_positions" not in names

@@ -102,6 +102,8 @@ WORST = {"fp32": 1e-6, "bf16": 0.005, "int8": 0.01}
         {"norm": "post", "attention_bias": False, "tie_embeddings": True},
         {"activation": "gelu", "d_model": 64, "d_ff": 128},
         {"d_model": 20, "d_ff": 30},
+        {"positions": "rotary"},
+        {"positions": "rotary", "d_model": 20, "norm": "post"},
     ],
     ids=str,
 )
@@ -118,7 +120,9 @@ def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
-    "options", [{}, {"d_model": 64, "d_ff": 128, "activation": "gelu"}], ids=str
+    "options",
+    [{}, {"d_model": 64, "d_ff": 128, "activation": "gelu"}, {"positions": "rotary"}],
+    ids=str,
 )
 @pytest.mark.parametrize("name", MODES)
 def test_cpu_decoder_batch_matches_single_sentences_bit_for_bit(name, options, precision):

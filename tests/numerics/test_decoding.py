@@ -123,18 +123,18 @@ def test_torch_decoder_logits_match_the_model(options):
 class StoppedCall(threading.Thread):
     """A call in its own thread that pauses at the n-th line of the function."""
 
-    def __init__(self, function: MethodType, argument: int, line: int) -> None:
+    def __init__(self, function: MethodType, arguments: tuple[int, ...], line: int) -> None:
         super().__init__()
-        self._function, self._argument, self._lines_left = function, argument, line
+        self._function, self._arguments, self._lines_left = function, arguments, line
         self.has_stopped, self.may_go_on = threading.Event(), threading.Event()
-        self.result: torch.Tensor | None = None
+        self.result: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         self.start()
         self.has_stopped.wait()
 
     def run(self) -> None:
         sys.settrace(self._trace)
         try:
-            self.result = self._function(self._argument)
+            self.result = self._function(*self._arguments)
         finally:
             self.has_stopped.set()
 
@@ -152,14 +152,16 @@ class StoppedCall(threading.Thread):
 def test_decoder_is_thread_safe():
     """One thread pauses at any line while another one looks up a position."""
     for lines in itertools.product(range(1, 7), repeat=2):
-        vector = TorchDecoder(build(0), "fp32").position_vector
-        calls = [StoppedCall(vector, *at) for at in zip((40, 1_000), lines, strict=True)]
+        positions = TorchDecoder(build(0), "fp32").positions
+        looked_up = ((40, 41), (1_000, 1_001))
+        calls = [StoppedCall(positions, *at) for at in zip(looked_up, lines, strict=True)]
         for call in calls:
             call.may_go_on.set()
             call.join()
-        for call, position in zip(calls, (40, 1_000), strict=True):
-            expected = sinusoidal_positions(position, position + 1, 16)[0]
-            assert call.result is not None and torch.equal(call.result, expected)
+        for call, (start, stop) in zip(calls, looked_up, strict=True):
+            vectors_1D, _ = call.result
+            assert vectors_1D is not None
+            assert torch.equal(vectors_1D, sinusoidal_positions(start, stop, 16))
 
 
 def all_translations(model: Transformer, src: list[int], max_length: int) -> dict:

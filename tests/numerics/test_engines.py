@@ -30,16 +30,21 @@ SCALES = [
     for bias in (True, False)
 ]
 ALL += [options for options in SCALES if options["attention_scale"] != "sqrt"]
+ALL += [
+    {"positions": "rotary", "activation": "relu", "norm": norm, "attention_bias": bias}
+    for norm in ("pre", "post")
+    for bias in (True, False)
+]
 for options in ALL:
     options["embedding_scale"] = not options["attention_bias"]
     options["layers"] = {"encoder": 1, "decoder": 2}
 SHARED: Any = SimpleNamespace(is_shared=True)  # tokenizers with one vocabulary
 
 
-class Positioned(ModelConfig):
+class WithNewOption(ModelConfig):
     """A config with a new option that no engine supports."""
 
-    positions: str = "rotary"
+    distances: str = "relative"
 
 
 class Swish(nn.Module):
@@ -82,6 +87,17 @@ def test_engine_tests_cover_every_model_option():
         assert unsupported == (f"model.attention_scale is {scale}" if by_input else None)
 
 
+def test_rotary_positions_are_known_to_all_but_hugging_face():
+    model = build(0, vocabulary=70, tie_embeddings=True, positions="rotary")
+    for name in ENGINES:
+        reason = ENGINES[name].unsupported(model, "fp32")
+        assert reason is None or "not compiled" in reason
+    assert ctranslate2.unsupported(model, SHARED) is None
+    assert huggingface.unsupported(model, SHARED) == "model.positions is rotary"
+    model.decoder[0].self_attention.is_rotary = False
+    assert ENGINES["torch"].unsupported(model, "fp32") == "layers differ in positions"
+
+
 def test_new_activation_runs_on_supporting_engines_only(swish):
     assert ENGINES["native"].unsupported(swish, "fp32")
     with pytest.raises(UserError, match=r"decoding\.engine native"):
@@ -95,10 +111,10 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
     model = build(0, vocabulary=70, tie_embeddings=True)
-    kind = f"rotary in {precision}"  # which has not been logged before
-    model.config = Positioned(**dict(model.config), positions=kind)
+    kind = f"relative in {precision}"  # which has not been logged before
+    model.config = WithNewOption(**dict(model.config), distances=kind)
     for name in ("native", "torch"):
-        with pytest.raises(UserError, match=rf"model\.positions is {kind}|not compiled"):
+        with pytest.raises(UserError, match=rf"model\.distances is {kind}|not compiled"):
             make_decoder(model, precision, name)
     with caplog.at_level("INFO"):
         assert type(make_decoder(model, precision)) is PlainDecoder
@@ -106,11 +122,11 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
     assert caplog.text.count("decoding with the model's own code") == 1
     assert choose_precision("auto", model) == "fp32"
     for export in (ctranslate2, huggingface):
-        assert export.unsupported(model, SHARED) == f"model.positions is {kind}"
+        assert export.unsupported(model, SHARED) == f"model.distances is {kind}"
 
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):
-    swish.config = Positioned(**dict(swish.config) | {"activation": "relu"})
+    swish.config = WithNewOption(**dict(swish.config) | {"activation": "relu"})
     with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:
         make_decoder(swish, "int8")
-    assert "torch (model.positions is rotary)" in str(error.value)
+    assert "torch (model.distances is relative)" in str(error.value)

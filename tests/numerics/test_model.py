@@ -11,12 +11,14 @@ from torch.nn import functional as F
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import AttentionScale
-from seq2seq_cli.data.batches import IGNORE_INDEX
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
     causal_mask,
     padding_mask,
+    rotate,
+    rotations,
 )
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
@@ -29,9 +31,16 @@ from seq2seq_cli.model.weights import (
     save_tensors,
     unique_parameters,
 )
+from seq2seq_cli.training.loss import BatchLoss
 
 PAD = 0
-SCALES = get_args(AttentionScale)
+KINDS = [{"attention_scale": scale} for scale in get_args(AttentionScale)] + [
+    {"positions": "rotary"},
+    {"positions": "rotary", "attention_scale": "cosine"},
+]
+each_kind = pytest.mark.parametrize(
+    "kind", KINDS, ids=lambda kind: "-".join(str(value) for value in kind.values())
+)
 TINY = {"d_model": 16, "heads": 4, "layers": 2, "d_ff": 24, "dropout": 0.0}
 
 
@@ -55,10 +64,10 @@ SRC_BS = torch.tensor([[5, 6, 7, 8, 3], [9, 4, 3, PAD, PAD]])
 TGT_BT = torch.tensor([[2, 5, 6, 7], [2, 9, 10, PAD]])
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_model_matches_the_literal_transformer(scale):
+@each_kind
+def test_model_matches_the_literal_transformer(kind):
     model = build(
-        attention_scale=scale,
+        **kind,
         norm="post",
         attention_bias=False,
         embedding_scale=False,
@@ -71,7 +80,7 @@ def test_model_matches_the_literal_transformer(scale):
     for row in range(2):
         src = [i for i in SRC_BS[row].tolist() if i != PAD]
         tgt = [i for i in TGT_BT[row].tolist() if i != PAD]
-        expected, attentions = literal_transformer(weights, src, tgt, 4, 3, 2, scale)
+        expected, attentions = literal_transformer(weights, src, tgt, 4, 3, 2, **kind)
         actual = logits_BTV[row, : len(tgt)].detach().numpy()
         np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=0)
         sizes = {"encoder": (len(src),) * 2, "decoder": (len(tgt),) * 2}
@@ -110,9 +119,9 @@ def test_cached_decoding_matches_teacher_forcing(model):
     torch.testing.assert_close(torch.cat(steps, dim=1), at_once, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_decodes_step_by_step_as_in_training(scale):
-    model = build(attention_scale=scale)
+@each_kind
+def test_every_kind_decodes_step_by_step_as_in_training(kind):
+    model = build(**kind)
     cache = model.start_cache(model.encode(SRC_BS))
     steps = [model.decode(TGT_BT[:, t : t + 1], cache) for t in range(TGT_BT.size(1))]
     expected = model(SRC_BS, TGT_BT)
@@ -120,9 +129,9 @@ def test_every_scale_decodes_step_by_step_as_in_training(scale):
     torch.testing.assert_close(torch.cat(steps, 1)[is_token], expected[is_token], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_gives_packed_batches_the_loss_and_gradients_of_padded_ones(scale):
-    model = build(attention_scale=scale)
+@each_kind
+def test_every_kind_gives_packed_batches_the_loss_and_gradients_of_padded_ones(kind):
+    model = build(**kind)
     labels = torch.where(TGT_BT == PAD, IGNORE_INDEX, TGT_BT)
     found = []
     for layout in (Padded, Packed):
@@ -133,6 +142,34 @@ def test_every_scale_gives_packed_batches_the_loss_and_gradients_of_padded_ones(
         loss.backward()
         found.append([loss, *(parameter.grad for parameter in model.parameters())])
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)
+
+
+@each_kind
+def test_every_kind_trains_in_bf16_as_in_fp32(kind):
+    model = build(**kind, d_model=64, d_ff=128).train()
+    labels = torch.where(TGT_BT == PAD, IGNORE_INDEX, TGT_BT)
+    batch = Batch(SRC_BS, TGT_BT, labels, num_tokens=7, num_src_tokens=8)
+    found = []
+    for use_bf16 in (False, True):
+        model.zero_grad()
+        BatchLoss(model, label_smoothing=0.1, use_bf16=use_bf16)(batch).total.backward()
+        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    exact, close = found
+    assert 0 < (close - exact).norm() < 0.05 * exact.norm()
+
+
+def test_rotated_products_depend_on_the_distance_of_positions_only():
+    q, k = torch.randn(2, 1, 1, 12, 8)
+    q[:], k[:] = q[:, :, :1], k[:, :, :1]  # the same vector at every position
+    near, far = (rotations(start, start + 12, 8, q.device) for start in (0, 100))
+    products = rotate(q, near) @ rotate(k, near).mT
+    for distance in range(-11, 12):
+        diagonal = products[0, 0].diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    shifted = rotate(q, far) @ rotate(k, far).mT
+    torch.testing.assert_close(shifted, products, atol=1e-4, rtol=0)
+    torch.testing.assert_close(rotate(q, near).norm(dim=-1), q.norm(dim=-1))
+    assert not torch.allclose(products[0, 0, 0], products[0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -2,6 +2,7 @@ import ctypes
 import functools
 import math
 import sys
+from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, ModelConfig, TrainingConfig
+from seq2seq_cli.config.types import Positions
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import check_compiler
@@ -29,9 +31,9 @@ from seq2seq_cli.training.step import seed_dropout, train_step
 CONFIG = TrainingConfig(lr=1e-2, warmup_steps=10, max_steps=100)
 
 
-def build(dropout: float = 0.0, norm: str = "pre") -> Transformer:
+def build(dropout: float = 0.0, **options) -> Transformer:
     torch.manual_seed(0)
-    config = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout, norm=norm)
+    config = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=dropout, **options)
     return Transformer(config, 20, 20, True, PAD_ID)
 
 
@@ -165,11 +167,12 @@ def test_packed_batches_match_padded_batches(norm):
 @pytest.mark.parametrize(
     ("use_bf16", "tolerance"), [(False, 1e-5), pytest.param(True, 0.05, marks=pytest.mark.slow)]
 )
-def test_compiled_step_matches_the_eager_step(use_bf16, tolerance, monkeypatch):
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_compiled_step_matches_the_eager_step(positions, use_bf16, tolerance, monkeypatch):
     """It is traced once for all shapes; PyTorch's operations stand in for kernels."""
     backend = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
-    model = build()
+    model = build(positions=positions)
     plain = BatchLoss(model, 0.1, use_bf16)
     compiled = BatchLoss(model, 0.1, use_bf16, compiles=True)
     plain.layout = Padded

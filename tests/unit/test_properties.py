@@ -64,6 +64,7 @@ VALUES = [
     *("skip", "error", "word", "char", "bpe", "unigram", "nfkc", "identity", "pre", "post", "relu"),
     *(
         "gelu",
+        "rotary",
         "adam",
         "adamw",
         "cosine",

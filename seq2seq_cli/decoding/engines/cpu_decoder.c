@@ -69,6 +69,7 @@ typedef struct {
 /* An encoder or a decoder. */
 typedef struct {
     int64_t num_layers, d_model, heads, d_ff, norm_first, activation, vocabulary;
+    int64_t is_rotary; /* positions rotate queries and keys of self-attention */
     const float *embedding; /* [vocabulary][d_model], scaled as in the model */
     const Layer *layers;
     Norm norm;     /* after the last layer */
@@ -574,6 +575,7 @@ static void attend_head(long size, long count, const float *const *keys, long to
 /* A forward pass of some rows through a stack, and its scratch memory. */
 typedef struct {
     const Stack *stack;
+    const float *positions; /* see encode */
     long rows, longest; /* rows; the most positions that one of them attends to */
     int threads, in_attention; /* threads of the pass, and of attention */
     void *q; /* inputs of linear layers as words */
@@ -620,7 +622,8 @@ static long work_of_pass(const Stack *stack, long rows, long longest)
     return stack->num_layers * work + work_of(&stack->output, rows);
 }
 
-static Pass begin(const Stack *stack, long rows, long longest, void *workspace, int threads)
+static Pass begin(const Stack *stack, const float *positions, long rows, long longest,
+                  void *workspace, int threads)
 {
     long d = stack->d_model;
     const float **keys = workspace;
@@ -631,18 +634,37 @@ static Pass begin(const Stack *stack, long rows, long longest, void *workspace, 
     if (work_of_pass(stack, rows, longest) < PASS_THRESHOLD)
         threads = 1;
     int in_attention = work_of_attention(stack, rows, longest) < LOOP_THRESHOLD ? 1 : threads;
-    return (Pass){stack, rows, longest, threads, in_attention, words, states, normed, heads, wide,
-                  keys, scores, sentences};
+    return (Pass){stack, positions, rows, longest, threads, in_attention, words, states, normed,
+                  heads, wide, keys, scores, sentences};
 }
 
 /* An id that is no token gets the vector of token 0: a search among NaN logits may ask for one. */
-static void embed(const Pass *p, long row, int64_t id, const float *position)
+static void embed(const Pass *p, long row, int64_t id, long position)
 {
     long d = p->stack->d_model;
     int is_token = 0 <= id && id < p->stack->vocabulary;
     const float *vector = p->stack->embedding + (is_token ? id * d : 0);
-    for (long i = 0; i < d; i++)
-        p->states[row * d + i] = vector[i] + position[i];
+    float *states = p->states + row * d;
+    memcpy(states, vector, d * sizeof *states);
+    if (!p->stack->is_rotary)
+        for (long i = 0; i < d; i++)
+            states[i] += p->positions[position * d + i];
+}
+
+/* If positions are rotary, rotate the queries and keys of one, which are side by side: each pair of
+   numbers by its angle. */
+static void rotate(const Pass *p, long position, float *x)
+{
+    long d = p->stack->d_model, size = d / p->stack->heads;
+    const float *rotation = p->positions + position * size; /* of every pair: cosine, sine */
+    if (!p->stack->is_rotary)
+        return;
+    for (float *head = x; head < x + 2 * d; head += size)
+        for (long i = 0; i < size; i += 2) {
+            float a = head[i], b = head[i + 1];
+            head[i] = a * rotation[i] - b * rotation[i + 1];
+            head[i + 1] = a * rotation[i + 1] + b * rotation[i];
+        }
 }
 
 /* This thread's list of keys. */
@@ -715,6 +737,9 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
     long d = p->stack->d_model;
     apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
+    for (long r = 0; r < p->rows; r++)
+        rotate(p, r - b->starts[p->sentences[r]], p->wide + r * 3 * d);
+#pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++) {
         long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
         const float **keys = own_keys(p);
@@ -727,17 +752,18 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
 }
 
 /* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
-   [sentences][longest], of which `rows` are not `pad`; `positions`: a vector for each position. */
+   [sentences][longest], of which `rows` are not `pad`; `positions`: for each position a vector of
+   d_model that is added to the embedding or, if it is rotary, the rotations of a head. */
 void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
             const float *positions, void *workspace, int threads)
 {
-    Pass p = begin(encoder, rows, b->longest, workspace, threads);
+    Pass p = begin(encoder, positions, rows, b->longest, workspace, threads);
     for (long sentence = 0, row = 0; sentence < b->sentences; sentence++) {
         b->starts[sentence] = row;
         for (long i = 0; i < b->longest; i++, ids++)
             if (*ids != pad) {
                 p.sentences[row] = sentence;
-                embed(&p, row++, *ids, positions + i * encoder->d_model);
+                embed(&p, row++, *ids, i);
             }
         b->lengths[sentence] = row - b->starts[sentence];
     }
@@ -758,7 +784,9 @@ static float *key_of(const Batch *b, long d, long layer, long row, long position
 static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
 {
     long d = p->stack->d_model;
-    const float *result = p->wide + row * 3 * d, **keys = own_keys(p);
+    float *result = p->wide + row * 3 * d;
+    const float **keys = own_keys(p);
+    rotate(p, b->length - 1, result);
     for (long i = 0; i < b->length; i++)
         keys[i] = key_of(b, d, layer, row, i);
     memcpy(key_of(b, d, layer, row, b->length - 1), result + d, 2 * d * sizeof *result);
@@ -824,15 +852,15 @@ void find_greatest(long rows, long size, float *x, long count, const int64_t *fo
 
 /* One step: logits of the next token, [sentences][width][vocabulary], and, unless `tokens` is NULL,
    the tokens that find_greatest chooses. `ids`: the last token of every hypothesis, whose keys and
-   values are stored in its last slot; `positions`: a vector for each position. */
+   values are stored in its last slot; `positions`: see encode. */
 void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const float *positions,
             float *logits, long count, const int64_t *forbidden, int64_t otherwise,
             int64_t *tokens, void *workspace, int threads)
 {
     long longest = most(b->longest, b->length);
-    Pass p = begin(decoder, b->sentences * b->width, longest, workspace, threads);
+    Pass p = begin(decoder, positions, b->sentences * b->width, longest, workspace, threads);
     for (long r = 0; r < p.rows; r++)
-        embed(&p, r, ids[r], positions + (b->length - 1) * decoder->d_model);
+        embed(&p, r, ids[r], b->length - 1);
     for (long n = 0; n < decoder->num_layers; n++)
         decoder_layer(&p, n, b);
     end(&p, logits);

@@ -1,7 +1,8 @@
 """The native engine: the Transformer in cpu_decoder.c, for CPUs with AVX-512.
 
 B sentences, W hypotheses of each, S source positions, P positions of all sources together, T
-target positions so far, C blocks of the KV cache, D d_model, L decoder layers, V vocabulary.
+positions (so far, of a target), C blocks of the KV cache, D d_model, K size of one head, L decoder
+layers, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.linear import Precision, scaled_query
 from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.model.attention import rotations
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import EOS_ID
@@ -59,14 +61,22 @@ class CpuDecoder:
         activation = _ACTIVATIONS[model.config.activation]
         self.encoder = weights.stack(src_VD, encoder, activation, model.encoder_norm, memory)
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
-        self._positions_TD = sinusoidal_positions(0, 1, self.d_model)
+        self._head_size = encoder[0].self_attention.head_size
+        self._is_rotary = model.config.positions == "rotary"
+        self._positions = self._position_table(1)
 
     def positions(self, length: int) -> Tensor:
-        """Return the position vectors of at least `length` positions, TD."""
-        positions_TD = self._positions_TD
-        if length > len(positions_TD):
-            positions_TD = self._positions_TD = sinusoidal_positions(0, 2 * length, self.d_model)
-        return positions_TD
+        """Return what C needs to know of at least `length` positions: see `_position_table`."""
+        positions = self._positions
+        if length > len(positions):
+            positions = self._positions = self._position_table(2 * length)
+        return positions
+
+    def _position_table(self, length: int) -> Tensor:
+        """Return their vectors, TD, or cosine and sine of every rotation of a head, TK."""
+        if self._is_rotary:
+            return rotations(0, length, self._head_size, self.device).flatten(1)
+        return sinusoidal_positions(0, length, self.d_model)
 
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
@@ -77,14 +87,14 @@ class CpuDecoder:
         state = CpuDecodingState(self, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
         workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
-        positions_TD = self.positions(src_BS.size(1))
+        positions = self.positions(src_BS.size(1))
         cpu_library.library().encode(
             addressof(self.encoder),
             addressof(state.batch),
             num_tokens,
             src_BS.data_ptr(),
             self.pad_id,
-            positions_TD.data_ptr(),
+            positions.data_ptr(),
             workspace.data_ptr(),
             threads,
         )
@@ -102,7 +112,7 @@ class CpuDecodingState:
         self._memory_PL2D = memory_PL2D
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
         self._workspace, self._workspace_sizes = torch.empty(0), (0, 0, 0)
-        self._positions_TD = torch.empty(0, 0)
+        self._positions = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
         self.batch = cpu_library.Batch(longest=longest, memory=memory_PL2D.data_ptr())
         self.cache = BlockCache(self.batch, model.num_layers, model.d_model, sentences)
@@ -130,7 +140,7 @@ class CpuDecodingState:
             addressof(self._model.decoder),
             addressof(self.batch),
             last_BW.data_ptr(),
-            self._positions_TD.data_ptr(),
+            self._positions.data_ptr(),
             *outputs,
             self._workspace.data_ptr(),
             threads,
@@ -157,7 +167,7 @@ class CpuDecodingState:
             self._workspace_sizes = (rows, threads, until)
             longest = max(self.batch.longest, until)
             self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
-            self._positions_TD = model.positions(until)
+            self._positions = model.positions(until)
 
 
 class BlockCache:
@@ -250,6 +260,7 @@ class _Weights:
             norm_first=first.self_attention_residual.norm_first,
             activation=activation,
             vocabulary=len(scaled_VD),
+            is_rotary=first.self_attention.is_rotary,
             embedding=self._address(scaled_VD),
             layers=array,
             norm=self._norm(norm),

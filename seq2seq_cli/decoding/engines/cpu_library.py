@@ -64,6 +64,7 @@ class Stack(ctypes.Structure):
         ("norm_first", c_int64),
         ("activation", c_int64),
         ("vocabulary", c_int64),
+        ("is_rotary", c_int64),
         ("embedding", c_void_p),
         ("layers", POINTER(Layer)),
         ("norm", Norm),

@@ -16,13 +16,17 @@ from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 
-# Options of which engines and exports support all values. The values of `norm`, `activation` and
-# `attention_scale` are checked one by one.
+# Options of which engines and exports support all values. The values of the others are checked one
+# by one.
 _OPTIONS = {
     *("d_model", "heads", "layers", "d_ff", "attention_bias", "embedding_scale", "tie_embeddings"),
     *("dropout", "attention_dropout", "activation_dropout"),
 }
-_VALUES = {"norm": {"pre", "post"}, "attention_scale": {"sqrt", "none", "temperature"}}
+_VALUES = {
+    "norm": {"pre", "post"},
+    "attention_scale": {"sqrt", "none", "temperature"},
+    "positions": {"sinusoidal", "rotary"},
+}
 
 _PARTS: tuple[type[nn.Module], ...] = (
     *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual, Dropout),
@@ -83,6 +87,7 @@ def _difference_of_layers(model: Transformer) -> str | None:
     feed_forwards = [part for part in parts if isinstance(part, FeedForward)]
     same: dict[str, set[object]] = {
         "heads": {attention.heads for attention in attentions},
+        "positions": {attention.is_rotary for attention in attentions},
         "d_ff": {part.expand.out_features for part in feed_forwards},
         "activation": {type(part.activation) for part in feed_forwards},
         "norm": {part.norm_first for part in parts if isinstance(part, Residual)},

@@ -6,7 +6,7 @@ sentence attend to one copy of its source. Products are fp32, bf16 or int8 (`lin
 
 B sentences, W hypotheses of each, N = B·W rows, S source positions, C slots of the past, D
 d_model, H heads, G = B·H independent attentions, K size of one head, M positions attended to, L
-decoder layers, V vocabulary.
+decoder layers, V vocabulary, J pairs of dimensions of a head, T positions.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from seq2seq_cli.decoding.engines.torch_layers import (
     TorchDecoderLayer,
     TorchEncoderLayer,
 )
-from seq2seq_cli.model.attention import padding_mask
+from seq2seq_cli.model.attention import padding_mask, rotations
 from seq2seq_cli.model.device import use_threads
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
@@ -72,18 +72,25 @@ class TorchDecoder:
             [part for a in attentions for part in (a.key, a.value)], precision
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
-        self._positions_TD = sinusoidal_positions(0, _ROOM, self.d_model)
+        self._is_rotary = model.config.positions == "rotary"
+        self._positions = self._position_table(_ROOM)
         self.projection = make_linear([_round_up(model.projection)], precision)
         self._encoder_size = _num_weights(model.encoder)
         self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
 
-    def position_vector(self, position: int) -> Tensor:
-        """Return the vector of a target position, D."""
-        positions_TD = self._positions_TD  # another thread may replace it by a shorter one
-        if position >= len(positions_TD):
-            positions_TD = sinusoidal_positions(0, 2 * position + _ROOM, self.d_model)
-            self._positions_TD = positions_TD
-        return positions_TD[position]
+    def positions(self, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return what is added to states at these positions, TD, or their rotations, complex TJ."""
+        table = self._positions  # another thread may replace it by a shorter one
+        if stop > len(table):
+            table = self._positions = self._position_table(2 * stop + _ROOM)
+        part = table[start:stop]
+        return (None, part) if self._is_rotary else (part, None)
+
+    def _position_table(self, length: int) -> Tensor:
+        """Return the vectors (TD) or rotations (TJ) of the first positions."""
+        if self._is_rotary:
+            return torch.view_as_complex(rotations(0, length, self.size, self.device))
+        return sinusoidal_positions(0, length, self.d_model)
 
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Encode the sources."""
@@ -99,11 +106,14 @@ class TorchDecoder:
         mask_bias_B11S = None
         if not mask_B11S.all():
             mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
-        positions_SD = sinusoidal_positions(0, src_BS.size(1), self.d_model)
-        states_ND = (F.embedding(src_BS, self.scaled_src) + positions_SD).flatten(0, 1)
+        vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
+        states_BSD = F.embedding(src_BS, self.scaled_src)
+        if vectors_SD is not None:
+            states_BSD += vectors_SD
+        states_ND = states_BSD.flatten(0, 1)
         mask_bias_G1S = _for_heads(mask_bias_B11S, self.heads)
         for layer in self.encoder:
-            states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape)
+            states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape, rotation_SJ)
         return TorchDecodingState(self, self.encoder_norm(states_ND), mask_bias_B11S, src_BS.shape)
 
 
@@ -128,9 +138,11 @@ class TorchDecodingState:
     def _logits(self, last_BW: Tensor) -> Tensor:
         model, shape = self._model, last_BW.shape
         new = self._past.append(shape[1])
-        step = Step(shape, self._past.mask_bias(), self._mask_bias_G1S)
+        vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
+        step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
         states_ND = F.embedding(last_BW.view(-1), model.scaled_tgt)
-        states_ND += model.position_vector(self._position)
+        if vectors_1D is not None:
+            states_ND += vectors_1D
         self._position += 1
         for layer, new_BW2HK, past, memory in zip(
             model.decoder, new, self._past.views, self._memory_views, strict=True

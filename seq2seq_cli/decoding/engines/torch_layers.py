@@ -1,7 +1,7 @@
 """Layers of the torch engine: one product where the model computes several.
 
 B sentences, W hypotheses of each, S source positions, N rows of all, D d_model, H heads, G = B·H
-independent attentions, K size of one head, M positions attended to.
+independent attentions, K size of one head, J pairs of its dimensions, M positions attended to.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ class Step(NamedTuple):
     """Inputs of one step that are the same for all layers; -inf in a mask bias masks a position."""
 
     shape: Shape  # B and W
+    rotation_1J: Tensor | None  # of this position; None: not rotary
     past_bias_GWM: Tensor
     memory_bias_G1S: Tensor | None  # None: nothing is masked
 
@@ -36,9 +37,15 @@ class TorchEncoderLayer:
         self.self_attention_residual = _Residual(layer.self_attention_residual)
         self.feed_forward_residual = _Residual(layer.feed_forward_residual)
 
-    def __call__(self, states_ND: Tensor, mask_bias_G1S: Tensor | None, shape: Shape) -> Tensor:
+    def __call__(
+        self,
+        states_ND: Tensor,
+        mask_bias_G1S: Tensor | None,
+        shape: Shape,
+        rotation_SJ: Tensor | None,
+    ) -> Tensor:
         inner_ND = self.self_attention_residual.before(states_ND)
-        attended_ND = self.attention.of_source(inner_ND, mask_bias_G1S, shape)
+        attended_ND = self.attention.of_source(inner_ND, mask_bias_G1S, shape, rotation_SJ)
         states_ND = self.self_attention_residual.after(states_ND, attended_ND)
         inner_ND = self.feed_forward_residual.before(states_ND)
         return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
@@ -85,8 +92,15 @@ class _SelfAttention:
         self.qkv = make_linear(parts, precision)
         self.out = make_linear([attention.output], precision)
 
-    def of_source(self, states_ND: Tensor, mask_bias_G1S: Tensor | None, shape: Shape) -> Tensor:
+    def of_source(
+        self,
+        states_ND: Tensor,
+        mask_bias_G1S: Tensor | None,
+        shape: Shape,
+        rotation_SJ: Tensor | None,
+    ) -> Tensor:
         qkv_BS3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
+        _rotate(qkv_BS3HK, rotation_SJ)
         q_GSK, k_GSK, v_GSK = qkv_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
         return self.out(_merge_heads(_attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S), shape))
 
@@ -95,6 +109,7 @@ class _SelfAttention:
     ) -> Tensor:
         shape = step.shape
         qkv_BW3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
+        _rotate(qkv_BW3HK, step.rotation_1J)
         q_BW1HK, kv_BW2HK = torch.split_with_sizes(qkv_BW3HK, [1, 2], dim=2)
         new_BW2HK.copy_(kv_BW2HK)
         heads_GWK = _attend(_split_heads(q_BW1HK, shape, self.heads), *past, step.past_bias_GWM)
@@ -127,6 +142,14 @@ class _Residual:
         """Add a sub-layer's output, which is overwritten, to its input."""
         added = output.add_(states)
         return added if self._norm_first else torch.layer_norm(added, *self._norm)
+
+
+def _rotate(qkv_BS3HK: Tensor, rotation_SJ: Tensor | None) -> None:
+    """Rotate queries and keys in place by their positions; one position may serve all."""
+    if rotation_SJ is not None:
+        pairs_BS3HJ = torch.view_as_complex(qkv_BS3HK.view(*qkv_BS3HK.shape[:-1], -1, 2))
+        pairs_BS2HJ = pairs_BS3HJ[:, :, :2]
+        pairs_BS2HJ *= rotation_SJ[:, None, None]
 
 
 def _split_heads(states: Tensor, shape: Shape, heads: int) -> Tensor:
