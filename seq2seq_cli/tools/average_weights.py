@@ -49,6 +49,8 @@ def average_weights(
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
+    if output is not None:
+        _check_output(folder, output)
     with folder.locked():
         average = select(folder, selection)
         has_model = folder.model.is_file()
@@ -87,6 +89,16 @@ def average_weights(
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)
+
+
+def _check_output(folder: RunFolder, output: Path) -> None:
+    """Raise UserError for a file that cannot be written, and for weights that the run needs."""
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    path = output.resolve()
+    own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
+    if any(path.is_relative_to(one) for one in own):
+        raise UserError(f"{output} belongs to the run: choose another --output")
 
 
 def select(folder: RunFolder, selection: Selection) -> Candidate:

@@ -245,6 +245,8 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         (("--last", 2, "--best", 2), "give one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),
         (("--output", tmp_path / "x.safetensors", "--force"), "which excludes --output"),
+        (("--output", tmp_path / "no" / "x.safetensors"), "there is no folder"),
+        (("--output", run / "model.safetensors"), "model.safetensors belongs to the run"),
     ):
         result = seq2seq("average", run, *given)
         assert result.exit_code == 2
