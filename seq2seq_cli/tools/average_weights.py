@@ -44,8 +44,9 @@ def average_weights(
     """Average weights of a run, and score the average and the run's model on its validation text.
 
     The average becomes the run's model if it is better or with `force`, or else is written to the
-    file `output` whatever its scores. Returns what to print. Raises UserError if there are not so
-    many weights, or if the run has no validation text though it has to decide.
+    file `output` whatever its scores, or without any if that text is gone. Returns what to print.
+    Raises UserError if there are not so many weights, or if the run has no validation text though
+    it has to decide.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
@@ -72,7 +73,8 @@ def average_weights(
             )
 
         lines, is_better = [], False
-        if config.data.valid is not None:
+        text = config.valid_text
+        if decides or (text is not None and all(path.is_file() for path in text.files)):
             present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
             scored = score_candidates(model, [average, *present], score)
             metric = config.validation.metric

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
@@ -233,6 +234,19 @@ def test_average_command_scores_and_installs(runs, seq2seq: Command, tmp_path):
     assert "is now the average of 2 checkpoints, steps 16 to 20" in result.stdout
     assert "average of the best 2" in seq2seq("average", run, "--best", 2).stdout
     assert "average of 3 checkpoints" in seq2seq("average", run).stdout
+
+
+def test_average_command_works_where_the_text_is_not(runs, seq2seq: Command, tmp_path):
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["valid"]["src"] = "gone.src"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    refused = seq2seq("average", run)
+    assert "validation text gone.src does not exist; is this the folder" in refused.stderr
+    for options in (("--output", tmp_path / "x.safetensors"), ("--force",)):
+        result = seq2seq("average", run, "--steps", "12,16", *options)
+        assert (result.exit_code, "loss" in result.stdout) == (0, False), result.stderr
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "x.safetensors").read_bytes()
 
 
 def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_path):
