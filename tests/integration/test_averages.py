@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
@@ -235,6 +236,19 @@ def test_average_command_scores_and_installs(runs, seq2seq: Command, tmp_path):
     assert "average of 3 checkpoints" in seq2seq("average", run).stdout
 
 
+def test_average_command_works_where_the_text_is_not(runs, seq2seq: Command, tmp_path):
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["valid"]["src"] = "gone.src"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    refused = seq2seq("average", run)
+    assert "validation text gone.src does not exist; is this the folder" in refused.stderr
+    for options in (("--output", tmp_path / "x.safetensors"), ("--force",)):
+        result = seq2seq("average", run, "--steps", "12,16", *options)
+        assert (result.exit_code, "loss" in result.stdout) == (0, False), result.stderr
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "x.safetensors").read_bytes()
+
+
 def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_path):
     run = runs["schedule_free"]
     for given, message in (
@@ -245,6 +259,8 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         (("--last", 2, "--best", 2), "give one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),
         (("--output", tmp_path / "x.safetensors", "--force"), "which excludes --output"),
+        (("--output", tmp_path / "no" / "x.safetensors"), "there is no folder"),
+        (("--output", run / "model.safetensors"), "model.safetensors belongs to the run"),
     ):
         result = seq2seq("average", run, *given)
         assert result.exit_code == 2
