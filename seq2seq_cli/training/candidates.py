@@ -213,7 +213,8 @@ def recorded(
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
     except (OSError, ValueError, RecursionError, UserError):
         return None
-    names = [entry.get("model") for entry in entries if entry.get("step") == step]
+    entries = [entry for entry in entries if entry.get("step") == step]
+    names = [entry.get("model") for entry in entries]
     return entries if names == [candidate.name for candidate in candidates] else None
 
 
