@@ -120,7 +120,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     tree = {} if node is None else tree
     if not isinstance(tree, dict):
         raise UserError(
-            f"{path}: a config must be a mapping of sections ({', '.join(Config.model_fields)})"
+            f"{path}: a config must be a mapping of options ({', '.join(Config.model_fields)})"
         )
     return tree, node
 

@@ -1,7 +1,8 @@
 """Presets: the options of a first run, by the number of sentence pairs.
 
-`configs/small.yaml` and its kin are generated from this table, and `seq2seq init` starts from it:
-each number and the reason for it stand here only.
+`configs/small.yaml` and its kin are generated from this table, `seq2seq init` starts from it, and a
+config that leaves options out gets them from here: each number and the reason for it stand here
+only.
 """
 
 import itertools
@@ -10,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from seq2seq_cli.config.loader import yaml_text
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import PresetName
 
 _WIDTH = 100  # characters of a line
 
@@ -32,7 +35,7 @@ class Preset(NamedTuple):
     choices: Choices
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[PresetName, Preset] = {
     "small": Preset(
         0,
         "up to 75,000 sentence pairs",
@@ -95,12 +98,40 @@ _EXAMPLE_TEXT = {
 }
 
 
-def preset_for(num_pairs: int) -> str:
+_SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
+
+# Options that depend on each other: of those a preset gives all or, if the config has one, none.
+_TOGETHER = (
+    {"max_steps", "max_epochs", "warmup_steps"},
+    {"optimizer", "lr", "schedule"},
+    {"every", "unit"},
+)
+
+
+def preset_for(num_pairs: int) -> PresetName:
     """Return the name of the preset for a corpus of so many pairs."""
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 
-def preset_yaml(name: str) -> str:
+def with_preset(config: Config, num_pairs: int) -> Config:
+    """Return the config with the values of its preset for the options that it leaves out.
+
+    `auto` is resolved for a training text of so many pairs.
+    """
+    name = config.preset
+    if name == "auto":
+        name = "none" if config.model.model_fields_set & _SIZE else preset_for(num_pairs)
+    updated: dict[str, Any] = {"preset": name}
+    for section, values in (as_tree(PRESETS[name].choices) if name in PRESETS else {}).items():
+        present = getattr(config, section)
+        given = present.model_fields_set
+        excluded = set().union(*(group for group in _TOGETHER if group & given))
+        taken = {option: value for option, value in values.items() if option not in excluded}
+        updated[section] = type(present).model_validate(taken | present.model_dump(include=given))
+    return config.model_copy(update=updated)
+
+
+def preset_yaml(name: PresetName) -> str:
     """Return a preset as a config whose paths are examples."""
     head = [
         f"A preset for {PRESETS[name].description}. seq2seq init writes a config like this one, "

@@ -36,6 +36,7 @@ from seq2seq_cli.config.types import (
     PositiveFloat,
     PositiveInt,
     Precision,
+    PresetName,
     Probability,
     Schedule,
     Section,
@@ -364,6 +365,15 @@ class TrainingConfig(Section):
 class Config(Section):
     """Every option of a run."""
 
+    preset: PresetName = Field(
+        "auto",
+        description="Where the options of sections model, training and validation that a config "
+        "leaves out get their values from: a preset (configs/small.yaml, medium.yaml, large.yaml) "
+        "or, with none, the defaults below. auto: the preset for the number of training pairs if "
+        "the config says nothing of the model's size (d_model, heads, layers, d_ff), else none; a "
+        "run keeps the preset it began with.",
+        json_schema_extra=FIXED_ON_RESUME,
+    )
     data: DataConfig = Field(description="The text to train and validate on.")
     tokenizer: TokenizerConfig = Field(
         TokenizerConfig(), description="The tokenizer and its vocabulary."

@@ -14,6 +14,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -88,7 +89,7 @@ class NewRun:
                 raise UserError(f"{path} is part of the text: choose another --output")
         return existing
 
-    def write(self, text: "Text", preset: str, hours: float) -> list[Path]:
+    def write(self, text: "Text", preset: PresetName, hours: float) -> list[Path]:
         """Write the config, and the parts of the text if pairs are set aside; return the files.
 
         With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
@@ -182,19 +183,18 @@ def _side(lines: Sequence[str]) -> Side:
     )
 
 
-def choose_preset(asked: str | None, num_pairs: int) -> str:
+def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
     """Return the preset asked for, or that for so many pairs; raises UserError for another name."""
     if asked is None:
         return preset_for(num_pairs)
-    if asked not in PRESETS:
-        raise UserError(
-            f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}"
-        )
-    return asked
+    for name in PRESETS:
+        if name == asked:
+            return name
+    raise UserError(f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}")
 
 
 def choose(
-    text: Text, preset: str, train: ParallelText, valid: ParallelText | None
+    text: Text, preset: PresetName, train: ParallelText, valid: ParallelText | None
 ) -> dict[str, Choice]:
     """Return the options of a first run: those of the preset, and what the text asks for."""
     chosen = {"data.train": Choice(_as_given(train), f"{text.counts.pairs:,} pairs")}
@@ -264,7 +264,7 @@ def in_order(chosen: dict[str, Choice]) -> dict[str, Choice]:
     return dict(sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0])))
 
 
-def config_text(text: Text, preset: str, chosen: dict[str, Choice]) -> str:
+def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
     """Return the config to write, with what was found out about the text at its head."""
     head = [
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",

@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed
 
+from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
@@ -200,6 +201,7 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     if asked == "auto":
         sizes = ([path.stat().st_size for path in corpus.files] for corpus in config.data.train)
         text = sum(map(max, sizes)) // _BYTES_OF_A_TOKEN
+        config = with_preset(config, text // _TOKENS_OF_A_PAIR)  # nearly
         if not is_cpu or _num_weights(config, text) > _REDUCIBLE:
             return 1
         budget = config.training.tokens_per_batch

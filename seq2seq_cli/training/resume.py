@@ -15,6 +15,7 @@ from seq2seq_cli.config.loader import (
     resume_policies,
     yaml_text,
 )
+from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
@@ -151,6 +152,7 @@ def config_to_resume(
     unless the config asks for another one. Text that is not in `changed_text` may have moved to
     another path. Raises UserError naming the options that changed and may not.
     """
+    begun = with_preset(begun, 0)  # of runs that are older than presets, which then is none
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
     policies = resume_policies(begun) | resume_policies(config)
@@ -178,6 +180,9 @@ def config_to_resume(
 
 def _with_values_of(begun: Config, config: Config) -> Config:
     """Return the config with the run's values of the options that each new run determines."""
+    if config.preset == "auto":
+        config = config.model_copy(update={"preset": begun.preset})
+    config = with_preset(config, 0)
     training: dict[str, Any] = {}
     if config.training.warmup_steps == "auto":
         training["warmup_steps"] = begun.training.warmup_steps
@@ -206,10 +211,11 @@ def _is_path_of_same_text(
     name: str, begun: Config, config: Config, changed_text: Collection[str]
 ) -> bool:
     """Return True if the option is a path to text whose content and form are unchanged."""
-    section, text, *path = name.split(".")
-    is_path = section == "data" and path and path[-1] in ("src", "tgt", "pairs")
-    if not is_path or f"data.{text}" in changed_text:
+    parts = name.split(".")
+    is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
+    if not is_path or f"data.{parts[1]}" in changed_text:
         return False
+    text = parts[1]
     before, now = (one.train_text if text == "train" else one.valid_text for one in (begun, config))
     return before is not None and now is not None and before.forms == now.forms
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batches import BatchSampler
@@ -82,7 +83,7 @@ def load_data(
     if reads_text:
         logger.info("reading %s", ", ".join(map(str, text.files)))
         train_counts, valid_counts = count_corpus(text, held_out, data.on_bad_line)
-        config = with_vocab_size(config, train_counts.pairs)
+        config = with_vocab_size(with_preset(config, train_counts.pairs), train_counts.pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     samplers = make_samplers(tokenizers, config.training, data.max_length)
     train = open_store(text, tokenizers, data.on_bad_line, data.max_length)

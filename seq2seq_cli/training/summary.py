@@ -77,6 +77,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             "tgt": len(data.tokenizers.tgt),
         },
         "validation": None if valid is None else {"metric": config.validation.metric},
+        "preset": config.preset,
         "model": config.model.model_dump(),
         "parameters": {**parameters, "total": sum(parameters.values())},
         "training": {
@@ -165,6 +166,7 @@ def _model(config: Config) -> str:
     return (
         f"{shape.layers.encoder}+{shape.layers.decoder} layers, d_model {shape.d_model}, "
         f"d_ff {shape.d_ff}, {shape.heads} heads, {shape.norm}-norm, dropout {shape.dropout:g}"
+        + ("" if config.preset == "none" else f" (preset {config.preset})")
     )
 
 

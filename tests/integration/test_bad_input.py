@@ -149,7 +149,7 @@ def test_invalid_input_gives_one_error_and_leaves_no_files(
         (("train", "x.yaml", "--device", "tpu"), "'tpu' is not one of"),
         (("train", "."), ". is a folder, not a config file"),
         (("check", "utf16.yaml"), "utf16.yaml is not UTF-8 text (byte 0)"),
-        (("check", "list.yaml"), "list.yaml: a config must be a mapping of sections"),
+        (("check", "list.yaml"), "list.yaml: a config must be a mapping of options"),
         (("check", "twice.yaml"), "twice.yaml, line 2: a is given twice"),
         (("check", "number.yaml"), "number.yaml, line 1: '1' is not the name of an option"),
         (("check", "x.yaml", "--set", "a"), "--set a: write it as section.key=value"),

@@ -23,6 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
+from seq2seq_cli.text.metrics import Scoring
 
 SCALARS = {
     "train/loss",
@@ -176,7 +177,7 @@ def test_eval_computes_logits_in_chunks(trained, numbers):
         config = loaded.config.model_copy(update={"training": training})
         translator = Translator(loaded.model, loaded.tokenizers, config)
         rows.clear()
-        scores.append(evaluate_corpus(translator, text, decode=False))
+        scores.append(evaluate_corpus(translator, text, decode=False, scoring=Scoring(())))
         assert max(rows) == most_rows
     assert scores[0].loss == pytest.approx(scores[1].loss)
     assert scores[0].accuracy == scores[1].accuracy

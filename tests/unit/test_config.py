@@ -180,7 +180,7 @@ training:
     [
         ("", (), "/x.yaml: data: this option is required"),
         ("data: {}", (), "/x.yaml, line 1: data.train: this option is required"),
-        ("- 1", (), "/x.yaml: a config must be a mapping of sections (data, tokenizer, model"),
+        ("- 1", (), "/x.yaml: a config must be a mapping of options (preset, data, tokenizer"),
         ("a: [", (), "/x.yaml, line 1: "),
         ("a: 1\na: 2", (), "/x.yaml, line 2: a is given twice"),
         ("1: 2", (), "/x.yaml, line 1: '1' is not the name of an option"),
@@ -190,7 +190,7 @@ training:
             (),
             "line 2: model: must be a section (a mapping of options), not 3",
         ),
-        (MINIMAL + "xyz: 3", (), "line 2: xyz: unknown option (valid: data, tokenizer, model"),
+        (MINIMAL + "xyz: 3", (), "line 2: xyz: unknown option (valid: preset, data, tokenizer"),
         (MINIMAL, ("lr",), "--set lr: write it as section.key=value"),
         (MINIMAL, ("training.lr=[",), "--set training.lr=[: the value is not valid YAML"),
         (MINIMAL, ("lr=3",), "--set lr=3: lr: unknown option, did you mean training.lr?"),

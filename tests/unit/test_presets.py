@@ -1,0 +1,85 @@
+"""A config that leaves options out gets them from the preset for its number of pairs."""
+
+from typing import Any
+
+import pytest
+from commands import ROOT
+
+from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.presets import PRESETS, as_tree, with_preset
+from seq2seq_cli.config.schema import Config, TrainingConfig
+
+DATA = {"train": {"src": "a", "tgt": "b"}}
+
+
+def config(**sections: Any) -> Config:
+    return Config.model_validate({"data": DATA, **sections})
+
+
+@pytest.mark.parametrize(("pairs", "name"), [(10, "small"), (100_000, "medium"), (10**7, "large")])
+def test_smallest_config_is_the_preset_for_its_pairs(pairs, name):
+    found = with_preset(config(), pairs)
+    assert found == config(**as_tree(PRESETS[name].choices), preset=name)
+    assert with_preset(config(preset=name), 1).model == found.model
+
+
+def test_config_of_a_preset_is_that_preset():
+    """The files of configs/ say the same as a config that leaves everything out."""
+    for name, preset in PRESETS.items():
+        written = load_config(ROOT / "configs" / f"{name}.yaml")
+        pairs = max(1, preset.fewest_pairs)
+        left_out = with_preset(config(), pairs)
+        for section in ("model", "training", "validation"):
+            assert getattr(written, section) == getattr(left_out, section)
+
+
+@pytest.mark.parametrize("size", [{"d_model": 64}, {"heads": 2}, {"layers": 1}, {"d_ff": 8}])
+def test_config_with_a_size_has_the_defaults(size):
+    """The learning rate of a preset suits its size alone."""
+    found = with_preset(config(model=size), 10)
+    assert found.preset == "none"
+    assert found.training == TrainingConfig()
+
+
+def test_given_options_win():
+    found = with_preset(config(model={"dropout": 0.5}, training={"lr": 1e-5}), 10)
+    small = with_preset(config(), 10)
+    assert (found.preset, found.model.dropout, found.training.lr) == ("small", 0.5, 1e-5)
+    assert found.model.d_model == small.model.d_model
+    assert found.training.max_steps == small.training.max_steps
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"max_steps": 9}, {"max_epochs": 2}, {"optimizer": "schedule_free_adamw"}, {"lr": 1e-3}],
+)
+def test_options_that_belong_together_are_not_mixed(given):
+    """Such as 500 updates of warm-up with a run of 9."""
+    found = with_preset(config(training=given), 10).training
+    alone = TrainingConfig(**given)
+    for group in ({"max_steps", "max_epochs", "warmup_steps"}, {"optimizer", "lr", "schedule"}):
+        if group & given.keys():
+            assert all(getattr(found, name) == getattr(alone, name) for name in group)
+
+
+def test_config_of_a_run_is_complete(tmp_path):
+    """So that later versions of a preset change no run that has begun."""
+    found = with_preset(config(), 10)
+    (tmp_path / "config.yaml").write_text(config_yaml(found), encoding="utf-8")
+    assert with_preset(load_config(tmp_path / "config.yaml"), 10**7) == found
+
+
+def test_run_resumes_with_its_preset(tmp_path, seq2seq):
+    """Whatever number of pairs another text has; a run that is older than presets has none."""
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text("one two three\n" * 20, encoding="utf-8")
+    data = f"data: {{train: {{src: {tmp_path}/src, tgt: {tmp_path}/tgt}}}}\n"
+    (tmp_path / "tiny.yaml").write_text(f"{data}tokenizer: {{kind: word}}\n", encoding="utf-8")
+    train = ("train", tmp_path / "tiny.yaml", "--run-dir", tmp_path / "run")
+    assert seq2seq(*train, "--set", "training.max_steps=1").exit_code == 0
+    written = load_config(tmp_path / "run" / "config.yaml")
+    assert (written.preset, written.model) == ("small", with_preset(config(), 10).model)
+    assert seq2seq(*train, "--set", "training.max_steps=2").exit_code == 0
+    refused = seq2seq(*train, "--set", "preset=medium")
+    assert refused.exit_code == 2
+    assert "preset: small in the run, medium now" in refused.stderr
