@@ -186,6 +186,18 @@ def test_damaged_weights_are_left_out_of_the_comparison(config, runs, tmp_path, 
     assert row["model"].startswith("average of 3") and "loss" not in row and not row["chosen"]
 
 
+def test_record_names_the_best_model_where_an_average_has_put_it(config, runs, tmp_path):
+    """The average is chosen here since the best model is damaged."""
+    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
+    shutil.rmtree(run / "best", ignore_errors=True)
+    (run / "candidates.jsonl").unlink()
+    (run / "model.safetensors").write_bytes(b"damaged")
+    train(load_config(config, SCHEDULE_FREE), run)
+    best, average = candidates(run)
+    assert average["chosen"]
+    assert best["files"] == ["best/step-00000020.safetensors"]
+
+
 def test_without_validation_text_an_average_is_the_model(config, seq2seq: Command, tmp_path):
     options = ["data.valid=null", "training.average_checkpoints=3"]
     result = seq2seq(
