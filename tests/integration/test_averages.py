@@ -149,6 +149,23 @@ def test_extended_run_ends_as_one_that_was_long_from_the_start(config, runs, tmp
     must_be_equal(run, runs["schedule_free"])
 
 
+def test_crash_between_the_two_parts_of_a_checkpoint_that_is_removed(config, runs, tmp_path):
+    """Its weights are alone already; the rest of it is still there."""
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    (run / "candidates.jsonl").unlink()
+    left = shutil.copytree(last_checkpoint(run), run / "checkpoints/step-00000016")
+    (left / "weights.safetensors").unlink()
+    train(load_config(config, EMA), run)
+    assert candidates(run) == candidates(runs["ema"])
+
+
+def test_extended_run_reports_no_average_of_its_earlier_end(config, runs, tmp_path, caplog):
+    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
+    caplog.set_level("INFO")
+    train(load_config(config, [*SCHEDULE_FREE[:2], "training.max_steps=24"]), run)
+    assert "model.safetensors is the best, of step 24, with validation loss" in caplog.text
+
+
 def test_finished_run_compares_again_only_if_candidates_differ(config, runs, seq2seq, tmp_path):
     run = shutil.copytree(runs["ema"], tmp_path / "run")
     command = ("train", config, "--run-dir", run, *(p for o in EMA for p in ("--set", o)))
@@ -168,6 +185,18 @@ def test_damaged_weights_are_left_out_of_the_comparison(config, runs, tmp_path, 
     assert "steps 12 to 20 is left out" in caplog.text
     row = candidates(run)[2]
     assert row["model"].startswith("average of 3") and "loss" not in row and not row["chosen"]
+
+
+def test_record_names_the_best_model_where_an_average_has_put_it(config, runs, tmp_path):
+    """The average is chosen here since the best model is damaged."""
+    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
+    shutil.rmtree(run / "best", ignore_errors=True)
+    (run / "candidates.jsonl").unlink()
+    (run / "model.safetensors").write_bytes(b"damaged")
+    train(load_config(config, SCHEDULE_FREE), run)
+    best, average = candidates(run)
+    assert average["chosen"]
+    assert best["files"] == ["best/step-00000020.safetensors"]
 
 
 def test_without_validation_text_an_average_is_the_model(config, seq2seq: Command, tmp_path):
