@@ -160,7 +160,8 @@ def valid_text(config: Config) -> ParallelText:
     for path in text.files:
         if not path.is_file():  # also rejects devices, which a foreign config may name
             raise UserError(
-                f"the run's validation text {path} does not exist: give --src and --ref"
+                f"the run's validation text {path} does not exist; is this the folder in which it "
+                "was trained? eval and compare also take other text as --src and --ref"
             )
     return text
 

@@ -53,10 +53,13 @@ class RunFolder:
         return self.checkpoints / f"{_step_name(step)}.safetensors"
 
     def all_weights(self) -> dict[int, Path]:
-        """Return the weights of all kept steps, latest first: in checkpoints, and alone."""
+        """Return the weights of all kept steps, latest first: in checkpoints, and alone.
+
+        Those that are alone come first: a crash may leave a checkpoint without its weights.
+        """
         lone = _by_step(self.checkpoints, ".safetensors")
         whole = {n: path / "weights.safetensors" for n, path in self.all_checkpoints().items()}
-        return dict(sorted({**lone, **whole}.items(), reverse=True))
+        return dict(sorted({**whole, **lone}.items(), reverse=True))
 
     def best_model(self, step: int) -> Path:
         """Return the path of one of several best models."""

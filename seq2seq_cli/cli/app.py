@@ -42,7 +42,7 @@ class _Program(TyperGroup):
             _fail(f"error: {error}", 2)
         except Interrupted as stop:
             _fail(str(stop), stop.exit_status)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):  # Abort: in answer to a question
             _fail("interrupted", 130)
         except BrokenPipeError:  # the reader of the output is gone, as with `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

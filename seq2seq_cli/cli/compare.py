@@ -92,6 +92,9 @@ def compare(
     """
     if len([*(run_dirs or ()), *(hypotheses or ())]) < 2:
         raise UserError("compare needs two systems or more: runs, or files as --hypotheses")
+    for run in run_dirs or ():
+        if run.is_file():
+            raise UserError(f"{run} is a file: give translations as --hypotheses")
     with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of

@@ -1,15 +1,23 @@
 """The command init: looks at a text, asks what it cannot know, and writes a config."""
 
+import functools
 import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from seq2seq_cli.cli.app import Fields, app, path_argument, path_option
+from seq2seq_cli.cli.app import Fields, app, is_terminal, path_argument, path_option
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded
+
+if TYPE_CHECKING:
+    from seq2seq_cli.config.text import ParallelText
+
+Answer = TypeVar("Answer")
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -65,29 +73,35 @@ def init(
     """
     if valid and valid_size:
         raise UserError("give --valid or --valid-size, not both")
+    if output.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--output {output}: the name of a config ends in .yaml")
     from seq2seq_cli.tools.new_run import NewRun, choose_preset, look_at, text_of
 
     train = text_of(files, fields)
+    held_out = text_of(valid, fields if len(valid) == 1 else None) if valid else None
     text = look_at(train)
     name = choose_preset(preset, text.counts.pairs)
     for label, found in (*text.rows(), ("preset", name)):
         typer.echo(f"{label:<16} {found}")
-    if valid is None and valid_size is None:
-        valid, valid_size = (None, text.held_out) if yes else _ask_for_validation(text.held_out)
+    if valid_size is None:
+        valid_size = 0 if held_out else text.held_out
+        if not (held_out or yes):
+            held_out, valid_size = _ask(
+                "Validation text: its file or two files, or the number of pairs to set aside",
+                valid_size,
+                functools.partial(_text_or_size, fields=fields),
+            )
     if test_size is None:
-        suggested = min(text.held_out, valid_size or 0)
-        asks = suggested and not yes
-        test_size = typer.prompt("Pairs to set aside for tests", suggested) if asks else suggested
+        test_size = min(text.held_out, valid_size)
+        if test_size and not yes:
+            test_size = _ask("Pairs to set aside for tests", test_size, _size)
     if hours is None:
         question = "Hours that training may take on this machine (0: no limit)"
-        hours = 0.0 if yes else typer.prompt(question, 0.0, type=float)
-    sizes = {"valid": valid_size or 0, "test": test_size}
-    held_out = text_of(valid, fields if len(valid) == 1 else None) if valid else None
-    new = NewRun(output, train, held_out, sizes)
-    if existing := " and ".join(map(str, new.existing_files())):
-        if yes:
-            raise UserError(f"{existing} would be overwritten: choose another --output")
-        typer.confirm(f"Overwrite {printable(existing)}?", abort=True)
+        hours = 0.0 if yes else _ask(question, 0, _hours)
+    new = NewRun(output, train, held_out, {"valid": valid_size, "test": test_size})
+    existing = " and ".join(map(str, new.existing_files()))
+    if existing and (yes or not typer.confirm(f"Overwrite {printable(existing)}?")):
+        raise UserError(f"{existing} would be overwritten: choose another --output")
     for path in new.write(text, name, hours):
         typer.echo(f"wrote {printable(str(path))}")
     typer.echo("Next, look for mistakes in the text, then train:")
@@ -95,11 +109,44 @@ def init(
         typer.echo(f"  seq2seq {command} {shlex.quote(printable(str(output)))}")
 
 
-def _ask_for_validation(suggested: int) -> tuple[list[Path] | None, int | None]:
-    """Ask for files, or for the number of pairs to set aside."""
-    question = "Validation text: its file or two files, or the number of pairs to set aside"
-    answer = typer.prompt(question, str(suggested))
-    if answer.strip().isdecimal():
-        return None, int(answer)
+def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> Answer:
+    """Ask until there is an answer that can be used."""
+
+    def parsed(answer: str) -> Answer:
+        try:
+            return parse(answer.strip())
+        except (UserError, ValueError) as error:
+            raise typer.BadParameter(str(error)) from None
+
+    try:
+        answer: Answer = typer.prompt(question, str(suggested), value_proc=parsed)
+    except typer.Abort:
+        if is_terminal(sys.stdin):  # Ctrl-C or Ctrl-D
+            raise
+        raise UserError(
+            "the input ended before all questions were answered: use options, or --yes"
+        ) from None
+    return answer
+
+
+def _text_or_size(answer: str, fields: tuple[str, str] | None) -> "tuple[ParallelText | None, int]":
+    """Return the validation text, or the number of pairs to set aside."""
+    from seq2seq_cli.tools.new_run import text_of
+
+    if answer.replace(",", "").isdecimal():
+        return None, _size(answer)
     files = [answer] if expanded(answer).exists() else answer.split()
-    return [expanded(file) for file in files], None
+    paths = [expanded(file) for file in files]
+    return text_of(paths, fields if len(paths) == 1 else None), 0
+
+
+def _size(answer: str) -> int:
+    if not (digits := answer.replace(",", "")).isdecimal():
+        raise ValueError(f"{answer} is not a number of pairs")
+    return int(digits)
+
+
+def _hours(answer: str) -> float:
+    if not (hours := float(answer)) >= 0:  # NaN too
+        raise ValueError(f"{answer} is not a number of hours")
+    return hours

@@ -161,7 +161,10 @@ class Corpus(Section):
         if self.pairs is None and self.fields:
             raise ValueError("fields are those of pairs: leave them out with src and tgt")
         if self.pairs and not self.field_names:
-            raise ValueError(f"{self.pairs} needs fields, its two languages, as [de, en]")
+            raise ValueError(
+                f"{self.pairs} needs its two languages: fields: [de, en] in a config, --fields de "
+                "en on the command line"
+            )
         columns = self.field_names if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
             raise ValueError("fields of a .tsv file are the numbers of its columns, as [1, 2]")

@@ -1,5 +1,6 @@
 """Reads and counts parallel text, one pair at a time: memory does not grow with the corpus."""
 
+import codecs
 import hashlib
 import itertools
 import json
@@ -80,7 +81,10 @@ def count_corpus(
 
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
-    """Yield the usable pairs and count all lines; raises UserError if there are no pairs."""
+    """Yield the usable pairs and count all lines.
+
+    Raises UserError if there are no pairs: if no line can be read, with the reason for the first.
+    """
     for pair in read_pairs(text, on_bad_line):
         counts.lines += 1
         if pair is None:
@@ -89,6 +93,8 @@ def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts
             counts.empty += 1
         else:
             yield pair
+    if counts.bad and counts.bad == counts.lines:
+        next(read_pairs(text))
     if not counts.pairs:
         raise UserError(
             f"no pairs in {text.name}: {counts.lines:,} lines, of which {counts.empty:,} have an "
@@ -305,7 +311,8 @@ def _decode(name: str, number: int, raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        hint = " (is it UTF-16?)" if raw.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+        if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise UserError(f"{name} is not UTF-8 (is it UTF-16?)") from None
         raise BadLineError(
-            f"{name}, line {number:,}, byte {error.start + 1:,}: not valid UTF-8{hint}"
+            f"{name}, line {number:,}, byte {error.start + 1:,}: not valid UTF-8"
         ) from None

@@ -34,9 +34,11 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     """Yield the lines of a file, or of standard input for None or `-`.
 
     Invalid UTF-8 becomes U+FFFD, and a warning at the end counts such lines. Raises UserError for
-    lines that are too long.
+    lines that are too long, and for archives and translation memories.
     """
     is_stdin = path in (None, STANDARD_STREAM)
+    if path is not None and {".zip", ".tmx"} & {*path.suffixes[-2:]}:
+        raise UserError(f"{path} is not text with a sentence on each line")
     source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0
     for number, raw in enumerate(source, 1):

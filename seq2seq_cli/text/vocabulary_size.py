@@ -41,9 +41,12 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     """Return the config with a number in place of `tokenizer.vocab_size: auto`.
 
     `num_pairs` are all pairs of the training text, also of one from which the vocabulary is learnt
-    in part. A vocabulary of `tokenizer.reuse` keeps its size.
+    in part. Pairs that are read in both directions have one text, and count once. A vocabulary of
+    `tokenizer.reuse` keeps its size.
     """
     tokenizer = config.tokenizer
+    if config.data.direction == "both":
+        num_pairs //= 2
     if tokenizer.vocab_size != "auto":
         return config
     if tokenizer.reuse is not None:

@@ -44,11 +44,14 @@ def average_weights(
     """Average weights of a run, and score the average and the run's model on its validation text.
 
     The average becomes the run's model if it is better or with `force`, or else is written to the
-    file `output` whatever its scores. Returns what to print. Raises UserError if there are not so
-    many weights, or if the run has no validation text though it has to decide.
+    file `output` whatever its scores, or without any if that text is gone. Returns what to print.
+    Raises UserError if there are not so many weights, or if the run has no validation text though
+    it has to decide.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
+    if output is not None:
+        _check_output(folder, output)
     with folder.locked():
         average = select(folder, selection)
         has_model = folder.model.is_file()
@@ -70,7 +73,8 @@ def average_weights(
             )
 
         lines, is_better = [], False
-        if config.data.valid is not None:
+        text = config.valid_text
+        if decides or (text is not None and all(path.is_file() for path in text.files)):
             present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
             scored = score_candidates(model, [average, *present], score)
             metric = config.validation.metric
@@ -87,6 +91,16 @@ def average_weights(
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)
+
+
+def _check_output(folder: RunFolder, output: Path) -> None:
+    """Raise UserError for a file that cannot be written, and for weights that the run needs."""
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    path = output.resolve()
+    own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
+    if any(path.is_relative_to(one) for one in own):
+        raise UserError(f"{output} belongs to the run: choose another --output")
 
 
 def select(folder: RunFolder, selection: Selection) -> Candidate:

@@ -130,15 +130,16 @@ def choose_model(
         show(step, table)
         logger.info("%s", table)
     metrics = {one.candidate: one.metrics for one in scored}
+    now = find_candidates(folder, config, run.state)  # an average has moved the best model
     lines = [
         {
             "step": step,
             "model": candidate.name,
-            "files": [str(path.relative_to(folder.path)) for path in candidate.files],
+            "files": [str(path.relative_to(folder.path)) for path in present.files],
             "chosen": chosen is not None and candidate == chosen.candidate,
             **metrics.get(candidate, {}),
         }
-        for candidate in candidates
+        for candidate, present in zip(candidates, now, strict=True)
     ]
     run.hooks.before_write(folder.candidates)
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
@@ -213,7 +214,8 @@ def recorded(
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
     except (OSError, ValueError, RecursionError, UserError):
         return None
-    names = [entry.get("model") for entry in entries if entry.get("step") == step]
+    entries = [entry for entry in entries if entry.get("step") == step]
+    names = [entry.get("model") for entry in entries]
     return entries if names == [candidate.name for candidate in candidates] else None
 
 

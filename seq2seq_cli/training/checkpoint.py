@@ -290,8 +290,10 @@ class Saver:
                 f"cannot write the checkpoint of step {step:,} ({error}); training continues, and "
                 f"the last checkpoint is that of step {self._last:,}"
             )
-            if averaged_steps([step], run.config.training):
+            averaged = averaged_steps({*self._unsaved, step}, run.config.training)
+            if step in averaged:
                 self._unsaved[step] = _copied(trained_weights(run.model, run.optimizer))
+            self._unsaved = {number: self._unsaved[number] for number in averaged}
         else:
             self._last = step
 
@@ -333,8 +335,8 @@ class Saver:
     def _write(self, write: Callable[[RunFolder, Run], None]) -> None:
         self._sync_logs()
         self._write_best()
-        for step in averaged_steps(self._unsaved, self._run.config.training):
-            self._write_weights(self._unsaved[step], self._folder.lone_weights(step))
+        for step, weights in self._unsaved.items():
+            self._write_weights(weights, self._folder.lone_weights(step))
         self._unsaved.clear()
         write(self._folder, self._run)
 

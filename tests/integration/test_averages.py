@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
@@ -148,6 +149,23 @@ def test_extended_run_ends_as_one_that_was_long_from_the_start(config, runs, tmp
     must_be_equal(run, runs["schedule_free"])
 
 
+def test_crash_between_the_two_parts_of_a_checkpoint_that_is_removed(config, runs, tmp_path):
+    """Its weights are alone already; the rest of it is still there."""
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    (run / "candidates.jsonl").unlink()
+    left = shutil.copytree(last_checkpoint(run), run / "checkpoints/step-00000016")
+    (left / "weights.safetensors").unlink()
+    train(load_config(config, EMA), run)
+    assert candidates(run) == candidates(runs["ema"])
+
+
+def test_extended_run_reports_no_average_of_its_earlier_end(config, runs, tmp_path, caplog):
+    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
+    caplog.set_level("INFO")
+    train(load_config(config, [*SCHEDULE_FREE[:2], "training.max_steps=24"]), run)
+    assert "model.safetensors is the best, of step 24, with validation loss" in caplog.text
+
+
 def test_finished_run_compares_again_only_if_candidates_differ(config, runs, seq2seq, tmp_path):
     run = shutil.copytree(runs["ema"], tmp_path / "run")
     command = ("train", config, "--run-dir", run, *(p for o in EMA for p in ("--set", o)))
@@ -167,6 +185,18 @@ def test_damaged_weights_are_left_out_of_the_comparison(config, runs, tmp_path, 
     assert "steps 12 to 20 is left out" in caplog.text
     row = candidates(run)[2]
     assert row["model"].startswith("average of 3") and "loss" not in row and not row["chosen"]
+
+
+def test_record_names_the_best_model_where_an_average_has_put_it(config, runs, tmp_path):
+    """The average is chosen here since the best model is damaged."""
+    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
+    shutil.rmtree(run / "best", ignore_errors=True)
+    (run / "candidates.jsonl").unlink()
+    (run / "model.safetensors").write_bytes(b"damaged")
+    train(load_config(config, SCHEDULE_FREE), run)
+    best, average = candidates(run)
+    assert average["chosen"]
+    assert best["files"] == ["best/step-00000020.safetensors"]
 
 
 def test_without_validation_text_an_average_is_the_model(config, seq2seq: Command, tmp_path):
@@ -235,6 +265,19 @@ def test_average_command_scores_and_installs(runs, seq2seq: Command, tmp_path):
     assert "average of 3 checkpoints" in seq2seq("average", run).stdout
 
 
+def test_average_command_works_where_the_text_is_not(runs, seq2seq: Command, tmp_path):
+    run = shutil.copytree(runs["ema"], tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["valid"]["src"] = "gone.src"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    refused = seq2seq("average", run)
+    assert "validation text gone.src does not exist; is this the folder" in refused.stderr
+    for options in (("--output", tmp_path / "x.safetensors"), ("--force",)):
+        result = seq2seq("average", run, "--steps", "12,16", *options)
+        assert (result.exit_code, "loss" in result.stdout) == (0, False), result.stderr
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "x.safetensors").read_bytes()
+
+
 def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_path):
     run = runs["schedule_free"]
     for given, message in (
@@ -245,6 +288,8 @@ def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_p
         (("--last", 2, "--best", 2), "give one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),
         (("--output", tmp_path / "x.safetensors", "--force"), "which excludes --output"),
+        (("--output", tmp_path / "no" / "x.safetensors"), "there is no folder"),
+        (("--output", run / "model.safetensors"), "model.safetensors belongs to the run"),
     ):
         result = seq2seq("average", run, *given)
         assert result.exit_code == 2

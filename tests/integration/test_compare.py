@@ -86,6 +86,8 @@ def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, 
     for arguments, message in (
         ([trained, *text], "two systems or more"),
         ([trained, "--hypotheses", tmp_path / "short", *text], "has 1 translations"),
+        ([trained, damaged, *text], "is a file: give translations as --hypotheses"),
+        ([trained, "--hypotheses", "a.tmx.gz", *text], "a.tmx.gz is not text with a sentence"),
         (["--hypotheses", damaged, "--hypotheses", damaged], "give the text: --src and --ref"),
         ([trained, trained, "--metrics", "blue"], "no metric blue of translations (valid: bleu,"),
         ([trained, trained, "--test-set", "wmt14"], "give --test-set and --langs together"),

@@ -64,7 +64,6 @@ def test_only_line_feeds_end_lines(tmp_path):
     ("content", "name", "message"),
     [
         (b"ok\t1\nba\xffd\t2\n", "x.tsv", r"x\.tsv, line 2, byte 3: not valid UTF-8"),
-        ("ok\t1\n".encode("utf-16"), "x.tsv", r"is it UTF-16\?"),
         (b"ok\t1\none column\n", "x.tsv", r"line 2: needs 2 columns .* has 1"),
         (b"a\tb\tc\n", "x.tsv", r"line 1: needs 2 columns .* has 3"),
         (b"{bad\n", "x.jsonl", r"line 1: not valid JSON"),
@@ -79,6 +78,14 @@ def test_bad_line_raises_with_its_position_or_is_skipped(tmp_path, content, name
     with pytest.raises(UserError, match=message):
         list(read_pairs(corpus))
     assert None in list(read_pairs(corpus, "skip"))
+
+
+def test_utf_16_is_rejected_as_a_whole(tmp_path):
+    """Of its lines every other one is valid UTF-8, with zero bytes."""
+    path = tmp_path / "x.tsv"
+    path.write_text("ok\t1\nok\t2\n", "utf-16")
+    with pytest.raises(UserError, match=r"x\.tsv is not UTF-8 \(is it UTF-16\?\)"):
+        list(read_pairs(ParallelText.of(pairs=path), "skip"))
 
 
 def test_parallel_files_of_unequal_length_are_rejected_with_both_counts(tmp_path):

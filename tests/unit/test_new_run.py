@@ -197,3 +197,33 @@ def test_presets_train_with_paths_given_on_the_command_line(text, seq2seq):
         options = ("data.train.pairs=all.tsv", "data.valid=null")
         path = Path(__file__).parents[2] / f"configs/{name}.yaml"
         assert isinstance(load_config(path, options, is_given_now=True), Config)
+
+
+def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
+    result = seq2seq("init", text, stdin="-5\nvalit.tsv\n1e3\n20\n-2\nfew\n10\n-1\nnan\n2h\n0\n")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("Error: ") == 8
+    assert "there is no file valit.tsv" in result.stdout
+    assert len(read_part(Path("mine"), "valid")) >= 20
+    assert len(read_part(Path("mine"), "test")) >= 10
+
+
+def test_input_that_ends_is_answered_with_yes(text, seq2seq):
+    result = seq2seq("init", text, stdin="20\n")
+    assert (result.exit_code, "use options, or --yes" in result.stderr) == (2, True)
+
+
+def test_problems_are_named_before_the_text_is_read_or_written(text, seq2seq):
+    for arguments, problem in (
+        ((text, "--output", "mine"), "the name of a config ends in .yaml"),
+        ((text, "--valid", "valit.tsv"), "there is no file valit.tsv"),
+        ((text, "--fields", "1", "4"), "all.tsv, line 1: needs column 4, has 2"),
+    ):
+        result = seq2seq("init", *arguments, "--yes")
+        assert result.exit_code == 2
+        assert problem in result.stderr
+        assert "training text" not in result.stdout
+    Path("16.src").write_text("a\nb\n", "utf-16")
+    result = seq2seq("init", "16.src", "16.src", "--yes")
+    assert "16.src is not UTF-8 (is it UTF-16?)" in result.stderr
+    assert {path.name for path in Path().iterdir()} == {"all.tsv", "16.src"}

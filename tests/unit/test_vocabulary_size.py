@@ -10,6 +10,7 @@ from number_task import write_config
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import count_corpus
 from seq2seq_cli.text.tokenizer import fit_tokenizers, load_tokenizers
 from seq2seq_cli.text.vocabulary_size import num_pieces, with_vocab_size
 
@@ -84,6 +85,17 @@ def test_vocab_and_train_learn_the_same(config, run, seq2seq, tmp_path):
     written = load_config(run / "config.yaml")
     fitted = fit_tokenizers(written.train_text, written.tokenizer)
     assert fitted.src.model == (run / "tokenizer.model").read_bytes()
+
+
+def test_both_directions_have_the_vocabulary_of_one(tmp_path):
+    config = config_of_text(tmp_path, [f"line {n}" for n in range(8_000)])
+    sizes = []
+    for direction in ("forward", "both"):
+        data = config.data.model_copy(update={"direction": direction})
+        given = config.model_copy(update={"data": data})
+        counts, _ = count_corpus(given.train_text, None, "error")
+        sizes.append(with_vocab_size(given, counts.pairs).tokenizer.vocab_size)
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize("how", ["reuse", "from"])
