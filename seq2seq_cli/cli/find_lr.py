@@ -63,7 +63,7 @@ def find_lr(
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.tools.curve_files import check_outputs
     from seq2seq_cli.tools.lr_range_test import find_lr as run_test
-    from seq2seq_cli.tools.range_test_files import write_range_test
+    from seq2seq_cli.tools.lr_range_test_files import write_range_test
 
     paths = output or []
     check_outputs(paths)
