@@ -194,7 +194,8 @@ class TrainingConfig(Section):
         "adamw",
         description="Optimizer. adamw is Adam with decoupled weight decay; schedule_free_adamw "
         "(Defazio et al. 2024) replaces the schedule by an average of the weights along their "
-        "path, which is the model, and usually needs a larger lr.",
+        "path, which is the model, and usually needs a larger lr; muon (Jordan et al. 2024) trains "
+        "the matrices of layers, with AdamW for everything else.",
     )
     lr: PositiveFloat = Field(5e-4, description="Peak learning rate, reached after warmup_steps.")
     schedule: Schedule = Field(

@@ -9,11 +9,17 @@ from torch import nn
 
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
+from seq2seq_cli.model.weights import is_matrix_of_layer
 
 TRAINING_FACTOR = 3  # the backward pass costs twice the forward pass (Kaplan et al. 2020, 2.1)
 _BYTES = 4  # of a number in fp32
-# Numbers that an optimizer keeps for each parameter.
-_STATE: dict[OptimizerName, int] = {"adam": 2, "adamw": 2, "schedule_free_adamw": 3}
+# Numbers that an optimizer keeps for each weight: in the matrices of layers, and elsewhere.
+_STATE: dict[OptimizerName, tuple[int, int]] = {
+    "adam": (2, 2),
+    "adamw": (2, 2),
+    "schedule_free_adamw": (3, 3),
+    "muon": (1, 2),
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,12 @@ def measure_memory(model: nn.Module, config: ModelConfig, training: TrainingConf
     """Compute the sizes; parameters that are frozen have neither gradients nor optimizer state."""
     parameters = list(model.parameters())
     count = sum(p.numel() for p in parameters)
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    of_layer, of_other = _STATE[training.optimizer]
+    trained = sum(
+        p.numel() * (1 + (of_layer if is_matrix_of_layer(name, p) else of_other))
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    )
     weights = 1 if training.ema_decay is None else 2  # and their EMA
     keys_and_values = 2 * config.layers.decoder * config.d_model * _BYTES
     return Memory(
@@ -91,7 +102,7 @@ def measure_memory(model: nn.Module, config: ModelConfig, training: TrainingConf
         weights_int8=sum(
             p.numel() + _BYTES * len(p) if p.dim() > 1 else _BYTES * p.numel() for p in parameters
         ),
-        training=_BYTES * (weights * count + (1 + _STATE[training.optimizer]) * trained),
+        training=_BYTES * (weights * count + trained),
         cache_per_source_token=keys_and_values,
         cache_per_target_token=keys_and_values,
     )

@@ -46,6 +46,11 @@ def _part(model: Transformer, name: ModelPart) -> nn.Module:
     return nn.ModuleList(parts[name])
 
 
+def is_matrix_of_layer(name: str, parameter: Tensor) -> bool:
+    """Return True for the matrices of encoder and decoder: all but embeddings and projection."""
+    return parameter.dim() > 1 and name.startswith(("encoder.", "decoder."))
+
+
 def unique_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return every parameter once; tied ones under their first name."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}

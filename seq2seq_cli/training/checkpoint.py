@@ -17,12 +17,13 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
@@ -33,7 +34,6 @@ from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.averaging import Weights, averaged_steps, trained_weights
-from seq2seq_cli.training.optimizer import OPTIMIZERS
 from seq2seq_cli.training.run import BestModel, Run, TrainingState, quality
 from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
 
@@ -187,19 +187,26 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer_tensors(run: Run) -> dict[str, Tensor]:
-    kept = OPTIMIZERS[run.config.training.optimizer].state
+    kept = _state_names(run.optimizer)
     return {
         f"{name}/{key}": state[key]
         for name, parameter in _trained(run.model).items()
         if (state := run.optimizer.state[parameter])  # before the first update there is none
-        for key in kept
+        for key in kept[parameter]
     }
+
+
+def _state_names(optimizer: torch.optim.Optimizer) -> dict[Tensor, Sequence[str]]:
+    """Return the names of the tensors that the optimizer keeps, by parameter."""
+    groups = optimizer.param_groups
+    return {parameter: group["state"] for group in groups for parameter in group["params"]}
 
 
 def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> None:
     optimizer, kind = run.optimizer, run.config.training.optimizer
     parameters = _trained(run.model)
-    wanted = {f"{name}/{key}" for name in parameters for key in OPTIMIZERS[kind].state}
+    kept = _state_names(optimizer)
+    wanted = {f"{name}/{key}" for name, p in parameters.items() for key in kept[p]}
     if tensors and (differing := sorted(wanted ^ tensors.keys())):
         raise _misfit(path, differing[0], kind)
     for full_name, tensor in tensors.items():

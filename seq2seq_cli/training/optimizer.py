@@ -9,7 +9,31 @@ from torch import nn
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
 from seq2seq_cli.config.types import OptimizerName, Schedule
+from seq2seq_cli.model.weights import is_matrix_of_layer
+from seq2seq_cli.training.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
+
+Groups = list[dict[str, Any]]  # parameters with the options that differ among them
+_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+
+
+def _by_dimension(model: nn.Module, weight_decay: float) -> Groups:
+    """Only matrices decay, not biases and norms."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _layers_apart(model: nn.Module, weight_decay: float) -> Groups:
+    """Muon trains the matrices of layers: all but embeddings and the projection to tokens."""
+    layers = [p for name, p in model.named_parameters() if is_matrix_of_layer(name, p)]
+    ours = set(map(id, layers))
+    others = _by_dimension(model, weight_decay)
+    for group in others:
+        group["params"] = [p for p in group["params"] if id(p) not in ours]
+    return [{"params": layers, "weight_decay": weight_decay, "state": MUON_STATE}, *others]
 
 
 class OptimizerKind(NamedTuple):
@@ -18,6 +42,7 @@ class OptimizerKind(NamedTuple):
     make: Callable[..., torch.optim.Optimizer]  # from parameter groups, lr and its options
     options: Callable[[TrainingConfig], dict[str, Any]]  # for `make`, from the config
     state: tuple[str, ...]  # the tensors of each parameter that a checkpoint holds
+    groups: Callable[[nn.Module, float], Groups] = _by_dimension
 
 
 def _adam_options(config: TrainingConfig) -> dict[str, Any]:
@@ -28,7 +53,6 @@ def _fused_adam_options(config: TrainingConfig) -> dict[str, Any]:
     return {**_adam_options(config), "fused": True}
 
 
-_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
     "adam": OptimizerKind(torch.optim.Adam, _fused_adam_options, _ADAM_STATE),
     "adamw": OptimizerKind(torch.optim.AdamW, _fused_adam_options, _ADAM_STATE),
@@ -38,17 +62,17 @@ OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
         _adam_options,
         ("step", "weight_sum", "exp_avg_sq", "z"),
     ),
+    "muon": OptimizerKind(MuonWithAdamW, _adam_options, _ADAM_STATE, _layers_apart),
 }
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of every parameter; only matrices decay, not biases and norms."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
+    """Return the optimizer of every parameter.
+
+    Each of its groups names under `state` the tensors that a checkpoint holds.
+    """
     kind = OPTIMIZERS[config.optimizer]
+    groups = [{"state": kind.state} | group for group in kind.groups(model, config.weight_decay)]
     return kind.make(groups, lr=config.lr, **kind.options(config))
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from schedulefree import AdamWScheduleFree
+from small_models import build
 from torch import nn
 from torch.nn import functional
 
@@ -101,3 +102,31 @@ def test_schedule_free_adamw_equals_the_authors_implementation():
     assert not torch.equal(averages["0.weight"], ours[0].weight)
     for x, expected in zip(averages.values(), theirs.parameters(), strict=True):
         torch.testing.assert_close(x, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_muon_trains_matrices_of_layers_and_adamw_the_rest():
+    """As PyTorch's two optimizers do, each with its own parameters and the same learning rate."""
+    config = TrainingConfig(optimizer="muon", lr=0.02, weight_decay=0.1, adam_beta2=0.9)
+    ours, theirs = build(seed=1, tie_embeddings=True), build(seed=1, tie_embeddings=True)
+    optimizer = build_optimizer(ours, config)
+    named = dict(theirs.named_parameters())
+    layers = [p for name, p in named.items() if "coder." in name and p.dim() == 2]
+    embeddings = [p for name, p in named.items() if "coder." not in name and p.dim() == 2]
+    vectors = [p for p in named.values() if p.dim() == 1]
+    assert len(layers) == 2 * (4 + 2) + 2 * (8 + 2)
+    muon = torch.optim.Muon(layers, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(
+        [{"params": embeddings, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+        lr=0.02,
+        betas=(0.9, 0.9),
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+    for _ in range(3):
+        for ours_p, theirs_p in zip(ours.parameters(), theirs.parameters(), strict=True):
+            ours_p.grad = torch.randn_like(ours_p)
+            theirs_p.grad = ours_p.grad.clone()
+        for each in (optimizer, muon, adamw):
+            each.step()
+    for ours_p, theirs_p in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(ours_p, theirs_p)
