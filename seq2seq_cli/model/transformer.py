@@ -12,7 +12,12 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.attention import AttentionLog, causal_mask, padding_mask
+from seq2seq_cli.model.attention import (
+    AttentionLog,
+    MultiHeadAttention,
+    causal_mask,
+    padding_mask,
+)
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
@@ -107,14 +112,20 @@ class Transformer(nn.Module):
     def _initialize(self, config: ModelConfig) -> None:
         """Initialize matrices by Glorot, and embeddings so that input vectors have unit variance.
 
-        Initial logits have unit variance too: if unscaled embeddings are tied to the projection,
-        the last norm is initialized smaller.
+        The D × D matrices of attention have variance 2 / 5D instead of Glorot's 2 / 2D, as if
+        they were D × 4D (Nguyen and Salazar 2019, section 2.2). Initial logits have unit variance
+        too: if unscaled embeddings are tied to the projection, the last norm is initialized
+        smaller.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                for linear in (module.query, module.key, module.value, module.output):
+                    linear.weight.detach().mul_(math.sqrt(0.4))
         embedding_std = config.d_model**-0.5 if config.embedding_scale else 1.0
         for embedding in (self.src_embedding, self.tgt_embedding):
             nn.init.normal_(embedding.weight, std=embedding_std)

@@ -1,18 +1,32 @@
 """Muon (Jordan et al. 2024) for matrices of layers, and AdamW for the rest, as one optimizer."""
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from seq2seq_cli.model.device import has_fast_bf16
 
 MUON_STATE = ("momentum_buffer",)  # what Muon keeps of each parameter
+_MOMENTUM = 0.95
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic Newton-Schulz iteration
+_STEPS = 5
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """PyTorch's Muon for the parameter groups whose `state` is Muon's, its AdamW for the others.
+    """Muon for the parameter groups whose `state` is Muon's, PyTorch's AdamW for the others.
 
-    Updates of Muon are scaled to the size of AdamW's (Liu et al. 2025, *Muon is Scalable for LLM
-    Training*), so that one learning rate suits both. The groups and the state are those of the two.
+    Muon's update of a matrix W of A × B elements, with gradient G and momentum M, is::
+
+        M = 0.95 M + 0.05 G
+        W = (1 - lr · decay) W - 0.2 lr √max(A, B) · orthogonalize(0.05 G + 0.95 M)
+
+    0.2 √max(A, B) gives updates the size of AdamW's (Liu et al. 2025, *Muon is Scalable for LLM
+    Training*, section 2.2), so that one learning rate suits both. The same as `torch.optim.Muon`
+    with `match_rms_adamw`, but matrices of one shape are orthogonalized together.
     """
 
     def __init__(
@@ -24,18 +38,54 @@ class MuonWithAdamW(torch.optim.Optimizer):
     ) -> None:
         groups = list(params)
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
-        muon = [group for group in groups if group["state"] == MUON_STATE]
-        others = [group for group in groups if group["state"] != MUON_STATE]
-        self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(muon, lr=lr, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=True),
-        ]
-        for part in self._parts:
-            part.state = self.state
+        others = [group for group in self.param_groups if group["state"] != MUON_STATE]
+        self._adamw = torch.optim.AdamW(others, lr=lr, betas=betas, eps=eps, fused=True)
+        self._adamw.state = self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Make a step of both."""
         assert closure is None, "the gradients are there already"
-        for part in self._parts:
-            part.step()
+        self._adamw.step()
+        for group in self.param_groups:
+            if group["state"] == MUON_STATE:
+                by_shape = defaultdict(list)
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        by_shape[parameter.shape].append(parameter)
+                for shape, parameters in by_shape.items():
+                    self._update(parameters, shape, group["lr"], group["weight_decay"])
+
+    def _update(
+        self, parameters: list[Tensor], shape: torch.Size, lr: float, weight_decay: float
+    ) -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        momenta = [self._momentum(p) for p in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
+        directions = orthogonalize(torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM)))
+        torch._foreach_mul_(parameters, 1 - lr * weight_decay)
+        scaled = directions.float() * (-0.2 * lr * math.sqrt(max(shape)))
+        torch._foreach_add_(parameters, list(scaled.unbind()))
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        momentum: Tensor = state["momentum_buffer"]
+        return momentum
+
+
+def orthogonalize(matrices_NAB: Tensor) -> Tensor:
+    """Return U Vᵀ of every matrix U S Vᵀ [N, A, B], with singular values between 0.5 and 1.5.
+
+    Five steps of the Newton-Schulz iteration of Jordan et al. 2024; in bf16 where that is fast.
+    """
+    a, b, c = _COEFFICIENTS
+    is_tall = matrices_NAB.shape[1] > matrices_NAB.shape[2]
+    x = matrices_NAB.mT if is_tall else matrices_NAB
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
+    x = x.bfloat16() if has_fast_bf16(x.device) else x
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x
