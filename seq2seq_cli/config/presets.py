@@ -51,7 +51,7 @@ PRESETS: dict[PresetName, Preset] = {
             "training.max_steps": Choice(2_600),
             "training.tokens_per_batch": Choice(4_096),
             "training.optimizer": Choice("muon", "learns faster than adamw"),
-            "training.lr": Choice(1e-2, "small models bear high rates"),
+            "training.lr": Choice(2e-2, "small models bear high rates, with muon even higher ones"),
             "training.warmup_steps": Choice(300),
             "training.schedule": Choice("cosine", "falls to 0 at max_steps"),
         },
