@@ -93,7 +93,7 @@ def test_exported_model_gives_the_same_translations(run, file_format, seq2seq, t
 
 LINES = [
     "1 2",
-    "3\t4\u00a05  6",
+    "3\t7\u00a08  9",
     "",
     " \t",
     "7 <s> 8",
@@ -121,7 +121,7 @@ def test_export_code_in_the_readme_gives_the_same_translations(
     options = ("-i", tmp_path / "in", "--precision", "fp32")
     expected = seq2seq("translate", trained_shared, *options).stdout
     assert done.stdout.rstrip("\n").split("|") == expected.split("\n")[:-1], done.stderr
-    assert expected.startswith("one two\nthree four five six\n\n\n")
+    assert expected.startswith("one two\nthree seven eight nine\n\n\n")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -283,7 +283,7 @@ def test_nbest_translations_have_different_texts():
 
 
 def test_diverse_beam_groups_differ_more_than_one_beam():
-    model = build(4)
+    model = build(0)
     requests = make_requests(random_sources(10))
     kinds = []
     for groups in (1, 4):
