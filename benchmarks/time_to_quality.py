@@ -2,12 +2,13 @@
 
 python benchmarks/time_to_quality.py [CONFIG] [--target 36.0] [--seeds 3] [--set KEY=VALUE ...]
 python benchmarks/time_to_quality.py --lay-out FOLDER
-python benchmarks/time_to_quality.py --hf PYTHON --work FOLDER [--bf16]
+python benchmarks/time_to_quality.py --hf PYTHON --work FOLDER [--bf16] [--minutes M]
 
 Run it from the repository's root, with Multi30k in data/multi30k, on an otherwise idle machine.
 The clock starts before the process does: imports, vocabulary, token ids and validations count, and
 the cache of token ids is empty. `--lay-out` writes the text and a joint BPE vocabulary of 10,000
-(the literature's size) for `peers/huggingface_recipe.py`, which `--hf` runs with that Python.
+(the literature's size) for `peers/huggingface_recipe.py`, which `--hf` runs with that Python, and
+gives up after `--minutes`.
 """
 
 import argparse
@@ -82,10 +83,13 @@ def ours(config: str, overrides: list[str], seed: int, target: float) -> tuple[f
             process.wait()
 
 
-def huggingface(python: str, work: Path, bf16: bool, seed: int, target: float) -> tuple[float, int]:
+def huggingface(
+    python: str, work: Path, bf16: bool, seed: int, target: float, limit: float
+) -> tuple[float, int]:
     """Return minutes and updates until the target; infinity if the run ends before."""
     script = str(HERE / "peers/huggingface_recipe.py")
     command = [python, script, str(work), f"--target={target}", f"--seed={seed}"]
+    command += [f"--minutes={limit}"]
     started = time.monotonic()
     with subprocess.Popen(
         [*command, "--bf16"] if bf16 else command, stdout=subprocess.PIPE, text=True
@@ -110,6 +114,7 @@ def main() -> None:
     parser.add_argument("--hf", metavar="PYTHON")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     given = parser.parse_args()
     if given.lay_out:
         lay_out(given.lay_out)
@@ -118,7 +123,9 @@ def main() -> None:
     print("| seed | updates | minutes |\n|--:|--:|--:|")
     for seed in range(1, given.seeds + 1):
         if given.hf:
-            result = huggingface(given.hf, given.work, given.bf16, seed, given.target)
+            result = huggingface(
+                given.hf, given.work, given.bf16, seed, given.target, given.minutes
+            )
         else:
             result = ours(given.config, given.overrides, seed, given.target)
         found.append(result[0])
