@@ -78,9 +78,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices_NAB: Tensor) -> Tensor:
-    """Return U Vᵀ of every matrix U S Vᵀ [N, A, B], with singular values between 0.5 and 1.5.
+    """Return about U Vᵀ of every matrix U S Vᵀ [N, A, B].
 
-    Five steps of the Newton-Schulz iteration of Jordan et al. 2024; in bf16 where that is fast.
+    By five steps of the Newton-Schulz iteration of Jordan et al. 2024, which bring the singular
+    values to between 0.5 and 1.5, except those that are tiny; in bf16 where that is fast.
     """
     a, b, c = _COEFFICIENTS
     is_tall = matrices_NAB.shape[1] > matrices_NAB.shape[2]

@@ -87,6 +87,20 @@ def test_logged_metrics_of_an_update(config, tmp_path):
     assert len({point["train/grad_norm"] for point in points}) == 4
 
 
+def test_muon_resumes_exactly(config, tmp_path, seq2seq):
+    for run, stops in (("whole", [4]), ("resumed", [2, 4])):
+        for stop in stops:
+            options = ("--set=training.optimizer=muon", f"--set=training.max_steps={stop}")
+            assert seq2seq("train", config, "--run-dir", tmp_path / run, *options).exit_code == 0
+    whole, resumed = (last_checkpoint(tmp_path / run) for run in ("whole", "resumed"))
+    for name in ("weights", "optimizer"):
+        tensors, others = (load_file(path / f"{name}.safetensors") for path in (whole, resumed))
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(others[name], tensor) for name, tensor in tensors.items())
+    kept = {name.rpartition("/")[2] for name in tensors if name.startswith("encoder.0.")}
+    assert kept == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}  # of matrices, of vectors
+
+
 def test_model_with_rotary_positions_resumes_exactly_and_translates(config, tmp_path, seq2seq):
     weights = []
     for run, stops in (("whole", [4]), ("resumed", [2, 4])):

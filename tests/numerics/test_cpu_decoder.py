@@ -108,12 +108,12 @@ WORST = {"fp32": 1e-6, "bf16": 0.005, "int8": 0.01}
     ids=str,
 )
 def test_cpu_decoder_logits_match_the_rounded_model(options, precision):
-    model = build(0, vocabulary=70, **options)
+    model = build(1, vocabulary=70, **options)
     twin = model if precision == "fp32" else rounded(model, precision)
     both = stepwise_logits(PlainDecoder(twin), CpuDecoder(model, precision))
     errors = [float((actual - expected).norm() / expected.norm()) for expected, actual in both]
     assert len(errors) == 90
-    if precision == "fp32" or "activation" not in options:  # of many numbers one always is
+    if precision != "bf16" or "activation" not in options:  # of many numbers one always is
         assert sorted(errors)[len(errors) // 2] < 1e-6
     assert max(errors) < WORST[precision]
 

@@ -310,7 +310,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(config, tmp_path, rank):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "schedule_free_adamw"])
+@pytest.mark.parametrize("optimizer", ["adamw", "schedule_free_adamw", "muon"])
 def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_path, optimizer):
     """Sums of three depend on their order, and all must know of a change of the first one's."""
     base = ["training.processes=3", "training.max_steps=12", "training.warmup_steps=2"]

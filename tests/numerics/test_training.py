@@ -281,17 +281,21 @@ def test_nonfinite_update_is_not_applied():
 
 
 def test_bf16_keeps_fp32_parameters_and_close_gradients():
-    """The loss is within 1 %, the gradient within 10 % of its norm."""
+    """The loss is within 1 %, each gradient within 5 % of its norm (zero for key biases).
+
+    With relu, rounding also switches units that are near 0, which moves gradients by more.
+    """
     results = []
     for use_bf16 in (False, True):
-        model = build()
+        model = build(activation="gelu")
         loss = loss_of(model, use_bf16)(batch_of(PAIRS)).total
         loss.backward()
         assert {p.dtype for p in model.parameters()} == {torch.float32}
-        results.append((loss.item(), torch.cat([p.grad.flatten() for p in model.parameters()])))
+        results.append((loss.item(), {n: p.grad for n, p in model.named_parameters()}))
     (fp32, expected), (bf16, actual) = results
     assert bf16 == pytest.approx(fp32, rel=1e-2)
-    assert (actual - expected).norm() <= 0.1 * expected.norm()
+    for name, gradient in expected.items():
+        assert (actual[name] - gradient).norm() <= 0.05 * gradient.norm() + 1e-2, name
 
 
 def test_packed_batches_are_close_to_padded_batches_in_bf16():
