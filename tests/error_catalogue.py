@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from commands import ROOT
 
 CATALOGUE = ROOT / "docs" / "errors.md"
-ERRORS = {"UserError", "BadLineError", "yaml.MarkedYAMLError"}
+ERRORS = {"UserError", "BadLineError", "OptimizerMismatch", "yaml.MarkedYAMLError"}
 OPTION_FILES = {
     f"config/{name}.py" for name in ("schema", "text", "decoding", "validation", "regularization")
 }

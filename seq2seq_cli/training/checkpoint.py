@@ -44,6 +44,10 @@ _SHARE = 0.1  # of the time, that checkpoints before validations may take
 _FORMAT = 4  # of state.json; counted up when its fields change
 
 
+class OptimizerMismatch(UserError):
+    """The state of the optimizer in a checkpoint is whole, but that of another one."""
+
+
 def save_checkpoint(folder: RunFolder, run: Run) -> None:
     """Write a checkpoint beside the others; once it is whole, remove those that are too old."""
     checkpoint = folder.checkpoint(run.state.step)
@@ -80,8 +84,8 @@ def _write_state(folder: Path, state: TrainingState) -> None:
 def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
     """Load the last checkpoint that is whole into the run.
 
-    Damaged ones are skipped with a warning. Raises UserError if none is whole, or if they belong to
-    another model.
+    Damaged ones are skipped with a warning. Raises UserError if none is whole, or if the last that
+    is whole belongs to another model or optimizer.
     """
     checkpoints = folder.all_checkpoints()
     if (old := folder.path / "checkpoint").is_dir() and not checkpoints:
@@ -94,6 +98,8 @@ def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
     for checkpoint in checkpoints.values():
         try:
             return load_checkpoint(checkpoint, run)
+        except OptimizerMismatch:
+            raise
         except UserError as error:
             damage = error
             logger.warning("%s; looking for the checkpoint before it", error)
@@ -218,8 +224,8 @@ def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> N
         optimizer.resume_from_average()
 
 
-def _misfit(path: Path, name: str, kind: OptimizerName) -> UserError:
-    return UserError(
+def _misfit(path: Path, name: str, kind: OptimizerName) -> OptimizerMismatch:
+    return OptimizerMismatch(
         f"{path} does not fit the model and training.optimizer {kind}: {name} is missing or differs"
     )
 

@@ -101,6 +101,22 @@ def test_muon_resumes_exactly(config, tmp_path, seq2seq):
     assert kept == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}  # of matrices, of vectors
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "schedule_free_adamw"])
+def test_run_is_not_resumed_with_the_state_of_another_optimizer(
+    config, tmp_path, seq2seq, optimizer
+):
+    """An earlier checkpoint, written before the first update, would fit any optimizer."""
+    run_dir = tmp_path / "run"
+    options = (f"--set=training.optimizer={optimizer}", "--set=training.schedule=constant")
+    assert seq2seq("train", config, "--run-dir", run_dir, *options).exit_code == 0
+    before = (last_checkpoint(run_dir), (run_dir / "config.yaml").read_text())
+    options = ("--allow-changed=training", "--set=training.max_steps=5")
+    result = seq2seq("train", config, "--run-dir", run_dir, *options)
+    assert result.exit_code == 2
+    assert "does not fit the model and training.optimizer adam" in result.stderr
+    assert (last_checkpoint(run_dir), (run_dir / "config.yaml").read_text()) == before
+
+
 def test_model_with_rotary_positions_resumes_exactly_and_translates(config, tmp_path, seq2seq):
     weights = []
     for run, stops in (("whole", [4]), ("resumed", [2, 4])):
