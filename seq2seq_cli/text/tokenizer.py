@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import sentencepiece
 
@@ -102,10 +102,8 @@ class Tokenizer:
     @functools.cached_property
     def kind(self) -> TokenizerKind:
         """The kind of token; with `tokenizer.reuse` it may differ from that of the config."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
-        name = model.trainer_spec.ModelType.Name(model.trainer_spec.model_type)
+        spec = self._model_proto().trainer_spec
+        name = spec.ModelType.Name(spec.model_type)
         kinds: dict[str, TokenizerKind] = {kind.upper(): kind for kind in get_args(TokenizerKind)}
         return kinds[name]
 
@@ -137,9 +135,11 @@ class Tokenizer:
             return []
         (token,) = self.ids_of([tag])
         if self._pieces[token] != tag:
+            symbols = ", ".join(self.user_defined_symbols()) or "none"
             raise UserError(
-                f"the vocabulary lacks the tag {tag}: when it is learned, data.train needs a "
-                "corpus with this tag, or tokenizer.user_defined_symbols the tag itself"
+                f"the vocabulary lacks the tag {tag} (its user-defined symbols: {symbols}): when "
+                "it is learned, data.train needs a corpus with this tag, or "
+                "tokenizer.user_defined_symbols the tag itself"
             )
         return [token]
 
@@ -153,14 +153,22 @@ class Tokenizer:
 
     def learned_pieces(self) -> dict[str, LearnedPiece]:
         """Return the entries that were learned: no special token, byte or user-defined symbol."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        model = sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
         return {
             entry.piece: LearnedPiece(number, entry.score)
-            for number, entry in enumerate(model.pieces)
+            for number, entry in enumerate(self._model_proto().pieces)
             if entry.type == entry.NORMAL
         }
+
+    def user_defined_symbols(self) -> list[str]:
+        """Return tags and `tokenizer.user_defined_symbols`; vocabularies of words also have ▁…."""
+        entries = self._model_proto().pieces
+        symbols = [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
+        return [symbol for symbol in symbols if not symbol.startswith(quoting.SPACE)]
+
+    def _model_proto(self) -> Any:
+        from sentencepiece import sentencepiece_model_pb2
+
+        return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
 
     def to_text(self, ids: Sequence[int]) -> str:
         """Return one line of text; special ids other than <unk> are omitted."""

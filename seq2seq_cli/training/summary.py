@@ -154,11 +154,15 @@ def _tokens(data: TrainingData) -> str:
 
 
 def _vocabulary(config: Config, data: TrainingData) -> str:
-    tokenizers = data.tokenizers
+    tokenizers, sampling = data.tokenizers, config.training.subword_sampling
     if tokenizers.is_shared:
-        return f"{len(tokenizers.src):,} {config.tokenizer.kind}, shared by both sides"
-    sizes = f"source {len(tokenizers.src):,}, target {len(tokenizers.tgt):,}"
-    return f"{sizes} {config.tokenizer.kind}"
+        text = f"{len(tokenizers.src):,} {config.tokenizer.kind}, shared by both sides"
+    else:
+        sizes = f"source {len(tokenizers.src):,}, target {len(tokenizers.tgt):,}"
+        text = f"{sizes} {config.tokenizer.kind}"
+    sides = {"source": sampling.src, "target": sampling.tgt}
+    sampled = [f"{side} {value:g}" for side, value in sides.items() if value is not None]
+    return "; subword sampling: ".join([text, ", ".join(sampled)] if sampled else [text])
 
 
 def _model(config: Config) -> str:

@@ -41,6 +41,11 @@ def whole(config: Path, seq2seq: Command) -> Path:
     return run
 
 
+def test_summary_names_subword_sampling(whole):
+    log = (whole / "train.log").read_text()
+    assert " bpe; subword sampling: target 0.1\n" in log
+
+
 def points(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 

@@ -249,7 +249,7 @@ def test_tag_is_one_token_before_those_of_the_source(tmp_path, kind):
         assert with_tag.src[number].tolist() == [*tag_ids, *ids, EOS_ID]
         assert without.src[number].tolist() == [*ids, EOS_ID]
         assert with_tag.tgt[number].tolist() == without.tgt[number].tolist()
-    with pytest.raises(UserError, match="the vocabulary lacks the tag <2fr>"):
+    with pytest.raises(UserError, match=r"lacks the tag <2fr> \(its user-defined symbols: <2en>\)"):
         tokenizers.src.tag_ids("<2fr>")
 
 
