@@ -1,23 +1,28 @@
-"""What the options of the model are worth at equal processor time, against the default.
+"""What options of the model and of training are worth at equal processor time.
 
-python benchmarks/model_options.py CONFIG FOLDER [--seeds 1 2] [--only NAME ...] [--set KEY=VALUE]
+python benchmarks/options.py CONFIG FOLDER [--seeds 1 2] [--only NAME ...] [--set KEY=VALUE]
 
 The config says how long the default trains. For every other option, updates of it and of the
 default are timed in turn, in processor seconds of one process with one thread; the option then
-trains for as many updates as take the same time, with a schedule that ends there. So no clock runs
-during the runs that count, and another program on the machine does not change their result.
+trains for as many updates as take the same time, with a warm-up and a schedule that are shorter or
+longer in proportion. So no clock runs during the runs that count, and another program on the
+machine does not change their result.
 
-Runs and speeds stay in FOLDER, so that the command can be stopped and repeated. Prints a table of
-the scores on the validation text after the last update.
+Runs and speeds stay in FOLDER, so that the command can be stopped and repeated, and several at once
+share the runs among them. Prints a table of the scores on the validation text after the last
+update.
 """
 
 import argparse
+import fcntl
 import json
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -28,10 +33,37 @@ from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.tools.dry_run import DryRun, dry_run
 
+SINUSOIDAL = ("model.positions=sinusoidal",)
+ADAMW = ("training.optimizer=adamw", "training.lr=4e-3")
+SCHEDULE_FREE = (
+    "training.optimizer=schedule_free_adamw",
+    "training.schedule=constant",
+    "training.lr=1e-2",
+)
+SAMPLING = ("training.subword_sampling=0.1",)
+R_DROP = ('training.consistency={"kind":"r_drop"}',)
+SIMCUT = ('training.consistency={"kind":"simcut"}',)
+EMA = ("training.ema_decay=0.999",)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "default": (),
     "rotary positions": ("model.positions=rotary",),
     "QK-norm": ("model.attention_scale=cosine",),
+    "post-norm": ("model.norm=post",),
+    "sinusoidal positions": SINUSOIDAL,
+    "AdamW": ADAMW,
+    "AdamW, sinusoidal positions": ADAMW + SINUSOIDAL,
+    "schedule-free AdamW": SCHEDULE_FREE,
+    "schedule-free AdamW, sinusoidal positions": SCHEDULE_FREE + SINUSOIDAL,
+    "EMA": EMA,
+    "EMA, AdamW, sinusoidal positions": EMA + ADAMW + SINUSOIDAL,
+    "BPE-dropout": SAMPLING,
+    "BPE-dropout, AdamW, sinusoidal positions": SAMPLING + ADAMW + SINUSOIDAL,
+    "R-Drop": R_DROP,
+    "R-Drop, AdamW, sinusoidal positions": R_DROP + ADAMW + SINUSOIDAL,
+    "SimCut": SIMCUT,
+    "SimCut, AdamW, sinusoidal positions": SIMCUT + ADAMW + SINUSOIDAL,
+    "vocabulary by the size of the corpus": ("tokenizer.vocab_size=auto",),
+    "weight decay": ("training.weight_decay=0.1",),
 }
 METRICS = ("loss", "accuracy", "bleu", "exact_match")
 ONE_PROCESS = ("training.processes=1", "training.save_every=null")
@@ -136,26 +168,60 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.folder.mkdir(parents=True, exist_ok=True)
-    stored = given.folder / "speeds.json"
-    speeds = json.loads(stored.read_text()) if stored.exists() else {"default": 1.0}
     common = [*given.overrides, *ONE_PROCESS]
-    default = load_config(given.config, common)
-    steps = default.training.max_steps
-    assert steps is not None, "the config says how long the default trains"
+    with locked(given.folder / "speeds.lock"):
+        speeds = measured_speeds(given.folder / "speeds.json", given, common)
     for seed in given.seeds:
         for name in given.only:
-            options = OPTIONS[name]
-            if name not in speeds:
-                other = load_config(given.config, [*common, *options])
-                speeds[name] = relative_time(default, other, given.updates)
-                stored.write_text(json.dumps(speeds))
             run_dir = given.folder / f"{slug(name)}-{seed}"
-            if scores_of(run_dir) is None:
-                length = (f"training.max_steps={round(steps / speeds[name])}",)
-                overrides = [*common, *ONLY_AT_THE_END, *options, *length, f"training.seed={seed}"]
-                train(given.config, overrides, run_dir)
-            print(f"{name}, seed {seed}: {scores_of(run_dir)}", file=sys.stderr, flush=True)
+            with locked(run_dir.with_suffix(".lock"), waits=False) as is_free:
+                if is_free and scores_of(run_dir) is None:
+                    length = schedule(load_config(given.config, common), speeds[name])
+                    seeded = f"training.seed={seed}"
+                    overrides = [*common, *ONLY_AT_THE_END, *length, *OPTIONS[name], seeded]
+                    train(given.config, overrides, run_dir)
+                print(f"{name}, seed {seed}: {scores_of(run_dir)}", file=sys.stderr, flush=True)
     print(table(given.folder, speeds))
+
+
+def measured_speeds(stored: Path, given: argparse.Namespace, common: list[str]) -> dict[str, float]:
+    """Return the time of an update of every option, relative to the default's."""
+    speeds = json.loads(stored.read_text()) if stored.exists() else {"default": 1.0}
+    for name in given.only:
+        if name not in speeds:
+            default, other = (
+                load_config(given.config, [*common, *options]) for options in ((), OPTIONS[name])
+            )
+            speeds[name] = relative_time(default, other, given.updates)
+            stored.write_text(json.dumps(speeds))
+    return speeds
+
+
+def schedule(default: Config, speed: float) -> list[str]:
+    """Return updates and warm-up of an option that take as long as those of the default."""
+    training = default.training
+    assert training.max_steps is not None, "the config says how long the default trains"
+    return [
+        f"training.{name}={round(number / speed)}"
+        for name, number in (
+            ("max_steps", training.max_steps),
+            ("warmup_steps", training.warmup_steps),
+        )
+        if number != "auto"
+    ]
+
+
+@contextmanager
+def locked(path: Path, waits: bool = True) -> Iterator[bool]:
+    """Hold a lock that other processes respect; False if one of them has it and this one may not
+    wait."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 if __name__ == "__main__":
