@@ -2,7 +2,6 @@ import ctypes
 import functools
 import math
 import sys
-from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, ModelConfig, TrainingConfig
-from seq2seq_cli.config.types import Positions
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import check_compiler
@@ -165,9 +163,14 @@ def test_packed_batches_match_padded_batches(norm):
 
 
 @pytest.mark.parametrize(
-    ("use_bf16", "tolerance"), [(False, 1e-5), pytest.param(True, 0.05, marks=pytest.mark.slow)]
+    ("positions", "use_bf16", "tolerance"),
+    [
+        ("rotary", False, 1e-5),
+        pytest.param("sinusoidal", False, 1e-5, marks=pytest.mark.slow),
+        pytest.param("rotary", True, 0.05, marks=pytest.mark.slow),
+        pytest.param("sinusoidal", True, 0.05, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("positions", get_args(Positions))
 def test_compiled_step_matches_the_eager_step(positions, use_bf16, tolerance, monkeypatch):
     """It is traced once for all shapes; PyTorch's operations stand in for kernels."""
     backend = CompileCounterWithBackend("aot_eager")
