@@ -1,7 +1,7 @@
 """Beam search: several hypotheses at once, ranked by normalised log-probability.
 
-B sentences still being decoded, W hypotheses of each, K candidates for their continuation, T
-target positions so far, V target vocabulary.
+B sentences still being decoded, W hypotheses of each in G groups, K candidates for their
+continuation, T target positions so far, V target vocabulary.
 """
 
 import math
@@ -42,39 +42,53 @@ class Candidates(NamedTuple):
 
 
 class FinishedTranslations:
-    """The best finished translations of a sentence, at most `n_best`, with different texts."""
+    """The best finished translations of a sentence, with different texts: as many of each group."""
 
-    def __init__(self, n_best: int, text_of: Callable[[Ids], object]) -> None:
+    def __init__(
+        self, n_best: int, text_of: Callable[[Ids], object], num_groups: int = 1, width: int = 1
+    ) -> None:
+        """`width`: the hypotheses of a group, and the most that one of several contributes."""
         self._n_best = n_best
         self._text_of = text_of
-        self._by_text: dict[object, Hypothesis] = {}
-        self.best: list[Hypothesis] = []  # in falling order
+        self._most = n_best if num_groups == 1 else min(n_best, width)  # of a group
+        self._groups: list[list[Hypothesis]] = [[] for _ in range(num_groups)]  # in falling order
+        self._by_text: dict[object, tuple[int, Hypothesis]] = {}  # with the number of the group
 
-    def are_all_better_than(self, score: float) -> bool:
-        """Whether the list is full, and no hypothesis of that score would enter it."""
-        return len(self.best) == self._n_best and self.best[-1].score >= score
+    @property
+    def best(self) -> list[Hypothesis]:
+        """The n best of all groups, in falling order."""
+        found = [hypothesis for group in self._groups for hypothesis in group]
+        return sorted(found, key=lambda finished: -finished.score)[: self._n_best]
 
-    def add(self, ids: Ids, score: float) -> None:
-        if self.are_all_better_than(score):
+    def are_all_better_than(self, score: float, group: int = 0) -> bool:
+        """Whether the group's list is full, and no hypothesis of that score would enter it."""
+        finished = self._groups[group]
+        return len(finished) == self._most and finished[-1].score >= score
+
+    def add(self, ids: Ids, score: float, group: int = 0) -> None:
+        """Add a translation of a group; one whose text another group has already stays there."""
+        if self.are_all_better_than(score, group):
             return
         text = self._text_of(ids)
-        same = self._by_text.get(text)  # from another group, or in other tokens
-        if same is not None:
+        if text in self._by_text:  # in other tokens, or from another group
+            group, same = self._by_text[text]
             if score <= same.score:
                 return
-            self.best.remove(same)
-        self._by_text[text] = hypothesis = Hypothesis(ids, score)
-        self.best.append(hypothesis)
-        self.best.sort(key=lambda finished: -finished.score)
-        for dropped in self.best[self._n_best :]:
+            self._groups[group].remove(same)
+        hypothesis = Hypothesis(ids, score)
+        self._by_text[text] = group, hypothesis
+        finished = self._groups[group]
+        finished.append(hypothesis)
+        finished.sort(key=lambda finished: -finished.score)
+        for dropped in finished[self._most :]:
             del self._by_text[self._text_of(dropped.ids)]
-        del self.best[self._n_best :]
+        del finished[self._most :]
 
 
 class BeamSearch:
     """The beams of a batch, and the translations that have come out of them.
 
-    A sentence is finished when no growing hypothesis can overtake its finished translations:
+    A sentence is finished when no growing hypothesis can overtake its group's finished ones:
     log-probability only falls, and no translation is divided by more than the longest one.
     """
 
@@ -84,9 +98,13 @@ class BeamSearch:
         """Translations differ in what `text_of` makes of them."""
         self._batch = batch
         self._config = config
-        self._width = config.beam_size // config.diversity_groups  # of a group
+        self._num_groups = config.diversity_groups
+        self._width = config.beam_size // self._num_groups  # of a group
         self._is_constrained = any(request.required for request in batch.requests)
-        self._finished = [FinishedTranslations(config.n_best, text_of) for _ in batch.requests]
+        self._finished = [
+            FinishedTranslations(config.n_best, text_of, self._num_groups, self._width)
+            for _ in batch.requests
+        ]
         # The best with all required phrases, should no hypothesis that has them end by itself.
         self._spare = [FinishedTranslations(1, tuple) for _ in batch.requests]
 
@@ -104,8 +122,9 @@ class BeamSearch:
 
     def finished(self) -> set[int]:
         """Return the rows in which no growing hypothesis can become one of the n best."""
-        best_B = self._batch.sums_BW.amax(dim=1).tolist()
-        return {row for row, best in enumerate(best_B) if self._is_finished(row, best)}
+        sums_BW = self._batch.sums_BW
+        best_BG = sums_BW.view(len(sums_BW), self._num_groups, self._width).amax(dim=2).tolist()
+        return {row for row, best_G in enumerate(best_BG) if self._is_finished(row, best_G)}
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         return [
@@ -113,12 +132,14 @@ class BeamSearch:
             for finished, spare in zip(self._finished, self._spare, strict=True)
         ]
 
-    def _is_finished(self, row: int, best: float) -> bool:
-        """`best` is the greatest log-probability among the growing hypotheses."""
-        if not math.isfinite(best):
-            return True
+    def _is_finished(self, row: int, best_G: list[float]) -> bool:
+        """`best` are the greatest log-probabilities among the growing hypotheses of each group."""
+        finished = self._finished[self._batch.active[row]]
         penalty = self._penalty(self._batch.requests[row].max_length + 1)
-        return self._finished[self._batch.active[row]].are_all_better_than(best / penalty)
+        return all(
+            not math.isfinite(best) or finished.are_all_better_than(best / penalty, group)
+            for group, best in enumerate(best_G)
+        )
 
     def _forbid_ends(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> None:
         """Let no hypothesis end before it has all required phrases; note the best that may."""
@@ -152,7 +173,7 @@ class BeamSearch:
             if self._is_constrained:
                 self._allocate(best, *group)
             best = best._replace(origins=best.origins + start)
-            self._finish(best)
+            self._finish(best, first // width)
             chosen.append(unfinished(best, width))
         return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
 
@@ -176,8 +197,8 @@ class BeamSearch:
                 for part, values_K in zip(best, ordered, strict=True):
                     part[row] = values_K
 
-    def _finish(self, candidates: Candidates) -> None:
-        """Keep the translations that end here, if they are in the better half of candidates."""
+    def _finish(self, candidates: Candidates, group: int) -> None:
+        """Keep a group's translations that end here, if in the better half of its candidates."""
         batch = self._batch
         ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
         ends_BK[:, self._width :] = False
@@ -185,7 +206,7 @@ class BeamSearch:
         for row, place in ends_BK.nonzero().tolist():
             ids = batch.past_BWT[row, candidates.origins[row, place]].tolist()
             score = candidates.sums[row, place].item() / penalty
-            self._finished[batch.active[row]].add(ids, score)
+            self._finished[batch.active[row]].add(ids, score, group)
 
     def _penalty(self, length: int) -> float:
         formula, alpha = self._config.length_penalty_formula, self._config.length_penalty

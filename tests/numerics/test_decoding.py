@@ -282,8 +282,9 @@ def test_nbest_translations_have_different_texts():
             assert len({text_of(hypothesis.ids) for hypothesis in hypotheses}) == 6
 
 
-def test_diverse_beam_groups_differ_more_than_one_beam():
-    model = build(0)
+@pytest.mark.parametrize("seed", range(6))
+def test_diverse_beam_groups_differ_more_than_one_beam(seed):
+    model = build(seed)
     requests = make_requests(random_sources(10))
     kinds = []
     for groups in (1, 4):
@@ -291,6 +292,7 @@ def test_diverse_beam_groups_differ_more_than_one_beam():
             beam_size=4, n_best=4, diversity_groups=groups, diversity_penalty=20.0
         )
         results = search(PlainDecoder(model), requests, config)
+        assert all(len(set(map(tuple, ids_of(result)))) == 4 for result in results)
         kinds.append(
             sum(
                 len({tuple(hypothesis.ids[:1]) for hypothesis in hypotheses})
