@@ -19,6 +19,7 @@ from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
 from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
+from seq2seq_cli.decoding.segmentation import NO_CUTS, Cuts
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.packing import Packed
@@ -83,6 +84,7 @@ class Scores:
     text: Mapping[Metric, TextScore] = field(default_factory=dict)
     translated: Translated = NO_TEXT
     num_normalized: int = 0  # references that tokenizer.normalization has changed
+    cuts: Cuts = NO_CUTS
 
     @property
     def hypotheses(self) -> Texts:
@@ -116,6 +118,9 @@ class Scores:
         if self.num_too_long:
             note = "lines that loss, perplexity and accuracy exclude"
             rows.append(f"{'too_long':<12} {self.num_too_long:>9,}  {note}")
+        if self.cuts.at_length_limit:
+            note = "translations that ended at the length limit and may be incomplete"
+            rows.append(f"{'at_limit':<12} {self.cuts.at_length_limit:>9,}  {note}")
         if self.num_normalized:
             changed = f"{self.num_normalized:,} of {self.num_lines:,}"
             rows.append(f"references   {changed} changed by tokenizer.normalization")
@@ -131,6 +136,9 @@ class Scores:
         }
         if self.text:
             report["num_normalized_references"] = self.num_normalized
+            report["num_cut_lines"] = self.cuts.lines
+            report["num_sentences_in_parts"] = self.cuts.long_sentences
+            report["num_at_length_limit"] = self.cuts.at_length_limit
         for name, score in self.text.items():
             report |= score.report(name)
         return report | {f"{name}_signature": text for name, text in self._signatures().items()}
@@ -144,12 +152,15 @@ def evaluate_corpus(
 ) -> Scores:
     """Score a trained run on a text, or on the validation text of its own config.
 
-    Raises UserError if there is no text to score on.
+    A warning says how many lines and translations were cut. Raises UserError if there is no text to
+    score on.
     """
     config = translator.config
     text = (text or valid_text(config)).with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
-    return evaluate(translator, held_out, decode=decode, scoring=scoring)
+    scores = evaluate(translator, held_out, decode=decode, scoring=scoring)
+    scores.cuts.report()
+    return scores
 
 
 def valid_text(config: Config) -> ParallelText:
@@ -187,12 +198,12 @@ def evaluate(
     of public test sets: their scores can be compared with published ones.
     """
     scoring = scoring or Scoring.of(translator.config.validation)
-    model = translator.model
+    model, cuts = translator.model, list[Cuts]()
     was_training = model.training
     model.eval()
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
-        hypotheses = translator.translate_pairs(held_out.pairs) if decode else []
+        hypotheses = translator.translate_pairs(held_out.pairs, cuts.append) if decode else []
     finally:
         model.train(was_training)
     pairs = held_out.pairs if decode else []
@@ -212,6 +223,7 @@ def evaluate(
             before.split() != after.split()
             for before, after in zip(raw, references[0], strict=True)
         ),
+        cuts=sum(cuts, Cuts()),
     )
 
 

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from seq2seq_cli.config.text import TagText
 from seq2seq_cli.config.types import (
     FREE_ON_RESUME,
+    AutoOrFactor,
+    AutoOrTenThousand,
     DecodingPrecision,
     EngineName,
     Factor,
@@ -61,13 +63,16 @@ class DecodingConfig(Section):
         "must be the tag of a corpus in data.train or one of tokenizer.user_defined_symbols; null: "
         "none.",
     )
-    max_len_factor: Factor = Field(
-        2.0,
+    max_len_factor: AutoOrFactor = Field(
+        "auto",
         description="Maximum length of a translation: max_len_factor x source tokens + "
-        "max_len_extra.",
+        "max_len_extra. auto: learnt from the training pairs, so that all their targets could be "
+        "output with room to spare; at least 2.",
     )
-    max_len_extra: Annotated[int, Field(gt=0, le=10_000)] = Field(
-        20, description="Tokens added to the maximum length, see max_len_factor."
+    max_len_extra: AutoOrTenThousand = Field(
+        "auto",
+        description="Tokens added to the maximum length, see max_len_factor. auto: learnt from "
+        "the training pairs; at least 20.",
     )
     min_len_factor: Factor = Field(
         0.0,
@@ -110,6 +115,12 @@ class DecodingConfig(Section):
         description="Source tokens per decoding batch, padding included.",
         json_schema_extra=FREE_ON_RESUME,
     )
+
+    def max_length(self, src_length: int) -> int:
+        """Return the most tokens that a translation of `src_length` source tokens may have."""
+        factor, extra = self.max_len_factor, self.max_len_extra
+        assert factor != "auto" and extra != "auto", "resolved before the first search"
+        return int(factor * src_length) + extra
 
     @model_validator(mode="before")
     @classmethod

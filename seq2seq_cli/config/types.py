@@ -49,10 +49,17 @@ AutoOrThousand = Annotated[
     Literal["auto"] | UpToThousand,
     WrapValidator(with_message("auto or a whole number from 1 to 1,000")),
 ]
+AutoOrTenThousand = Annotated[
+    Literal["auto"] | Annotated[int, Field(gt=0, le=10_000)],
+    WrapValidator(with_message("auto or a whole number from 1 to 10,000")),
+]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Factor = Annotated[float, Field(ge=0, le=100)]
+AutoOrFactor = Annotated[
+    Literal["auto"] | Factor, WrapValidator(with_message("auto or a number from 0 to 100"))
+]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]

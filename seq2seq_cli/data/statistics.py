@@ -1,11 +1,13 @@
 """Statistics of the training pairs, saved with the run; translation splits lines by them."""
 
+import math
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import read_json, write_json
@@ -15,6 +17,7 @@ from seq2seq_cli.text.tokenizer import Tokenizer
 
 _LINES_TO_READ = 10_000  # source lines in which sentences and their marks are counted
 
+Lengths = npt.NDArray[Any]  # in tokens
 Number = TypeVar("Number", int, float)
 Count = Annotated[int, Field(ge=1)]
 Ratio = Annotated[float, Field(gt=0)]
@@ -51,6 +54,30 @@ class Ratios(Quantiles[Ratio]):
     """Quantiles of ratios."""
 
 
+class LengthLimit(_Record):
+    """The most tokens that a translation may have: factor × source tokens + extra."""
+
+    factor: float = Field(2.0, ge=0, le=100)
+    extra: int = Field(20, ge=1, le=10_000)
+
+    @classmethod
+    def fitting(cls, src: Lengths, tgt: Lengths) -> Self:
+        """Return a limit that no pair reaches, a tenth beyond the ratio of 99 % of them.
+
+        The others, and short sources with long targets, determine what is added.
+        """
+        ratio = float(np.quantile(tgt / src, 0.99, method="inverted_cdf"))
+        factor = min(max(2.0, math.ceil(11 * ratio) / 10), 100.0)
+        excess = int((tgt - (factor * src).astype(tgt.dtype)).max())
+        return cls(factor=factor, extra=min(max(20, math.ceil(1.1 * excess)), 10_000))
+
+    def resolve(self, options: DecodingConfig) -> DecodingConfig:
+        """Return the options with these numbers in place of `auto`."""
+        given = {"max_len_factor": self.factor, "max_len_extra": self.extra}
+        autos = {name: x for name, x in given.items() if getattr(options, name) == "auto"}
+        return options.model_copy(update=autos)
+
+
 class TextStatistics(_Record):
     """Statistics of the pairs that a run is trained on; EOS is not counted."""
 
@@ -59,6 +86,7 @@ class TextStatistics(_Record):
     length_ratio: Ratios  # target tokens over source tokens
     src_sentences: Counts  # per line
     src_inner_marks: str = Field(max_length=len(MARKS))  # which end no sentence: find_inner_marks
+    length_limit: LengthLimit = LengthLimit()  # the default: of a run of an earlier version
 
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
@@ -74,6 +102,7 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
         length_ratio=Ratios(**_quantiles(tgt / src)),
         src_sentences=Counts(**_quantiles(np.array(sentences))),
         src_inner_marks=inner_marks,
+        length_limit=LengthLimit.fitting(src, tgt),
     )
 
 

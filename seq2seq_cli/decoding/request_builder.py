@@ -36,10 +36,6 @@ class RequestBuilder:
             requests += self._line_requests(line, of_line, number)
         return requests
 
-    def max_length(self, src_length: int) -> int:
-        """Return the most tokens that a translation of `src_length` source tokens may have."""
-        return int(self._options.max_len_factor * src_length) + self._options.max_len_extra
-
     def _min_length(self, src_length: int) -> int:
         return int(self._options.min_len_factor * src_length) + self._options.min_len_extra
 
@@ -55,7 +51,7 @@ class RequestBuilder:
             raise UserError("required words need a beam search (--beam-size 5) without groups")
         requests = []
         for place, segment in enumerate(segments):
-            max_length = self.max_length(len(segment.ids))
+            max_length = self._options.max_length(len(segment.ids))
             min_length = min(max_length, self._min_length(len(segment.ids)))
             src = [*segment.src_ids, EOS_ID]
             requests.append(Request(src, max_length, min_length, number=number, segment=place))

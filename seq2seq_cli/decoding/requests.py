@@ -1,6 +1,6 @@
 """Requests to a search and the hypotheses it returns, as token ids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,3 +49,16 @@ class Hypothesis(NamedTuple):
 
     ids: Ids
     score: float  # by which a beam search ranks; 0 in other searches
+
+
+def num_at_length_limit(
+    requests: Sequence[Request], hypotheses: Sequence[Sequence[Hypothesis]]
+) -> int:
+    """Return how many best translations are as long as they may be, if a shorter one was allowed.
+
+    A few of them may have ended by themselves with the last token that was possible.
+    """
+    return sum(
+        request.min_length < request.max_length <= len(best.ids)
+        for request, (best, *_) in zip(requests, hypotheses, strict=True)
+    )

@@ -60,12 +60,13 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Cuts:
-    """The numbers of lines and sentences that were cut."""
+    """The numbers of lines, sentences and translations that were cut."""
 
     lines: int = 0
     sentences: int = 0  # of those lines
     long_sentences: int = 0
     parts: int = 0  # of the long sentences
+    at_length_limit: int = 0  # translations that are as long as they may be
 
     def __add__(self, other: "Cuts") -> "Cuts":
         return Cuts(
@@ -73,6 +74,7 @@ class Cuts:
             self.sentences + other.sentences,
             self.long_sentences + other.long_sentences,
             self.parts + other.parts,
+            self.at_length_limit + other.at_length_limit,
         )
 
     def report(self) -> None:
@@ -87,6 +89,14 @@ class Cuts:
                 f"sentences longer than data.max_length: {self.long_sentences:,}; translated in "
                 f"{self.parts:,} parts"
             )
+        if self.at_length_limit:
+            logger.warning(
+                "translations that ended at the length limit (decoding.max_len_factor, "
+                f"max_len_extra) and may be incomplete: {self.at_length_limit:,}"
+            )
+
+
+NO_CUTS = Cuts()
 
 
 def segment_lines(

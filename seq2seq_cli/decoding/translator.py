@@ -4,6 +4,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,13 +13,13 @@ import torch
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName, EngineName
-from seq2seq_cli.data.statistics import TextStatistics, read_statistics
+from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
 from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
 from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import Hypothesis
+from seq2seq_cli.decoding.requests import Hypothesis, num_at_length_limit
 from seq2seq_cli.decoding.scoring import NOT_SCORED, score_given
 from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, segment_lines
@@ -59,15 +60,17 @@ class Translator:
     ) -> None:
         """Several models form an ensemble. `decoder` is made of them; left out, it is in fp32.
 
-        `statistics` of the training text, if known, decide which lines are cut.
+        `statistics` of the training text, if known, decide which lines are cut and, unless the
+        config does, how long translations may become.
         """
+        limit = statistics.length_limit if statistics is not None else LengthLimit()
+        options, tgt = limit.resolve(config.decoding), tokenizers.tgt
         self.models = (model,) if isinstance(model, Transformer) else tuple(model)
         self.model = self.models[0]
         self.tokenizers = tokenizers
-        self.config = config
+        self.config = config.model_copy(update={"decoding": options})
         self.statistics = statistics
         self.decoder = decoder or ensemble_of(self.models, "fp32", config.decoding.engine)
-        options, tgt = config.decoding, tokenizers.tgt
         self._is_ranked = options.beam_size > 1
         self._search = functools.partial(
             search,
@@ -146,9 +149,12 @@ class Translator:
         results = self.search([TranslationInput(line) for line in lines])
         return [best.text for best, *_ in results]
 
-    def translate_pairs(self, pairs: Sequence[Pair]) -> list[str]:
+    def translate_pairs(
+        self, pairs: Sequence[Pair], report: Callable[[Cuts], None] = Cuts.report
+    ) -> list[str]:
         """Return the translation of the source of every pair, with its tag."""
-        results = self.search([TranslationInput(pair.src, tag=pair.tag) for pair in pairs])
+        inputs = [TranslationInput(pair.src, tag=pair.tag) for pair in pairs]
+        results = self.search(inputs, report=report)
         return [best.text for best, *_ in results]
 
     def search(
@@ -163,12 +169,13 @@ class Translator:
         """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
         `first_number` is the number of the first line in the whole input, on which sampling
-        depends. `report` is told how many lines were cut, those of `split_sentences` left out.
+        depends. `report` is told how many lines were cut, those of `split_sentences` left out, and
+        how many translations ended at the length limit.
         """
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
-        report(cuts)
         hypotheses = self._search(requests)
+        report(replace(cuts, at_length_limit=num_at_length_limit(requests, hypotheses)))
         segments = list(itertools.chain.from_iterable(lines))
         results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
         for request, candidates in zip(
@@ -197,10 +204,6 @@ class Translator:
     def tag_ids(self, tag: str | None) -> tuple[int, ...]:
         """Return the id of a tag, that of `decoding.tag` for None; UserError for an unknown tag."""
         return tuple(self.tokenizers.src.tag_ids(tag or self.config.decoding.tag))
-
-    def longest(self, src_length: int) -> int:
-        """Return the most tokens that a translation of `src_length` source tokens may have."""
-        return self._request_builder.max_length(src_length)
 
     def _scored(
         self,

@@ -90,7 +90,8 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     if not lines:
         return f"wrote {output}; there is no validation text to compare translations of"
     ours = _greedy(translator).search([TranslationInput(line) for line in lines])
-    limits = [translator.longest(len(ids)) for ids in tokenizers.src.to_ids_batch(lines)]
+    ids = tokenizers.src.to_ids_batch(lines)
+    limits = [config.decoding.max_length(len(of_line)) for of_line in ids]
     theirs = target.translate_lines(output, lines, limits)
     equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, ours, strict=True))
     report = f"{equal} of {len(lines)} greedy translations of validation lines are equal"

@@ -182,7 +182,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
     generation_config = {
         **_SPECIAL_TOKENS,
         "max_new_tokens": min(
-            int(options.max_len_factor * config.data.max_length) + options.max_len_extra + 1,
+            options.max_length(config.data.max_length) + 1,
             _POSITIONS - 1,
         ),
         "num_beams": 1,

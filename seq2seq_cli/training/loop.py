@@ -246,6 +246,8 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
             monitor.samples(step, held_out, scores, validation.samples)
         if plots is not None:
             monitor.attention(step, plots)
+        if is_finished(run):
+            scores.cuts.report()
     saver.record_validation(is_kept=is_kept, is_end=is_finished(run))
 
 

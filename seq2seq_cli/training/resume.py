@@ -42,6 +42,8 @@ from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_v
 
 logger = logging.getLogger(__name__)
 
+_LENGTH_LIMIT = ("max_len_factor", "max_len_extra")  # runs of earlier versions have numbers
+
 
 class StartOptions(NamedTuple):
     """What a user may give beside the config when starting or resuming a run."""
@@ -188,6 +190,8 @@ def _with_values_of(begun: Config, config: Config) -> Config:
         training["warmup_steps"] = begun.training.warmup_steps
     if config.training.tokens_per_batch == "auto":
         training["tokens_per_batch"] = begun.training.batch_budget
+    begun_limit = {name: getattr(begun.decoding, name) for name in _LENGTH_LIMIT}
+    decoding = {n: x for n, x in begun_limit.items() if getattr(config.decoding, n) == "auto"}
     validation: dict[str, Any] = {}
     is_measured = config.validation.decode or not begun.validation.needs_translations
     if config.validation.metric == "auto" and is_measured:
@@ -200,6 +204,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
         update={
             "training": config.training.model_copy(update=training),
             "validation": config.validation.model_copy(update=validation),
+            "decoding": config.decoding.model_copy(update=decoding),
             "tokenizer": begun.tokenizer
             if is_reused
             else config.tokenizer.model_copy(update=tokenizer),

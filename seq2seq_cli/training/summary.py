@@ -32,6 +32,7 @@ def summarize(run: Run) -> str:
         ("model", _model(config)),
         ("parameters", _parameters(run.model)),
         ("training", _training(run)),
+        ("translations", _length_limit(run)),
         ("device", _device(run)),
         ("cache", _cache(data)),
     ]
@@ -88,6 +89,9 @@ def summary_json(run: Run) -> dict[str, Any]:
             "batches_per_epoch": len(run.data.batches),
             "padding": run.data.batches.padding(),
         },
+        "length_limit": run.data.statistics.length_limit.resolve(config.decoding).model_dump(
+            include={"max_len_factor", "max_len_extra"}
+        ),
         "device": {
             "type": run.device.type,
             "processes": run.ranks.world_size,
@@ -163,6 +167,11 @@ def _vocabulary(config: Config, data: TrainingData) -> str:
     sides = {"source": sampling.src, "target": sampling.tgt}
     sampled = [f"{side} {value:g}" for side, value in sides.items() if value is not None]
     return "; subword sampling: ".join([text, ", ".join(sampled)] if sampled else [text])
+
+
+def _length_limit(run: Run) -> str:
+    options = run.data.statistics.length_limit.resolve(run.config.decoding)
+    return f"at most {options.max_len_factor:g} × source tokens + {options.max_len_extra:,}"
 
 
 def _model(config: Config) -> str:

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from commands import Command, last_checkpoint
-from number_task import number_pairs, write_pairs
+from number_task import number_pairs, numbers_config, write_config, write_pairs
 from safetensors.torch import load_file
 from seams import before_update, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -350,6 +350,33 @@ def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, m
     assert "also occur in the training text" in summary
     assert "1+1 layers, d_model 64" in summary
     assert list(tmp_path.iterdir()) == []
+
+
+def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
+    """Targets seven times as long as their sources are output whole; validation counts the rest."""
+    config = numbers_config(tmp_path, max_steps=60, warmup_steps=10)
+    pairs = [(src, " ".join([tgt] * 7)) for src, tgt in number_pairs(200, seed=1)]
+    config["data"] = {"train": write_pairs(tmp_path, "long", pairs)}
+    config["data"]["valid"] = write_pairs(tmp_path, "short", pairs[:20])
+    config["model"]["positions"] = "rotary"
+    config["validation"] = {"every": 30, "unit": "steps", "metric": "loss"}
+    path, run = write_config(tmp_path, config), tmp_path / "run"
+    assert "at most 7.7 × source tokens + 20" in seq2seq("check", path).stdout
+    assert json.loads(seq2seq("check", path, "--json").stdout)["run"]["length_limit"] == {
+        "max_len_factor": 7.7,
+        "max_len_extra": 20,
+    }
+    assert seq2seq("train", path, "--run-dir", run).exit_code == 0
+    translation = seq2seq("translate", run, "--set=decoding.min_len_extra=42", "1 2 3 4 5 6").stdout
+    assert len(translation.split()) >= 42
+    limit = ("--set=decoding.max_len_factor=2", "--allow-changed=decoding")
+    more = ("--set=training.max_steps=90", *limit)
+    result = seq2seq("train", path, "--run-dir", run, *more)
+    assert result.exit_code == 0
+    last = [point for point in read_metrics(run) if "valid/loss" in point][-1]
+    assert 0 < last["valid/at_length_limit"] <= 20
+    assert f"  at_length_limit {last['valid/at_length_limit']}" in result.stderr
+    assert "may be incomplete" in result.stderr
 
 
 def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path):

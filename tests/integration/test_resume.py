@@ -50,6 +50,18 @@ def whole(config, seq2seq: Command) -> Path:
     return run
 
 
+def test_run_with_a_number_keeps_it_where_the_config_says_auto(config, seq2seq, tmp_path):
+    """Runs that are older than the automatic length limit have numbers."""
+    run = begun(config, tmp_path / "run", 5)
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved["decoding"]["max_len_factor"] == "auto"
+    saved["decoding"] |= {"max_len_factor": 2.0, "max_len_extra": 20}
+    (run / "config.yaml").write_text(yaml.safe_dump(saved))
+    assert seq2seq("train", config, "--run-dir", run).exit_code == 0
+    kept = yaml.safe_load((run / "config.yaml").read_text())["decoding"]
+    assert (kept["max_len_factor"], kept["max_len_extra"]) == (2.0, 20)
+
+
 def option(name: str, value: object) -> tuple[str, str]:
     return ("--set", f"training.{name}={value}")
 
