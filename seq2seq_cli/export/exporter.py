@@ -89,7 +89,8 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     lines = _unsegmented(translator, lines)
     if not lines:
         return f"wrote {output}; there is no validation text to compare translations of"
-    ours = _greedy(translator).search([TranslationInput(line) for line in lines])
+    inputs = [TranslationInput(line) for line in lines]
+    ours = _greedy(translator).search(inputs, report=lambda cuts: None)  # it says nothing new
     ids = tokenizers.src.to_ids_batch(lines)
     limits = [config.decoding.max_length(len(of_line)) for of_line in ids]
     theirs = target.translate_lines(output, lines, limits)

@@ -232,7 +232,7 @@ def test_exports_say_how_to_give_a_tag(back_translated, folder, seq2seq):
     found = []
     for line in lines:
         pieces = ["<bt>", *tokenizers.src.pieces_of(tokenizers.src.to_ids(line))]
-        limit = ours.longest(len(pieces) - 1)
+        limit = ours.config.decoding.max_length(len(pieces) - 1)
         (result,) = theirs.translate_batch(
             [pieces],
             beam_size=1,

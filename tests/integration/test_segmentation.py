@@ -124,9 +124,9 @@ def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq
 
 def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
     between, beyond = "1 " * 30 + ".", "1 " * 300 + "."
-    assert seq2seq("translate", run, between).stderr == ""
+    assert "sentences" not in seq2seq("translate", run, between).stderr
     result = seq2seq("translate", run, f"{between} {beyond}")
-    assert result.stderr.splitlines() == [
+    assert [line for line in result.stderr.splitlines() if "length limit" not in line] == [
         "lines with more sentences or tokens than lines of the training text: 1; translated "
         "as 2 separate sentences",
         "sentences longer than data.max_length: 1; translated in 2 parts",
