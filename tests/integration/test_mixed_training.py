@@ -202,6 +202,21 @@ def test_self_distillation(back_translated, folder, seq2seq):
     assert "train.distilled.tgt: " in log
 
 
+def test_data_diversification(back_translated, folder, seq2seq):
+    """Both sides of the training text are translated, and all three texts trained on."""
+    pairs = []
+    for model, given, made in (("mixed", "src", "tgt"), ("reverse", "tgt", "src")):
+        text, output = folder / f"train.{given}", folder / f"train.translated.{made}"
+        run(seq2seq, "translate", folder / model, "-b", "2", "-i", text, "-o", output)
+        assert len(output.read_text().splitlines()) == 300
+        pairs.append({given: str(text), made: str(output)})
+    config = with_corpora(folder, *pairs, name="diversified.yaml")
+    log = run(seq2seq, "train", config, "--run-dir", folder / "diversified")
+    assert "train.src, " in log
+    for name in ("train.translated.src", "train.translated.tgt"):
+        assert name in log
+
+
 def test_bidirectional_training_then_fine_tuning(folder, seq2seq):
     both = ("--run-dir", folder / "both", "--set", "data.direction=both")
     log = run(seq2seq, "train", folder / "mine.yaml", *both)
