@@ -1,20 +1,18 @@
 """Minutes from launch to a given validation BLEU: this trainer, and a Hugging Face loop.
 
 python benchmarks/time_to_quality.py [CONFIG] [--target 36.0] [--seeds 3] [--set KEY=VALUE ...]
-python benchmarks/time_to_quality.py --lay-out FOLDER
+python benchmarks/time_to_quality.py [CONFIG] --lay-out FOLDER [--set KEY=VALUE ...]
 python benchmarks/time_to_quality.py --hf PYTHON --work FOLDER [--bf16] [--minutes M]
 
 Run it from the repository's root, with Multi30k in data/multi30k, on an otherwise idle machine.
 The clock starts before the process does: imports, vocabulary, token ids and validations count, and
-the cache of token ids is empty. `--lay-out` writes the text and a joint BPE vocabulary of 10,000
-(the literature's size) for `peers/huggingface_recipe.py`, which `--hf` runs with that Python, and
-gives up after `--minutes`.
+the cache of token ids is empty. `--lay-out` writes text and vocabulary of a config for
+`peers/huggingface_recipe.py`, which `--hf` runs with that Python, and gives up after `--minutes`.
 """
 
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,21 +22,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.text.corpus import readable_pairs
 from seq2seq_cli.text.tokenizer import fit_tokenizers
 
 HERE = Path(__file__).parent
-DATA = Path("data/multi30k")
 
 
-def lay_out(work: Path) -> None:
-    """Write the raw text and a SentencePiece vocabulary, as the Hugging Face loop reads them."""
+def lay_out(config: Config, work: Path) -> None:
+    """Write the raw text and the SentencePiece vocabulary, as the Hugging Face loop reads them."""
     work.mkdir(parents=True, exist_ok=True)
-    for split, name in (("train", "train"), ("val", "valid")):
-        for language, side in (("en", "src"), ("de", "tgt")):
-            shutil.copyfile(DATA / f"{split}.{language}", work / f"{name}.{side}")
-    config = load_config(Path("configs/multi30k_en_de.yaml"), ["tokenizer.vocab_size=10000"])
-    tokenizers = fit_tokenizers(config.data.train, config.tokenizer)
-    (work / "tokenizer.model").write_bytes(tokenizers.src.model)
+    assert config.valid_text is not None, "the loop validates"
+    for text, name in ((config.train_text, "train"), (config.valid_text, "valid")):
+        pairs = list(readable_pairs(text, config.data.on_bad_line))
+        for side in ("src", "tgt"):
+            lines = [f"{getattr(pair, side)}\n" for pair in pairs]
+            (work / f"{name}.{side}").write_text("".join(lines), encoding="utf-8")
+    (work / "tokenizer.model").write_bytes(
+        fit_tokenizers(config.train_text, config.tokenizer).src.model
+    )
 
 
 def points_of(process: subprocess.Popen, log: Path) -> Iterator[dict]:
@@ -117,7 +119,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     given = parser.parse_args()
     if given.lay_out:
-        lay_out(given.lay_out)
+        lay_out(load_config(Path(given.config), given.overrides), given.lay_out)
         return
     found = []
     print("| seed | updates | minutes |\n|--:|--:|--:|")
