@@ -362,9 +362,10 @@ class TokenizerConfig(Section):
     vocab_size: AutoOrVocabSize = Field(
         "auto",
         description="Maximum vocabulary size of each tokenizer; it is smaller if the text has "
-        "fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces for 30,000 "
-        "pairs, 8,000 for a million, 32,000 for 4.5 million) beside bytes and characters; for char "
-        f"and word all, at most {MOST_WHOLE_TOKENS:,}; a run keeps the number it has found.",
+        "fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces for 4,000 "
+        "pairs, 8,000 from 30,000 to a million, 32,000 for 4.5 million) beside bytes and "
+        f"characters; for char and word all, at most {MOST_WHOLE_TOKENS:,}; a run keeps the number "
+        "it has found.",
     )
     shared: bool = Field(True, description="Use one vocabulary for source and target.")
     min_character_frequency: AutoOrPositiveInt = Field(

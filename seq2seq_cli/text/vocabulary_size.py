@@ -13,9 +13,11 @@ from seq2seq_cli.text.tokenizer import fit_tokenizers
 
 logger = logging.getLogger(__name__)
 
-# Sentence pairs, and the number of subwords that translates best after training on so many:
-# Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural Machine Translation".
-_PIECES_BY_PAIRS = [(30_000, 1_000), (1_000_000, 8_000), (4_500_000, 32_000)]
+# Sentence pairs, and a number of subwords that translates well after training on so many. From a
+# million on they are those of Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural
+# Machine Translation"; their 1,000 to 2,000 for 30,000 pairs cost 6 BLEU here
+# (benchmarks/translation_quality.md).
+_PIECES_BY_PAIRS = [(4_000, 1_000), (30_000, 8_000), (1_000_000, 8_000), (4_500_000, 32_000)]
 _FEWEST_PIECES = 300
 _BYTES_AND_SPECIAL = 260  # entries of every vocabulary of subwords
 _ROUNDED_TO = 100
@@ -24,8 +26,8 @@ _ROUNDED_TO = 100
 def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
     """Return the number of pieces to learn from so many pairs, without characters and bytes.
 
-    It grows with the pairs, on straight lines between the logarithms of published optima, and stays
-    the same beyond the last one. Characters and words are not pieces: all of them are learnt.
+    It grows with the pairs, on straight lines between the logarithms of good sizes, and stays the
+    same beyond the last one. Characters and words are not pieces: all of them are learnt.
     """
     if kind not in SUBWORDS:
         return MOST_WHOLE_TOKENS
