@@ -213,8 +213,7 @@ def schedule(default: Config, speed: float) -> list[str]:
 
 @contextmanager
 def locked(path: Path, waits: bool = True) -> Iterator[bool]:
-    """Hold a lock that other processes respect; False if one of them has it and this one may not
-    wait."""
+    """Hold a lock against other processes, and yield whether it is held: always, if this waits."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))

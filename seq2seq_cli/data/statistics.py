@@ -1,4 +1,7 @@
-"""Statistics of the training pairs, saved with the run; translation splits lines by them."""
+"""Statistics of the training pairs, saved with the run.
+
+Translation splits lines by them, and learns from them how long its output may become.
+"""
 
 import math
 from typing import Annotated, Any, Generic, Self, TypeVar
@@ -74,8 +77,8 @@ class LengthLimit(_Record):
     def resolve(self, options: DecodingConfig) -> DecodingConfig:
         """Return the options with these numbers in place of `auto`."""
         given = {"max_len_factor": self.factor, "max_len_extra": self.extra}
-        autos = {name: x for name, x in given.items() if getattr(options, name) == "auto"}
-        return options.model_copy(update=autos)
+        learned = {name: x for name, x in given.items() if getattr(options, name) == "auto"}
+        return options.model_copy(update=learned)
 
 
 class TextStatistics(_Record):

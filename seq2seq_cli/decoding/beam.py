@@ -42,7 +42,10 @@ class Candidates(NamedTuple):
 
 
 class FinishedTranslations:
-    """The best finished translations of a sentence, with different texts: as many of each group."""
+    """The best finished translations of a sentence, with different texts.
+
+    Each group of beams contributes as many.
+    """
 
     def __init__(
         self, n_best: int, text_of: Callable[[Ids], object], num_groups: int = 1, width: int = 1

@@ -33,14 +33,15 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.ParseFromString(tokenizer.model)
     names = _names(proto)
-    fast = Fast(_model(proto, names))
+    symbols = tokenizer.user_defined_symbols()
+    fast = Fast(_model(proto, names, has_symbols=bool(symbols)))
     fast.normalizer = _normalizer(proto)
-    for symbol in _symbols(proto):
+    for symbol in symbols:
         if fast.normalizer.normalize_str(symbol) != SPACE + symbol:
             raise UserError(
                 f"--format huggingface: tokenizer.normalization would change the symbol {symbol!r}"
             )
-    fast.pre_tokenizer = _pre_tokenizer(proto)
+    fast.pre_tokenizer = _pre_tokenizer(proto, symbols)
     fast.decoder = decoders.Sequence(
         [
             decoders.ByteFallback(),
@@ -76,7 +77,7 @@ def _names(proto: Any) -> list[str]:
     return names
 
 
-def _model(proto: Any, names: list[str]) -> Any:
+def _model(proto: Any, names: list[str], has_symbols: bool) -> Any:
     from tokenizers import models
 
     trainer = proto.trainer_spec
@@ -93,7 +94,7 @@ def _model(proto: Any, names: list[str]) -> Any:
         unk_token=names[UNK_ID],
         fuse_unk=True,
         byte_fallback=trainer.byte_fallback,
-        ignore_merges=bool(_symbols(proto)),  # symbols do not result from merges
+        ignore_merges=has_symbols,  # symbols do not result from merges
     )
 
 
@@ -135,7 +136,7 @@ def _normalizer(proto: Any) -> Any:
     return normalizers.Sequence(steps)
 
 
-def _pre_tokenizer(proto: Any) -> Any:
+def _pre_tokenizer(proto: Any, symbols: Iterable[str]) -> Any:
     """Split into words and user symbols, which are tokens wherever they occur.
 
     Consecutive unknown words become one token, as in SentencePiece.
@@ -149,8 +150,8 @@ def _pre_tokenizer(proto: Any) -> Any:
         known = Regex(f"{SPACE}{words}(?={SPACE}|\\z)")
         return pre_tokenizers.Split(known, "isolated")
     steps = [pre_tokenizers.Split(SPACE, "merged_with_next")]
-    if symbols := sorted(map(re.escape, _symbols(proto)), key=len, reverse=True):
-        steps.append(pre_tokenizers.Split(Regex("|".join(symbols)), "isolated"))
+    if patterns := sorted(map(re.escape, symbols), key=len, reverse=True):
+        steps.append(pre_tokenizers.Split(Regex("|".join(patterns)), "isolated"))
     if trainer.model_type == trainer.UNIGRAM:
         pieces = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
         steps.append(pre_tokenizers.Split(Regex(_byte_like(pieces)), "merged_with_previous"))
@@ -187,9 +188,3 @@ def _any_of(words: Iterable[str]) -> str:
         )
         for first, by_second in groups.items()
     )
-
-
-def _symbols(proto: Any) -> list[str]:
-    """Return the user's symbols; vocabularies of words also contain each of them after ▁."""
-    pieces = (piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
-    return [piece for piece in pieces if not piece.startswith(SPACE)]

@@ -101,7 +101,8 @@ def _bleu(tokenize: BleuTokenize, lowercase: bool) -> Any:
     """Papineni et al. 2002."""
     from sacrebleu.metrics.bleu import BLEU
 
-    return BLEU(tokenize=tokenize, lowercase=lowercase)
+    # With "none" the text is meant to be tokenized already: sacreBLEU need not warn of that.
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
 
 
 def _chrf(_: BleuTokenize, lowercase: bool) -> Any:

@@ -190,8 +190,11 @@ def _with_values_of(begun: Config, config: Config) -> Config:
         training["warmup_steps"] = begun.training.warmup_steps
     if config.training.tokens_per_batch == "auto":
         training["tokens_per_batch"] = begun.training.batch_budget
-    begun_limit = {name: getattr(begun.decoding, name) for name in _LENGTH_LIMIT}
-    decoding = {n: x for n, x in begun_limit.items() if getattr(config.decoding, n) == "auto"}
+    decoding = {
+        option: getattr(begun.decoding, option)
+        for option in _LENGTH_LIMIT
+        if getattr(config.decoding, option) == "auto"
+    }
     validation: dict[str, Any] = {}
     is_measured = config.validation.decode or not begun.validation.needs_translations
     if config.validation.metric == "auto" and is_measured:

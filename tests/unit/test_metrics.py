@@ -95,3 +95,13 @@ def test_sacrebleu_signatures():
     assert "case:mixed" in signatures["bleu"]
     assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
     assert "case:mixed|tok:tercom|norm:yes|punct:yes|asian:yes" in signatures["ter"]
+
+
+@pytest.mark.parametrize(("tokenize", "is_warned_of"), [("13a", True), ("none", False)])
+def test_tokenized_text_is_warned_of_unless_it_is_what_was_asked_for(
+    caplog, tokenize, is_warned_of
+):
+    lines = ["the cat sat on the mat ."] * 100
+    options = ValidationConfig(bleu_tokenize=tokenize)
+    assert values(lines, lines, options)["bleu"] == pytest.approx(100)
+    assert ("tokenized period" in caplog.text) == is_warned_of
