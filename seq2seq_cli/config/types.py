@@ -77,8 +77,20 @@ Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
 Metric = Literal[
-    "auto", "loss", "perplexity", "accuracy", "bleu", "chrf", "chrf++", "ter", "exact_match"
+    "auto",
+    "loss",
+    "perplexity",
+    "accuracy",
+    "bleu",
+    "chrf",
+    "chrf++",
+    "ter",
+    "exact_match",
+    "ser",
+    "cer",
+    "wer",
 ]
+MetricOnRequest = Literal["chrf++", "ter", "ser", "cer", "wer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
@@ -90,20 +102,23 @@ class MetricFacts(NamedTuple):
     unit: str
     higher_is_better: bool = True
     is_of_text: bool = False  # compares translations, which must be made first
-    on_request: bool = False  # computed if it is asked for
+    is_of_sacrebleu: bool = False
 
 
 METRICS: dict[Metric, MetricFacts] = {
     "loss": MetricFacts("nats per target token", higher_is_better=False),
     "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
     "accuracy": MetricFacts("% of target tokens"),
-    "bleu": MetricFacts("0 to 100", is_of_text=True),
-    "chrf": MetricFacts("0 to 100", is_of_text=True),
-    "chrf++": MetricFacts("0 to 100", is_of_text=True, on_request=True),
+    "bleu": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
+    "chrf": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
+    "chrf++": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
     "ter": MetricFacts(
-        "% of reference words", higher_is_better=False, is_of_text=True, on_request=True
+        "% of reference words", higher_is_better=False, is_of_text=True, is_of_sacrebleu=True
     ),
     "exact_match": MetricFacts("% of lines", is_of_text=True),
+    "ser": MetricFacts("% of reference symbols", higher_is_better=False, is_of_text=True),
+    "cer": MetricFacts("% of reference characters", higher_is_better=False, is_of_text=True),
+    "wer": MetricFacts("% of lines", higher_is_better=False, is_of_text=True),
 }
 
 

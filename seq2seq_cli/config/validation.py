@@ -1,14 +1,15 @@
 """The section `validation` of a config: when a model is scored in training, and by which metric."""
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from seq2seq_cli.config.types import (
     FREE_ON_RESUME,
     METRICS,
     BleuTokenize,
     Metric,
+    MetricOnRequest,
     NonNegativeInt,
     PositiveInt,
     Section,
@@ -31,16 +32,19 @@ class ValidationConfig(Section):
     )
     decode: bool = Field(
         True,
-        description="Translate the validation text too, to compute BLEU, chrF, exact match and, "
-        "with ter, TER.",
+        description="Translate the validation text too, to compute BLEU, chrF and exact match, the "
+        "metric if it is another one, and metrics.",
     )
-    ter: bool = Field(
-        False,
-        description="Compute the translation edit rate (TER) too; lower is better. It is slow for "
-        "long sentences (seconds for 200 words).",
+    metrics: tuple[MetricOnRequest, ...] = Field(
+        (),
+        strict=False,
+        description="Further metrics of translations: chrf++; error rates, of which lower ones are "
+        "better: ser (of symbols separated by spaces, such as phones), cer (of characters), wer "
+        "(of lines: 100 - exact_match); and ter (translation edit rate), which takes seconds for "
+        "sentences of 200 words.",
         json_schema_extra=FREE_ON_RESUME,
     )
-    lowercase: bool = Field(False, description="Ignore case in BLEU, chrF, TER and exact match.")
+    lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")
     bleu_tokenize: BleuTokenize = Field(
         "13a",
         description="sacreBLEU tokenization for BLEU; use zh for Chinese and char for Japanese.",
@@ -81,11 +85,9 @@ class ValidationConfig(Section):
     @property
     def text_metrics(self) -> tuple[Metric, ...]:
         """The metrics that compare translations with references."""
-        asked = {self.metric, *(["ter"] if self.ter else [])}
+        left_out = {*get_args(MetricOnRequest)} - {self.metric, *self.metrics}
         return tuple(
-            name
-            for name, facts in METRICS.items()
-            if facts.is_of_text and (name in asked or not facts.on_request)
+            name for name, facts in METRICS.items() if facts.is_of_text and name not in left_out
         )
 
     @property
@@ -100,6 +102,14 @@ class ValidationConfig(Section):
             return metric
         if METRICS[metric].is_of_text and info.data.get("decode") is False:
             raise ValueError(f"{metric} needs validation.decode: true")
-        if metric == "ter" and info.data.get("ter") is False:
-            raise ValueError("ter needs validation.ter: true")
         return metric
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_removed_option(cls, given: Any) -> Any:
+        """Read `ter: true` and `ter: false` of earlier versions, which are in their run folders."""
+        if not isinstance(given, dict) or not isinstance(given.get("ter"), bool):
+            return given
+        metrics = [*given.get("metrics", []), *(["ter"] if given["ter"] else [])]
+        others = {name: value for name, value in given.items() if name != "ter"}
+        return {**others, "metrics": metrics}

@@ -1,10 +1,10 @@
-"""Scores of translations against references, by sacreBLEU, with signatures and intervals."""
+"""Scores of translations against references, with intervals and sacreBLEU's signatures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from seq2seq_cli.config.types import BleuTokenize, Metric
+from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.significance import SEED, Interval, LineStatistics, Texts, interval_of
@@ -47,8 +47,8 @@ class Scoring:
         return cls(names, options.bleu_tokenize, options.lowercase, **settings)
 
     def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
-        """Return sacreBLEU's signature of a metric that has scored text; None for exact match."""
-        if name == "exact_match":
+        """Return sacreBLEU's signature of a metric that has scored text; None if it is not its."""
+        if not METRICS[name].is_of_sacrebleu:
             return None
         signature = metric.get_signature()
         bootstrap = {"bs": self.resamples, "seed": SEED} if self.resamples else {}
@@ -133,12 +133,35 @@ def _exact_match(_: BleuTokenize, lowercase: bool) -> Any:
     return ExactMatch(lowercase)
 
 
+def _ser(_: BleuTokenize, lowercase: bool) -> Any:
+    """Edits per 100 symbols, which are separated by white space."""
+    from seq2seq_cli.text.error_rates import ErrorRate
+
+    return ErrorRate(str.split, lowercase)
+
+
+def _cer(_: BleuTokenize, lowercase: bool) -> Any:
+    """Edits per 100 characters; spaces between words count."""
+    from seq2seq_cli.text.error_rates import ErrorRate
+
+    return ErrorRate(str, lowercase)
+
+
+def _wer(_: BleuTokenize, lowercase: bool) -> Any:
+    from seq2seq_cli.text.error_rates import WordErrorRate
+
+    return WordErrorRate(lowercase)
+
+
 TEXT_METRICS: dict[Metric, Callable[[BleuTokenize, bool], Any]] = {
     "bleu": _bleu,
     "chrf": _chrf,
     "chrf++": _chrf_plus_plus,
     "ter": _ter,
     "exact_match": _exact_match,
+    "ser": _ser,
+    "cer": _cer,
+    "wer": _wer,
 }
 
 

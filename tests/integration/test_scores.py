@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from commands import Command
 from number_task import numbers_config, write_config
 
@@ -50,24 +49,29 @@ def test_references_are_unchanged_without_normalization(trained, seq2seq):
     assert "references" not in seq2seq("eval", trained).stdout
 
 
-def test_eval_with_lowercase_and_ter(trained, numbers, seq2seq, tmp_path):
+def test_eval_with_lowercase_and_error_rates(trained, numbers, seq2seq, tmp_path):
     (tmp_path / "ref").write_text((numbers / "test.tgt").read_text().title())
     files = ("--src", numbers / "test.src", "--ref", tmp_path / "ref", "--json")
-    cased = json.loads(seq2seq("eval", trained, *files, "--set", "validation.ter=true").stdout)
-    assert (cased["exact_match"], cased["ter"]) == (0, 100)
-    options = ("--set", "validation.ter=true", "--set", "validation.lowercase=true")
-    aside = json.loads(seq2seq("eval", trained, *files, *options).stdout)
+    files += ("--metrics", "exact_match,ter,ser,cer,wer")
+    cased = json.loads(seq2seq("eval", trained, *files).stdout)
+    assert (cased["exact_match"], cased["ter"], cased["ser"], cased["wer"]) == (0, 100, 100, 100)
+    aside = json.loads(
+        seq2seq("eval", trained, *files, "--set", "validation.lowercase=true").stdout
+    )
     assert aside["exact_match"] >= 95
     assert aside["ter"] <= 5
+    assert aside["cer"] <= aside["ser"] <= aside["wer"] == 100 - aside["exact_match"]
     assert "case:lc" in aside["ter_signature"]
     refused = seq2seq("eval", trained, "--set", "validation.samples=3")
     assert refused.exit_code == 2
-    assert "takes only decoding.* options and validation.bleu_tokenize, lowercase" in refused.stderr
+    assert (
+        "takes only decoding.* options and validation.bleu_tokenize and lowercase" in refused.stderr
+    )
 
 
 def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     config = numbers_config(tmp_path, max_steps=120)
-    config["validation"] = {"every": 40, "unit": "steps", "metric": "ter", "ter": True}
+    config["validation"] = {"every": 40, "unit": "steps", "metric": "ter", "metrics": ["ser"]}
     run = tmp_path / "run"
     result = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
     assert result.exit_code == 0, result.stderr
@@ -78,8 +82,5 @@ def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     assert f"is the best, of step {best}, with validation ter {scores[best]:.3f}" in result.stderr
     found = json.loads(seq2seq("eval", run, "--json").stdout)
     assert found["ter"] == scores[best]
-    config["validation"]["ter"] = False
-    (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
-    refused = seq2seq("check", tmp_path / "x.yaml")
-    assert refused.exit_code == 2
-    assert "validation.metric: ter needs validation.ter: true" in refused.stderr
+    assert "valid/ser" in lines[-1]
+    assert "ser" in found

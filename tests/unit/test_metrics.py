@@ -1,6 +1,8 @@
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sacrebleu.metrics.ter import TER
 
 from seq2seq_cli.config.schema import ValidationConfig
@@ -8,8 +10,8 @@ from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.text.metrics import TEXT_METRICS, Scoring, TextScore, score_text
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
-ALL = ValidationConfig(ter=True)
-PERFECT = {"bleu": 100, "chrf": 100, "ter": 0, "exact_match": 100}
+ALL = ValidationConfig(metrics=("ter", "ser", "cer", "wer"))
+PERFECT = {"bleu": 100, "chrf": 100, "exact_match": 100} | dict.fromkeys(ALL.metrics, 0)
 
 
 def scores(
@@ -27,14 +29,15 @@ def test_text_scores_perfectly_against_itself():
 
 
 def test_empty_translations_score_zero():
-    worst = {"bleu": 0, "chrf": 0, "ter": 100, "exact_match": 0}
+    worst = {"bleu": 0, "chrf": 0, "exact_match": 0} | dict.fromkeys(ALL.metrics, 100)
     assert values([""] * 3, REFERENCES) == pytest.approx(worst)
 
 
 def test_every_metric_is_registered():
     assert ["auto", *METRICS] == list(get_args(Metric))
     assert list(TEXT_METRICS) == [name for name, facts in METRICS.items() if facts.is_of_text]
-    assert [n for n in METRICS if not METRICS[n].higher_is_better] == ["loss", "perplexity", "ter"]
+    errors = ["loss", "perplexity", "ter", "ser", "cer", "wer"]
+    assert [name for name in METRICS if not METRICS[name].higher_is_better] == errors
 
 
 def test_bleu_matches_a_case_worked_by_hand():
@@ -50,7 +53,7 @@ def test_ter_matches_cases_worked_by_hand():
     assert values(["the cat sat on the old mat"], [reference])["ter"] == pytest.approx(100 / 6)
     assert values(["sat on the cat the mat"], [reference])["ter"] == pytest.approx(100 / 6)
     assert values(["a b c d e f g h"], ["x y"])["ter"] == pytest.approx(400)
-    assert values(["今天天气好"], ["今天天气"], ValidationConfig(ter=True, bleu_tokenize="zh"))[
+    assert values(["今天天气好"], ["今天天气"], ValidationConfig(metric="ter", bleu_tokenize="zh"))[
         "ter"
     ] == pytest.approx(25)
 
@@ -70,8 +73,40 @@ def test_chrf_plus_plus_is_computed_if_it_chooses_the_best_model():
     assert found["chrf++"].value != found["chrf"].value
 
 
-def test_exact_match_counts_lines():
-    assert values(["a", "b ", "c"], ["a", "b", "d"])["exact_match"] == pytest.approx(200 / 3)
+def test_exact_match_and_word_error_rate_count_lines():
+    found = values(["a", "b ", "c"], ["a", "b", "d"])
+    assert (found["exact_match"], found["wer"]) == pytest.approx((200 / 3, 100 / 3))
+
+
+def test_error_rates_match_cases_worked_by_hand():
+    """A deletion and a substitution of 3 + 2 symbols, and of 8 + 3 characters."""
+    found = values(["t͡ɕ͈ a", "a x"], ["t͡ɕ͈ a n", "a b"])
+    assert found["ser"] == pytest.approx(100 * 2 / 5)
+    assert found["cer"] == pytest.approx(100 * 3 / 11)
+
+
+def edit_distance(a: str, b: str) -> int:
+    """By the recursion of Levenshtein 1966."""
+    if not (a and b):
+        return len(a) + len(b)
+    changed = edit_distance(a[1:], b[1:]) + (a[0] != b[0])
+    return min(changed, edit_distance(a[1:], b) + 1, edit_distance(a, b[1:]) + 1)
+
+
+@given(st.lists(st.tuples(*[st.text("ab", max_size=4)] * 2), min_size=1, max_size=5))
+def test_error_rates_sum_edits_and_lengths(lines):
+    edits = sum(edit_distance(a, b) for a, b in lines)
+    length = sum(len(b) for _, b in lines)
+    hypotheses, references = zip(*lines, strict=True)
+    assert values(hypotheses, references)["cer"] == pytest.approx(100 * edits / max(length, 1))
+    spaced = [[" ".join(line) for line in side] for side in (hypotheses, references)]
+    assert values(*spaced)["ser"] == pytest.approx(100 * edits / max(length, 1))
+
+
+def test_the_nearest_of_several_references_counts():
+    found = score_text(["a b", "c"], [["a c d", "c"], ["a c", "x y"]], Scoring.of(ALL))
+    assert found["ser"].value == pytest.approx(100 * 1 / 3)
+    assert found["wer"].value == 50
 
 
 def test_metrics_are_case_sensitive_by_default():
@@ -80,7 +115,7 @@ def test_metrics_are_case_sensitive_by_default():
     assert cased["bleu"] < 20
     assert cased["ter"] > 50
     assert cased["exact_match"] == pytest.approx(100 / 3)
-    aside = ValidationConfig(ter=True, lowercase=True)
+    aside = ValidationConfig(metrics=ALL.metrics, lowercase=True)
     assert values(shouted, REFERENCES, aside) == pytest.approx(PERFECT)
     signatures = [one.signature for one in scores(shouted, REFERENCES, aside).values()]
     assert all("case:lc" in one for one in signatures if one)
@@ -89,7 +124,7 @@ def test_metrics_are_case_sensitive_by_default():
 
 
 def test_sacrebleu_signatures():
-    found = scores(REFERENCES, REFERENCES, ValidationConfig(ter=True, bleu_tokenize="zh"))
+    found = scores(REFERENCES, REFERENCES, ValidationConfig(metric="ter", bleu_tokenize="zh"))
     signatures = {name: score.signature or "" for name, score in found.items()}
     assert "tok:zh" in signatures["bleu"]
     assert "case:mixed" in signatures["bleu"]
@@ -105,3 +140,8 @@ def test_tokenized_text_is_warned_of_unless_it_is_what_was_asked_for(
     options = ValidationConfig(bleu_tokenize=tokenize)
     assert values(lines, lines, options)["bleu"] == pytest.approx(100)
     assert ("tokenized period" in caplog.text) == is_warned_of
+
+
+@pytest.mark.parametrize(("given", "metrics"), [(True, ("ter",)), (False, ())])
+def test_the_option_of_earlier_versions_is_read(given, metrics):
+    assert ValidationConfig.model_validate({"ter": given}).metrics == metrics

@@ -10,7 +10,7 @@ from seq2seq_cli.config.types import Metric
 from seq2seq_cli.text.metrics import Scoring, make_metric, score_text, statistics_of
 from seq2seq_cli.text.significance import PAIRED_TESTS, TestName
 
-NAMES: tuple[Metric, ...] = ("bleu", "chrf", "chrf++", "ter", "exact_match")
+NAMES: tuple[Metric, ...] = ("bleu", "chrf", "chrf++", "ter", "exact_match", "ser", "cer", "wer")
 SCORING = Scoring(NAMES, resamples=80)
 TRIALS = 100
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "big", "and"]
