@@ -7,7 +7,8 @@ train.tgt, valid.src and valid.tgt as raw text, and tokenizer.model (SentencePie
 `time_to_quality.py` lays them out. The recipe is that of Wu et al. 2021: post-norm, tied
 embeddings, Adam, inverse square root after warm-up, label smoothing 0.1. Prints a JSON line at each
 validation (greedy search, whose time counts), and ends at the target, or when the updates or
-minutes are used up. With --test SRC TGT the last line has the score of that text.
+minutes are used up. With --test SRC TGT the last line has the score of that text, and --output FILE
+keeps its translations.
 """
 
 import argparse
@@ -41,6 +42,7 @@ parser.add_argument("--minutes", type=float, default=float("inf"))
 parser.add_argument("--target", type=float, default=float("inf"))
 parser.add_argument("--test", nargs=2, type=Path, metavar=("SRC", "TGT"))
 parser.add_argument("--beam-size", type=int, default=1, help="of the test, not of validations")
+parser.add_argument("--output", type=Path, help="for the translations of the test")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--threads", type=int, default=2)
@@ -134,7 +136,7 @@ def update(batch: list[int]) -> None:
 
 
 @torch.inference_mode()
-def bleu(sources: list[str], references: list[str], beam_size: int = 1) -> float:
+def translate(sources: list[str], beam_size: int = 1) -> list[str]:
     model.eval()
     ids = [[*row, EOS] for row in tokenizer.encode(sources)]
     hypotheses = [""] * len(ids)
@@ -153,11 +155,12 @@ def bleu(sources: list[str], references: list[str], beam_size: int = 1) -> float
             end = row.index(EOS) if EOS in row else len(row)
             hypotheses[i] = tokenizer.decode([token for token in row[1:end] if token != PAD])
     model.train()
-    return sacrebleu.corpus_bleu(hypotheses, [references]).score
+    return hypotheses
 
 
 def validate(done: int) -> float:
-    score = bleu(*valid)
+    sources, references = valid
+    score = sacrebleu.corpus_bleu(translate(sources), [references]).score
     minutes = (time.perf_counter() - started) / 60
     print(json.dumps({"update": done, "minutes": round(minutes, 3), "bleu": score}), flush=True)
     return score
@@ -179,5 +182,9 @@ def train() -> None:
 
 train()
 if given.test:
-    score = bleu(*map(lines, given.test), given.beam_size)
+    sources, references = map(lines, given.test)
+    hypotheses = translate(sources, given.beam_size)
+    score = sacrebleu.corpus_bleu(hypotheses, [references]).score
+    if given.output:
+        given.output.write_text("".join(f"{line}\n" for line in hypotheses), encoding="utf-8")
     print(json.dumps({"test_bleu": score, "beam_size": given.beam_size}))

@@ -12,6 +12,7 @@ _USED_FOR_UPDATES = 0.9  # share of the time; the rest is for validations and ch
 def fit_into_hours(chosen: dict[str, Choice], hours: float) -> dict[str, Choice]:
     """Return the options with as many updates as fit into the hours, or those of the preset.
 
+    A much shorter run gets less dropout (benchmarks/time_to_quality.md).
     Trains for some seconds, to see how long an update takes here. Raises UserError as `train` does.
     """
     config = Config.model_validate(as_tree(chosen))
@@ -25,4 +26,8 @@ def fit_into_hours(chosen: dict[str, Choice], hours: float) -> dict[str, Choice]
         changed["training.max_steps"] = Choice(fitting, reason)
         warmup = min(chosen["training.warmup_steps"].value, fitting // 10)
         changed["training.warmup_steps"] = Choice(warmup, "at most a tenth of the updates")
+    if fitting < wanted / 2:
+        dropout = chosen["model.dropout"].value
+        reason = f"half of the preset's {dropout:g}: so few updates are better without much of it"
+        changed["model.dropout"] = Choice(dropout / 2, reason)
     return in_order({**chosen, **changed})

@@ -151,10 +151,12 @@ def test_a_time_limit_lowers_the_updates(text, seq2seq):
     write_tsv(text, PAIRS[:60])
     options = ("--valid-size", 0, "--yes")
     assert seq2seq("init", text, *options, "--hours", 1e-4).exit_code == 0
-    limited = load_config(Path("mine.yaml")).training
+    config, small = load_config(Path("mine.yaml")), PRESETS["small"].choices
+    limited = config.training
     assert limited.max_hours == 1e-4
+    assert config.model.dropout == small["model.dropout"].value / 2
     assert limited.max_steps is not None
-    assert 1 <= limited.max_steps < PRESETS["small"].choices["training.max_steps"].value
+    assert 1 <= limited.max_steps < small["training.max_steps"].value / 2
     assert limited.warmup_updates <= limited.max_steps / 10
 
 
