@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from commands import ROOT
-from pydantic import BaseModel
 
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import Section
 
-Sections = frozenset[type[BaseModel]]
+Sections = frozenset[type[Section]]
 NONE: Sections = frozenset()
 
 
-def sections_of(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def sections_of(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for part in get_args(annotation):
         yield from sections_of(part)
 
 
-def all_sections(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
+def all_sections(root: type[Section]) -> dict[str, type[Section]]:
     """The root and every section below it, by the names of their classes."""
     sections = {root.__name__: root}
     for field in root.model_fields.values():
@@ -50,7 +50,7 @@ class Reads(ast.NodeVisitor):
     def __init__(self, attributes: dict[str, Sections], returns: dict[str, Sections]) -> None:
         self.attributes, self.returns = attributes, returns
         self.names: dict[str, Sections] = {}
-        self.options: set[tuple[type[BaseModel], str]] = set()
+        self.options: set[tuple[type[Section], str]] = set()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if node.name not in SECTIONS:
@@ -118,14 +118,14 @@ class Reads(ast.NodeVisitor):
         return NONE if owners else self.attributes.get(node.attr, NONE)
 
 
-def options_read() -> set[tuple[type[BaseModel], str]]:
+def options_read() -> set[tuple[type[Section], str]]:
     """Every option that the package reads, other than to check it."""
     files = sorted((ROOT / "seq2seq_cli").rglob("*.py"))
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
     attributes: dict[str, Sections] = defaultdict(frozenset)
     returns: dict[str, Sections] = {}
     for _ in range(2):  # the second time with the attributes and results of every file
-        reads: set[tuple[type[BaseModel], str]] = set()
+        reads: set[tuple[type[Section], str]] = set()
         for tree in trees:
             visitor = Reads(attributes, returns)
             visitor.visit(tree)
@@ -133,7 +133,7 @@ def options_read() -> set[tuple[type[BaseModel], str]]:
     return reads
 
 
-def options(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+def options(section: type[Section], prefix: str = "") -> Iterator[tuple[str, type[Section]]]:
     """The full name of every option, and the section that has it."""
     for name, field in section.model_fields.items():
         inner = list(sections_of(field.annotation))

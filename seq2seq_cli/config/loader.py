@@ -33,6 +33,8 @@ _REPLACED_BY_OVERRIDE: dict[Location, tuple[str, ...]] = {
 # Sections that may be given as a single value for all their options.
 _SHORTHANDS: dict[Location, tuple[str, ...]] = {
     ("model", "layers"): ("encoder", "decoder"),
+    ("tokenizer", "kind"): ("src", "tgt"),
+    ("tokenizer", "vocab_size"): ("src", "tgt"),
     ("tokenizer", "normalization"): ("src", "tgt"),
     ("training", "subword_sampling"): ("src", "tgt"),
 }

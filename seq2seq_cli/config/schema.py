@@ -413,15 +413,14 @@ class Config(Section):
         cls, training: TrainingConfig, info: ValidationInfo
     ) -> TrainingConfig:
         tokenizer: TokenizerConfig | None = info.data.get("tokenizer")
-        if (
-            tokenizer is not None
-            and tokenizer.reuse is None
-            and training.subword_sampling.is_on
-            and tokenizer.kind not in SUBWORDS
-        ):
-            raise ValueError(
-                f"subword_sampling: kind {tokenizer.kind} has no subwords: choose bpe or unigram"
-            )
+        sampling = training.subword_sampling
+        if tokenizer is not None and tokenizer.reuse is None:
+            kinds = tokenizer.kind
+            for strength, kind in ((sampling.src, kinds.src), (sampling.tgt, kinds.tgt)):
+                if strength is not None and kind not in SUBWORDS:
+                    raise ValueError(
+                        f"subword_sampling: kind {kind} has no subwords: choose bpe or unigram"
+                    )
         model: ModelConfig | None = info.data.get("model")
         is_r_drop = training.consistency is not None and training.consistency.kind == "r_drop"
         if is_r_drop and model is not None and not model.has_dropout:

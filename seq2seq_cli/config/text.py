@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
@@ -20,6 +21,7 @@ from pydantic import (
 from seq2seq_cli.config.types import (
     AutoOrPositiveInt,
     AutoOrVocabSize,
+    BySide,
     Direction,
     Normalization,
     OnBadLine,
@@ -339,7 +341,7 @@ class DataConfig(Section):
 
 
 def _same_for_both_sides(value: Any) -> Any:
-    return value if isinstance(value, dict | Normalizations) else {"src": value, "tgt": value}
+    return value if isinstance(value, dict | BaseModel) else {"src": value, "tgt": value}
 
 
 class Normalizations(Section):
@@ -355,19 +357,37 @@ class Normalizations(Section):
     )
 
 
+class Kinds(BySide[TokenizerKind]):
+    """`kind: char` is short for `kind: {src: char, tgt: char}`."""
+
+
+class VocabSizes(BySide[AutoOrVocabSize]):
+    """`vocab_size: 8000` is short for `vocab_size: {src: 8000, tgt: 8000}`."""
+
+
 class TokenizerConfig(Section):
     on_resume: ClassVar[OnResume] = "fixed"
 
-    kind: TokenizerKind = Field("bpe", description="Kind of token.")
-    vocab_size: AutoOrVocabSize = Field(
-        "auto",
-        description="Maximum vocabulary size of each tokenizer; it is smaller if the text has "
-        "fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces for 4,000 "
-        "pairs, 8,000 from 30,000 to a million, 32,000 for 4.5 million) beside bytes and "
+    kind: Annotated[Kinds, BeforeValidator(_same_for_both_sides, TokenizerKind | Kinds)] = Field(
+        Kinds(src="bpe", tgt="bpe"),
+        description="Kind of token: word, char, bpe or unigram; one for both sides, or one for "
+        "each, such as {src: char, tgt: word}.",
+    )
+    vocab_size: Annotated[
+        VocabSizes, BeforeValidator(_same_for_both_sides, AutoOrVocabSize | VocabSizes)
+    ] = Field(
+        VocabSizes(src="auto", tgt="auto"),
+        description="Maximum vocabulary size, one for both sides or one for each; it is smaller if "
+        "the text has fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces "
+        "for 4,000 pairs, 8,000 from 30,000 to a million, 32,000 for 4.5 million) beside bytes and "
         f"characters; for char and word all, at most {MOST_WHOLE_TOKENS:,}; a run keeps the number "
         "it has found.",
     )
-    shared: bool = Field(True, description="Use one vocabulary for source and target.")
+    shared: bool = Field(
+        True,
+        description="Use one vocabulary for source and target; left out, it is false if their "
+        "kinds or sizes differ.",
+    )
     min_character_frequency: AutoOrPositiveInt = Field(
         "auto",
         description="Characters that occur less often in the training text get no vocabulary "
@@ -402,16 +422,29 @@ class TokenizerConfig(Section):
         "is sampled at random.",
     )
 
-    @property
-    def most_entries(self) -> int:
-        """`vocab_size` as a number."""
-        assert self.vocab_size != "auto", "resolved before a vocabulary is learnt"
-        return self.vocab_size
+    @model_validator(mode="before")
+    @classmethod
+    def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "shared" not in given:
+            by_side = [given[name] for name in ("kind", "vocab_size") if name in given]
+            if any(isinstance(one, dict) and one.get("src") != one.get("tgt") for one in by_side):
+                return {**given, "shared": False}
+        return given
+
+    @field_validator("shared")
+    @classmethod
+    def _shared_vocabulary_has_one_kind_and_size(cls, shared: bool, info: ValidationInfo) -> bool:
+        for name in ("kind", "vocab_size"):
+            sides = info.data.get(name)
+            if shared and sides is not None and sides.src != sides.tgt:
+                raise ValueError(f"the sides differ in their {name}: leave shared out")
+        return shared
 
     @field_validator("min_character_frequency")
     @classmethod
     def _kind_has_characters(cls, frequency: int | str, info: ValidationInfo) -> int | str:
-        if info.data.get("kind") == "word" and frequency not in ("auto", 1):
+        kind = info.data.get("kind")
+        if kind == Kinds(src="word", tgt="word") and frequency not in ("auto", 1):
             raise ValueError("kind word has no character entries: leave it at auto")
         return frequency
 
@@ -419,8 +452,8 @@ class TokenizerConfig(Section):
     @classmethod
     def _kind_has_subwords(cls, split_digits: bool, info: ValidationInfo) -> bool:
         kind = info.data.get("kind")
-        if split_digits and kind not in (None, *SUBWORDS):
-            raise ValueError(f"kind {kind} does not split numbers: choose bpe or unigram")
+        if split_digits and kind is not None and not {kind.src, kind.tgt} & {*SUBWORDS}:
+            raise ValueError("kinds char and word do not split numbers: choose bpe or unigram")
         return split_digits
 
     @field_validator("user_defined_symbols")

@@ -1,7 +1,7 @@
 """The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -10,8 +10,11 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_serializer,
 )
 from pydantic.config import JsonDict
+
+T = TypeVar("T")
 
 _MAX_INT = 2**31 - 1  # larger numbers overflow in arrays and other libraries
 
@@ -65,6 +68,8 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 OnBadLine = Literal["error", "skip"]
 Direction = Literal["forward", "reverse", "both"]
 OnNonfinite = Literal["stop", "skip"]
+Side = Literal["src", "tgt"]
+SIDES: tuple[Side, Side] = ("src", "tgt")
 TokenizerKind = Literal["word", "char", "bpe", "unigram"]
 Normalization = Literal["nfkc", "nfkc_cf", "identity"]
 NormPosition = Literal["pre", "post"]
@@ -142,6 +147,22 @@ class Section(BaseModel):
         """Return the policy of one of the section's own options."""
         extra = cls.model_fields[name].json_schema_extra
         return cast(OnResume, extra["on_resume"]) if isinstance(extra, dict) else cls.on_resume
+
+
+class BySide(BaseModel, Generic[T]):
+    """The values of an option for both sides, written as one if they are equal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    src: T = Field(description="The value of the source.")
+    tgt: T = Field(description="The value of the target.")
+
+    def of(self, side: Side) -> T:
+        return self.src if side == "src" else self.tgt
+
+    @model_serializer
+    def _as_given(self) -> Any:
+        return self.src if self.src == self.tgt else {"src": self.src, "tgt": self.tgt}
 
 
 def inner_sections(value: Any) -> dict[str, Section]:

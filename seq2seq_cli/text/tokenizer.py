@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, get_args
 import sentencepiece
 
 from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
-from seq2seq_cli.config.types import Normalization, OnBadLine, TokenizerKind
+from seq2seq_cli.config.types import SIDES, Normalization, OnBadLine, Side, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.run_folder import RunFolder
@@ -55,24 +55,28 @@ class Tokenizer:
             self._pieces = shared_with._pieces
 
     @classmethod
-    def fit(cls, lines: Iterable[str], config: TokenizerConfig) -> Self:
-        """Learn a vocabulary from raw lines of text; the same lines give the same bytes."""
+    def fit(cls, lines: Iterable[str], config: TokenizerConfig, side: Side = "src") -> Self:
+        """Learn a vocabulary from raw lines of text; the same lines give the same bytes.
+
+        It has the kind and the size of that side.
+        """
+        kind = config.kind.of(side)
         symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
         symbol = re.compile("|".join(map(re.escape, symbols)))
 
         def learnable(line: str) -> str:  # without symbols, which are entries already
-            if symbols and config.kind == "word":
+            if symbols and kind == "word":
                 line = " ".join(word for word in line.split() if not symbol.search(word))
             return quoting.prepare(symbol.sub(" ", line) if symbols else line)
 
         min_frequency = config.min_character_frequency
-        if min_frequency == "auto" and config.kind not in SUBWORDS:
+        if min_frequency == "auto" and kind not in SUBWORDS:
             min_frequency = 1
         sampled = sample(map(learnable, lines), config.max_sentences)
-        return cls(_train_model(without_rare_characters(sampled, min_frequency), config))
+        return cls(_train_model(without_rare_characters(sampled, min_frequency), config, side))
 
     def with_normalization(
-        self, normalization: Normalization, config: TokenizerConfig
+        self, normalization: Normalization, symbols: Sequence[str]
     ) -> "Tokenizer":
         """Return a tokenizer with the same vocabulary that normalizes all but user symbols."""
         if normalization == "identity":
@@ -81,7 +85,7 @@ class Tokenizer:
 
         model, normalizer = (
             sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
-            for serialized in (self.model, _normalizer_model(normalization, config))
+            for serialized in (self.model, _normalizer_model(normalization, symbols))
         )
         model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
         return Tokenizer(model.SerializeToString(), shared_with=self)
@@ -273,23 +277,27 @@ def fit_tokenizers(
     options = config.with_symbols(text.tags)
     if config.reuse is not None:
         return _reuse(options, config.reuse)
-    rules = {"src": config.normalization.src, "tgt": config.normalization.tgt}
-    normalize = {side: _normalizer(rule, options) for side, rule in rules.items()}
+    symbols = options.user_defined_symbols
+    rules: dict[Side, Normalization] = {
+        "src": config.normalization.src,
+        "tgt": config.normalization.tgt,
+    }
+    normalize = {side: _normalizer(rule, symbols) for side, rule in rules.items()}
 
-    def fit(*sides: str) -> Tokenizer:
+    def fit(*sides: Side) -> Tokenizer:
         def lines() -> Iterator[str]:
             for pair in read_pairs(text.once(), on_bad_line):
                 if pair is not None and not pair.is_empty:
                     yield from (normalize[side](getattr(pair, side)) for side in sides)
 
-        return Tokenizer.fit(lines(), options)
+        return Tokenizer.fit(lines(), options, sides[0])
 
     if not config.shared:
         return Tokenizers(
-            *(fit(side).with_normalization(rule, options) for side, rule in rules.items())
+            *(fit(side).with_normalization(rule, symbols) for side, rule in rules.items())
         )
     shared = fit("src", "tgt")
-    by_rule = {rule: shared.with_normalization(rule, options) for rule in set(rules.values())}
+    by_rule = {rule: shared.with_normalization(rule, symbols) for rule in set(rules.values())}
     return Tokenizers(*(by_rule[rule] for rule in rules.values()))
 
 
@@ -314,11 +322,12 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
     shared_with = src if config.shared else None
     tgt = src if src_path == tgt_path else Tokenizer.load(tgt_path, shared_with)
     tokenizers = Tokenizers(src, tgt)
-    for path, tokenizer in zip((src_path, tgt_path), tokenizers, strict=True):
-        if config.vocab_size != "auto" and len(tokenizer) > config.vocab_size:
+    for side, path, tokenizer in zip(SIDES, (src_path, tgt_path), tokenizers, strict=True):
+        vocab_size = config.vocab_size.of(side)
+        if vocab_size != "auto" and len(tokenizer) > vocab_size:
             raise UserError(
                 f"{path} does not fit the config: it has {len(tokenizer):,} entries, more than "
-                f"tokenizer.vocab_size {config.vocab_size:,}"
+                f"tokenizer.vocab_size {vocab_size:,}"
             )
     return tokenizers
 
@@ -333,20 +342,24 @@ def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokeni
 
 
 def _train_model(
-    lines: Iterator[str], config: TokenizerConfig, normalization: Normalization = "identity"
+    lines: Iterator[str],
+    config: TokenizerConfig,
+    side: Side,
+    normalization: Normalization = "identity",
 ) -> bytes:
     """Train a SentencePiece model; raises UserError if text and vocabulary size do not fit."""
-    model = io.BytesIO()
+    model, kind, vocab_size = io.BytesIO(), config.kind.of(side), config.vocab_size.of(side)
+    assert vocab_size != "auto", "resolved before a vocabulary is learnt"
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=lines,
             model_writer=model,
-            model_type=config.kind,
-            vocab_size=config.most_entries,
+            model_type=kind,
+            vocab_size=vocab_size,
             hard_vocab_limit=False,
-            byte_fallback=config.kind in SUBWORDS,
+            byte_fallback=kind in SUBWORDS,
             character_coverage=1.0,
-            split_digits=config.split_digits,
+            split_digits=config.split_digits and kind in SUBWORDS,
             user_defined_symbols=list(config.user_defined_symbols),
             normalization_rule_name=normalization,
             max_sentence_length=MAX_LINE_BYTES,
@@ -358,33 +371,34 @@ def _train_model(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise UserError(_fit_message(error, config)) from None
+        raise UserError(_fit_message(error, vocab_size)) from None
     return model.getvalue()
 
 
-def _normalizer_model(normalization: Normalization, config: TokenizerConfig) -> bytes:
+def _normalizer_model(normalization: Normalization, symbols: Sequence[str]) -> bytes:
     """Train a minimal SentencePiece model with this normalization and the user's symbols."""
-    symbols = config.user_defined_symbols
-    small = TokenizerConfig(kind="char", vocab_size=8 + len(symbols), user_defined_symbols=symbols)
-    return _train_model(iter(["a"]), small, normalization)
+    config = TokenizerConfig.model_validate(
+        {"kind": "char", "vocab_size": 8 + len(symbols), "user_defined_symbols": symbols}
+    )
+    return _train_model(iter(["a"]), config, "src", normalization)
 
 
-def _normalizer(normalization: Normalization, config: TokenizerConfig) -> Callable[[str], str]:
+def _normalizer(normalization: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:
     """Return the function that normalizes text before a vocabulary is learnt from it."""
     if normalization == "identity":
         return str
-    return Tokenizer(_normalizer_model(normalization, config)).normalize
+    return Tokenizer(_normalizer_model(normalization, symbols)).normalize
 
 
-def _fit_message(error: RuntimeError, config: TokenizerConfig) -> str:
+def _fit_message(error: RuntimeError, vocab_size: int) -> str:
     """Translate SentencePiece's message, which names its own source and options, into ours."""
     if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
         return (
-            f"tokenizer.vocab_size {config.most_entries:,} is too small: the characters of this "
+            f"tokenizer.vocab_size {vocab_size:,} is too small: the characters of this "
             f"text and the special tokens alone require {int(needed[1]):,} entries"
         )
     reason = str(error).rpartition("] ")[2].strip() or str(error)
     return (
-        f"cannot learn a vocabulary of tokenizer.vocab_size {config.most_entries:,} entries from "
+        f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from "
         f"this text: {reason}"
     )

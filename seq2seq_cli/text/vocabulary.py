@@ -63,7 +63,7 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     for path, tokenizer in save_tokenizers(RunFolder(folder), tokenizers).items():
         pieces = "".join(f"{piece}\n" for piece in tokenizer.pieces())
         write_atomic(path.with_suffix(".vocab"), pieces.encode("utf-8"))
-        report.append(f"{path}: {len(tokenizer):,} {config.tokenizer.kind} entries")
+        report.append(f"{path}: {len(tokenizer):,} {tokenizer.kind} entries")
     readable = (p for p in read_pairs(text, on_bad_line) if p and not p.is_empty)
     for pair in islice(readable, _EXAMPLES):
         for tokenizer, side in zip(tokenizers, (pair.src, pair.tgt), strict=True):

@@ -2,11 +2,13 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS
-from seq2seq_cli.config.types import TokenizerKind
+from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.sampling import num_frequent_characters
 from seq2seq_cli.text.tokenizer import fit_tokenizers
@@ -40,7 +42,7 @@ def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
 
 
 def with_vocab_size(config: Config, num_pairs: int) -> Config:
-    """Return the config with a number in place of `tokenizer.vocab_size: auto`.
+    """Return the config with numbers in place of `tokenizer.vocab_size: auto`.
 
     `num_pairs` are all pairs of the training text, also of one from which the vocabulary is learnt
     in part. Pairs that are read in both directions have one text, and count once. A vocabulary of
@@ -49,32 +51,38 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     tokenizer = config.tokenizer
     if config.data.direction == "both":
         num_pairs //= 2
-    if tokenizer.vocab_size != "auto":
+    asked = tokenizer.vocab_size
+    autos = [side for side in SIDES if asked.of(side) == "auto"]
+    if not autos:
         return config
+    found: dict[Any, int]  # by side
     if tokenizer.reuse is not None:
         reused = fit_tokenizers(config.train_text, tokenizer)
-        size = max(len(side) for side in reused)
+        found = {side: len(getattr(reused, side)) for side in autos}
+    elif tokenizer.shared:
+        found = dict.fromkeys(autos, _vocab_size(config, num_pairs, *SIDES))
     else:
-        size = _vocab_size(config, num_pairs)
-    settled = tokenizer.model_copy(update={"vocab_size": size})
+        found = {side: _vocab_size(config, num_pairs, side) for side in autos}
+    sizes = asked.model_copy(update=found)
+    settled = tokenizer.model_copy(update={"vocab_size": sizes})
     return config.model_copy(update={"tokenizer": settled})
 
 
-def _vocab_size(config: Config, num_pairs: int) -> int:
+def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
+    """Return the size of a vocabulary of one side, or of both."""
     tokenizer = config.tokenizer
-    size = num_pieces(tokenizer.kind, num_pairs)
-    if tokenizer.kind not in SUBWORDS:
+    kind = tokenizer.kind.of(sides[0])
+    size = num_pieces(kind, num_pairs)
+    if kind not in SUBWORDS:
         return size
-    texts = ("src tgt",) if tokenizer.shared else ("src", "tgt")
-    alphabets = (_num_characters(config, sides.split()) for sides in texts)
     symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
-    size += _BYTES_AND_SPECIAL + len(symbols) + max(alphabets)
+    size += _BYTES_AND_SPECIAL + len(symbols) + _num_characters(config, sides)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
     logger.info(f"tokenizer.vocab_size {size:,}, for {num_pairs:,} pairs")
     return size
 
 
-def _num_characters(config: Config, sides: list[str]) -> int:
+def _num_characters(config: Config, sides: Sequence[Side]) -> int:
     """Return the number of characters that get an entry of their own in these sides' vocabulary."""
     pairs = read_pairs(config.train_text.once(), config.data.on_bad_line)
     readable = (pair for pair in pairs if pair is not None)

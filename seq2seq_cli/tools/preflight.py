@@ -67,7 +67,7 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
 
 def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str, VocabularyAudit]:
     """Audit vocabularies of subwords that this run has learnt; they may omit rare characters."""
-    if config.kind not in SUBWORDS or config.reuse is not None:
+    if config.reuse is not None:
         return {}
     tokenizers, store = data.tokenizers, data.train
     src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
@@ -79,6 +79,7 @@ def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str
     return {
         name: audit_vocabulary(tokenizer, counts.tolist(), config.user_defined_symbols)
         for name, (tokenizer, counts) in sides.items()
+        if tokenizer.kind in SUBWORDS
     }
 
 

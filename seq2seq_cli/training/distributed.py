@@ -230,7 +230,7 @@ def _num_weights(config: Config, text: int) -> int:
     square, feed_forward = model.d_model**2, 2 * model.d_model * model.d_ff
     encoder = model.layers.encoder * (4 * square + feed_forward)
     decoder = model.layers.decoder * (8 * square + feed_forward)
-    vocab_size = config.tokenizer.vocab_size
+    vocab_size = config.tokenizer.vocab_size.tgt
     if vocab_size == "auto":
         vocab_size = num_pieces("bpe", text // _TOKENS_OF_A_PAIR)
     return encoder + decoder + model.d_model * vocab_size

@@ -105,7 +105,8 @@ def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenize
     if folder is not None:
         return load_tokenizers(folder, config.tokenizer)
     if config.tokenizer.reuse is None:
-        logger.info("learning the vocabulary (%s)", config.tokenizer.kind)
+        kinds = dict.fromkeys((config.tokenizer.kind.src, config.tokenizer.kind.tgt))
+        logger.info("learning the vocabulary (%s)", ", ".join(kinds))
     return fit_tokenizers(config.train_text, config.tokenizer, config.data.on_bad_line)
 
 

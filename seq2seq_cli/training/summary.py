@@ -72,7 +72,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         },
         "validation_text": valid,
         "vocabulary": {
-            "kind": config.tokenizer.kind,
+            "kind": config.tokenizer.kind.model_dump(),
             "shared": data.tokenizers.is_shared,
             "src": len(data.tokenizers.src),
             "tgt": len(data.tokenizers.tgt),
@@ -160,10 +160,10 @@ def _tokens(data: TrainingData) -> str:
 def _vocabulary(config: Config, data: TrainingData) -> str:
     tokenizers, sampling = data.tokenizers, config.training.subword_sampling
     if tokenizers.is_shared:
-        text = f"{len(tokenizers.src):,} {config.tokenizer.kind}, shared by both sides"
+        text = f"{len(tokenizers.src):,} {tokenizers.src.kind}, shared by both sides"
     else:
-        sizes = f"source {len(tokenizers.src):,}, target {len(tokenizers.tgt):,}"
-        text = f"{sizes} {config.tokenizer.kind}"
+        src, tgt = (f"{len(tokenizer):,} {tokenizer.kind}" for tokenizer in tokenizers)
+        text = f"source {src}, target {tgt}"
     sides = {"source": sampling.src, "target": sampling.tgt}
     sampled = [f"{side} {value:g}" for side, value in sides.items() if value is not None]
     return "; subword sampling: ".join([text, ", ".join(sampled)] if sampled else [text])

@@ -196,7 +196,7 @@ def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()
     options = TokenizerConfig(kind=kind, vocab_size=420, user_defined_symbols=symbols)
     form = normalization.split("_")[0].upper()
     learned = LEARNED if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNED]
-    ours = Tokenizer.fit(learned, options).with_normalization(normalization, options)
+    ours = Tokenizer.fit(learned, options).with_normalization(normalization, symbols)
     with tempfile.TemporaryDirectory() as folder:
         fast_tokenizer(ours, 1_024).save_pretrained(folder)
         return ours, transformers.AutoTokenizer.from_pretrained(folder)

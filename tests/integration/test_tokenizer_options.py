@@ -7,6 +7,12 @@ import pytest
 from commands import Command
 from number_task import numbers_config, write_config
 
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.config.types import SIDES
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import load_tokenizers
+
 TAG = "<to-names>"
 
 
@@ -75,3 +81,43 @@ def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
     assert written == {"src.model", "src.vocab", "tgt.model", "tgt.vocab"}
     assert TAG in (tmp_path / "v/tgt.vocab").read_text().splitlines()
     assert f"  ▁ {TAG} ▁n ▁ " in result.stdout
+
+
+@pytest.fixture(scope="module")
+def letters_to_words(folder: Path, seq2seq: Command) -> Path:
+    """A run whose source has characters and whose target has words."""
+    config = numbers_config(folder)
+    config["tokenizer"] = {"kind": {"src": "char", "tgt": "word"}}
+    config["training"]["max_steps"] = 360
+    path = write_config(folder, config)
+    result = seq2seq("train", path, "--run-dir", folder / "letters")
+    assert result.exit_code == 0, result.stderr
+    assert " char, target 14 word" in result.stderr
+    return folder / "letters"
+
+
+def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq, tmp_path):
+    tokenizers = load_tokenizers(RunFolder(letters_to_words), TokenizerConfig(shared=False))
+    assert (tokenizers.src.to_pieces("31"), tokenizers.tgt.to_pieces("three one")) == (
+        ["▁", "3", "1"],
+        ["▁three", "▁one"],
+    )
+    report = json.loads(seq2seq("eval", letters_to_words, "--json", "--metrics", "wer").stdout)
+    assert report["wer"] <= 10
+    written = load_config(letters_to_words / "config.yaml").tokenizer
+    assert (written.kind.src, written.kind.tgt, written.shared) == ("char", "word", False)
+    more = ("--set", "training.max_steps=361")
+    again = seq2seq("train", folder / "numbers.yaml", "--run-dir", letters_to_words, *more)
+    assert again.exit_code == 0, again.stderr
+    target = ("--format", "ctranslate2", "--output", tmp_path / "out")
+    exported = seq2seq("export", letters_to_words, *target)
+    assert exported.exit_code == 0, exported.stderr
+
+
+def test_sizes_of_the_sides_differ(folder, seq2seq, tmp_path):
+    config = numbers_config(folder)
+    config["tokenizer"] = {"kind": "bpe", "vocab_size": {"src": 280, "tgt": "auto"}}
+    path = write_config(tmp_path, config)
+    assert seq2seq("vocab", path, "--output", tmp_path / "v").exit_code == 0
+    src, tgt = (len((tmp_path / f"v/{side}.vocab").read_text().splitlines()) for side in SIDES)
+    assert src <= 280 < tgt

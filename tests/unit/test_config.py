@@ -228,7 +228,7 @@ training:
         (
             MINIMAL,
             ("tokenizer={kind: char, split_digits: true}",),
-            "kind char does not split numbers",
+            "kinds char and word do not split numbers",
         ),
         (MINIMAL, ("tokenizer.user_defined_symbols=[x, y, x]",), "'x' is listed twice"),
         (
@@ -244,6 +244,19 @@ training:
         (MINIMAL, ("tokenizer.user_defined_symbols=['']",), "'' cannot be a symbol: it is"),
         (MINIMAL, ("tokenizer.user_defined_symbols=[▁]",), "'▁' cannot be a symbol: it is"),
         (MINIMAL, ("tokenizer.user_defined_symbols=[<0x0A>]",), "'<0x0A>' cannot be a symbol"),
+        (MINIMAL, ("tokenizer.kind={src: bep, tgt: char}",), "kind.src: must be one of word, char"),
+        (MINIMAL, ("tokenizer.kind={src: char}",), "tokenizer.kind.tgt: "),
+        (MINIMAL, ("tokenizer.vocab_size={src: 2, tgt: 9}",), "vocab_size.src: must be auto or"),
+        (
+            MINIMAL,
+            ("tokenizer={kind: {src: char, tgt: word}, shared: true}",),
+            "tokenizer.shared: the sides differ in their kind: leave shared out",
+        ),
+        (
+            MINIMAL,
+            ("tokenizer.kind={src: char, tgt: bpe}", "training.subword_sampling=0.1"),
+            "subword_sampling: kind char has no subwords",
+        ),
         (MINIMAL, ("tokenizer.normalization=nfd",), "must be one of nfkc, nfkc_cf, identity"),
         (MINIMAL, ("tokenizer.normalization={src: nfd}",), "normalization.src: must be one of"),
         # What the fuzzer found

@@ -47,7 +47,7 @@ def test_auto_leaves_room_for_every_character(tmp_path, shared):
     config = with_vocab_size(config_of_text(tmp_path, lines, shared=shared), len(lines))
     tokenizers = fit_tokenizers(config.train_text, config.tokenizer)
     assert set(characters) <= {piece.strip("▁") for piece in tokenizers.tgt.pieces()}
-    assert len(tokenizers.tgt) <= config.tokenizer.most_entries
+    assert len(tokenizers.tgt) <= config.tokenizer.vocab_size.tgt
 
 
 def test_auto_keeps_every_word(tmp_path):
@@ -73,7 +73,7 @@ def run(config: Path, seq2seq: Command) -> Path:
 
 
 def test_a_run_keeps_the_number(config, run, seq2seq):
-    assert load_config(run / "config.yaml").tokenizer.vocab_size == 600
+    assert load_config(run / "config.yaml").tokenizer.vocab_size.src == 600
     again = seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=3")
     assert again.exit_code == 0, again.stderr
     asked = seq2seq("train", config, "--run-dir", run, "--set", "tokenizer.vocab_size=700")
@@ -109,10 +109,10 @@ def test_a_reused_vocabulary_keeps_its_size(config, run, seq2seq, tmp_path, how)
     tokenizer = load_config(tmp_path / "run/config.yaml").tokenizer
     reused = load_tokenizers(RunFolder(run), tokenizer)
     assert tokenizer.reuse == run
-    assert tokenizer.vocab_size == (600 if how == "from" else len(reused.src))
+    assert tokenizer.vocab_size.src == (600 if how == "from" else len(reused.src))
     assert (tmp_path / "run/tokenizer.model").read_bytes() == reused.src.model
 
 
 def test_example_configs_keep_the_sizes_that_they_name():
     for name in ("quickstart", "multi30k_en_de", "multi30k_deep_encoder"):
-        assert load_config(ROOT / f"configs/{name}.yaml").tokenizer.vocab_size != "auto"
+        assert load_config(ROOT / f"configs/{name}.yaml").tokenizer.vocab_size.src != "auto"
