@@ -25,6 +25,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.text.corpus import readable_pairs
 from seq2seq_cli.text.tokenizer import fit_tokenizers
+from seq2seq_cli.text.vocabulary_size import with_vocab_size
 
 HERE = Path(__file__).parent
 
@@ -33,11 +34,12 @@ def lay_out(config: Config, work: Path) -> None:
     """Write the raw text and the SentencePiece vocabulary, as the Hugging Face loop reads them."""
     work.mkdir(parents=True, exist_ok=True)
     assert config.valid_text is not None, "the loop validates"
-    for text, name in ((config.train_text, "train"), (config.valid_text, "valid")):
+    for text, name in ((config.valid_text, "valid"), (config.train_text, "train")):
         pairs = list(readable_pairs(text, config.data.on_bad_line))
         for side in ("src", "tgt"):
             lines = [f"{getattr(pair, side)}\n" for pair in pairs]
             (work / f"{name}.{side}").write_text("".join(lines), encoding="utf-8")
+    config = with_vocab_size(config, len(pairs))
     (work / "tokenizer.model").write_bytes(
         fit_tokenizers(config.train_text, config.tokenizer).src.model
     )

@@ -426,8 +426,9 @@ class TokenizerConfig(Section):
     @classmethod
     def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
         if isinstance(given, dict) and "shared" not in given:
-            by_side = [given[name] for name in ("kind", "vocab_size") if name in given]
-            if any(isinstance(one, dict) and one.get("src") != one.get("tgt") for one in by_side):
+            values = (_same_for_both_sides(given.get(name)) for name in ("kind", "vocab_size"))
+            by_side = (dict(value) for value in values)
+            if any(value.get("src") != value.get("tgt") for value in by_side):
                 return {**given, "shared": False}
         return given
 
