@@ -162,7 +162,8 @@ MetricNames = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, separated by commas.",
+        help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, ser, cer, wer; "
+        "separated by commas.",
         show_default="those of the config",
     ),
 ]

@@ -43,9 +43,7 @@ NumWorst = Annotated[
 ]
 LossOnly = Annotated[
     bool,
-    typer.Option(
-        "--loss-only", help="Skip translating, and with it BLEU, chrF, TER and exact match."
-    ),
+    typer.Option("--loss-only", help="Skip translating, and with it all scores of translations."),
 ]
 
 
@@ -79,7 +77,8 @@ def evaluate(
     """Score a trained model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
     Scores of translations have 95 % confidence intervals. --metrics chooses among bleu, chrf,
-    chrf++, ter and exact_match.
+    chrf++, ter, exact_match and the error rates ser (of symbols), cer (of characters) and wer (of
+    lines).
     """
     if loss_only and (metrics or breakdown or worst):
         raise UserError("--loss-only excludes --metrics, --breakdown and --worst")

@@ -327,7 +327,11 @@ def _types_in(annotation: Any) -> Iterator[Any]:
 
 def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:
     inner = _sections(section)
-    names = [prefix + name for name in section.model_fields if name not in inner]
+    names = [
+        prefix + name
+        for name in section.model_fields
+        if name not in inner or (*prefix.split(".")[:-1], name) in _SHORTHANDS
+    ]
     for name, part in inner.items():
         names += _all_options(part, f"{prefix}{name}.")
     return names

@@ -117,10 +117,11 @@ def preset_for(num_pairs: int) -> PresetName:
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 
-def with_preset(config: Config, num_pairs: int) -> Config:
+def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> Config:
     """Return the config with the values of its preset for the options that it leaves out.
 
-    `auto` is resolved for a training text of so many pairs.
+    `auto` is resolved for a training text of so many pairs. A run that has `begun` keeps its values
+    of the options that may not change in a run: the preset may be another one today.
     """
     name = config.preset
     if name == "auto":
@@ -131,6 +132,10 @@ def with_preset(config: Config, num_pairs: int) -> Config:
         given = present.model_fields_set
         excluded = set().union(*(group for group in _TOGETHER if group & given))
         taken = {option: value for option, value in values.items() if option not in excluded}
+        if begun is not None and begun.preset == name:
+            theirs = getattr(begun, section)
+            kept = {name for name in taken if present.resume_policy(name) != "free"}
+            taken |= theirs.model_dump(include=kept)
         updated[section] = type(present).model_validate(taken | present.model_dump(include=given))
     return config.model_copy(update=updated)
 

@@ -436,7 +436,10 @@ class Config(Section):
         cls, tokenizer: TokenizerConfig, info: ValidationInfo
     ) -> TokenizerConfig:
         if "data" in info.data and info.data["data"].direction == "both" and not tokenizer.shared:
-            raise ValueError("data.direction both needs tokenizer.shared: true")
+            raise ValueError(
+                "data.direction both needs tokenizer.shared: true, and the same kind and "
+                "vocab_size for both sides"
+            )
         return tokenizer
 
     @property

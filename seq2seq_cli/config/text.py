@@ -344,6 +344,12 @@ def _same_for_both_sides(value: Any) -> Any:
     return value if isinstance(value, dict | BaseModel) else {"src": value, "tgt": value}
 
 
+def _differs(value: Any, default: str) -> bool:
+    """True if the sides of an option are given different values."""
+    sides = dict(_same_for_both_sides(value))
+    return bool(sides.get("src", default) != sides.get("tgt", default))
+
+
 class Normalizations(Section):
     """`normalization: nfkc` is short for `normalization: {src: nfkc, tgt: nfkc}`."""
 
@@ -360,23 +366,29 @@ class Normalizations(Section):
 class Kinds(BySide[TokenizerKind]):
     """`kind: char` is short for `kind: {src: char, tgt: char}`."""
 
+    src: TokenizerKind = Field("bpe", description="Kind of token of the source.")
+    tgt: TokenizerKind = Field("bpe", description="Kind of token of the target.")
+
 
 class VocabSizes(BySide[AutoOrVocabSize]):
     """`vocab_size: 8000` is short for `vocab_size: {src: 8000, tgt: 8000}`."""
+
+    src: AutoOrVocabSize = Field("auto", description="Maximum vocabulary size of the source.")
+    tgt: AutoOrVocabSize = Field("auto", description="Maximum vocabulary size of the target.")
 
 
 class TokenizerConfig(Section):
     on_resume: ClassVar[OnResume] = "fixed"
 
     kind: Annotated[Kinds, BeforeValidator(_same_for_both_sides, TokenizerKind | Kinds)] = Field(
-        Kinds(src="bpe", tgt="bpe"),
+        Kinds(),
         description="Kind of token: word, char, bpe or unigram; one for both sides, or one for "
         "each, such as {src: char, tgt: word}.",
     )
     vocab_size: Annotated[
         VocabSizes, BeforeValidator(_same_for_both_sides, AutoOrVocabSize | VocabSizes)
     ] = Field(
-        VocabSizes(src="auto", tgt="auto"),
+        VocabSizes(),
         description="Maximum vocabulary size, one for both sides or one for each; it is smaller if "
         "the text has fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces "
         "for 4,000 pairs, 8,000 from 30,000 to a million, 32,000 for 4.5 million) beside bytes and "
@@ -426,9 +438,8 @@ class TokenizerConfig(Section):
     @classmethod
     def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
         if isinstance(given, dict) and "shared" not in given:
-            values = (_same_for_both_sides(given.get(name)) for name in ("kind", "vocab_size"))
-            by_side = (dict(value) for value in values)
-            if any(value.get("src") != value.get("tgt") for value in by_side):
+            kind, size = (given.get(name) for name in ("kind", "vocab_size"))
+            if _differs(kind, "bpe") or _differs(size, "auto"):
                 return {**given, "shared": False}
         return given
 
@@ -438,7 +449,9 @@ class TokenizerConfig(Section):
         for name in ("kind", "vocab_size"):
             sides = info.data.get(name)
             if shared and sides is not None and sides.src != sides.tgt:
-                raise ValueError(f"the sides differ in their {name}: leave shared out")
+                raise ValueError(
+                    f"the sides differ in their {name}: leave shared out, or give both the same"
+                )
         return shared
 
     @field_validator("min_character_frequency")

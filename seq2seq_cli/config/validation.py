@@ -110,6 +110,15 @@ class ValidationConfig(Section):
         """Read `ter: true` and `ter: false` of earlier versions, which are in their run folders."""
         if not isinstance(given, dict) or not isinstance(given.get("ter"), bool):
             return given
-        metrics = [*given.get("metrics", []), *(["ter"] if given["ter"] else [])]
         others = {name: value for name, value in given.items() if name != "ter"}
-        return {**others, "metrics": metrics}
+        is_computed = given["ter"] and given.get("decode") is not False
+        return {"metrics": ["ter"], **others} if is_computed else others
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics_are_measured(
+        cls, metrics: tuple[MetricOnRequest, ...], info: ValidationInfo
+    ) -> tuple[MetricOnRequest, ...]:
+        if metrics and info.data.get("decode") is False:
+            raise ValueError(f"{', '.join(metrics)} needs validation.decode: true")
+        return metrics

@@ -15,7 +15,7 @@ from seq2seq_cli.text.exact_match import ExactMatch
 
 
 class ErrorRate(Metric):
-    """Edits per 100 units of the references; of several references of a line, the nearest."""
+    """Edits per 100 units of the references; of several of a line, that with the fewest edits."""
 
     _SIGNATURE_TYPE = Signature
 
@@ -31,20 +31,17 @@ class ErrorRate(Metric):
         return {"references": [self._units_of(reference) for reference in refs]}
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[int]:
-        """Return the edits of one line, and the length of its nearest reference."""
+        """Return the edits of one line, and the length of the reference that needs the fewest."""
         units = self._units_of(hypothesis)
         found = [[Levenshtein.distance(units, ref), len(ref)] for ref in ref_kwargs["references"]]
-        return min(found, key=lambda edits_and_length: _rate(*edits_and_length))
+        return min(found)
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> Score:
-        return Score("error_rate", _rate(*stats))
+        edits, length = stats
+        return Score("error_rate", 100 * edits / max(length, 1))
 
     def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> Score:
         return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
-
-
-def _rate(edits: float, length: float) -> float:
-    return 100 * edits / max(length, 1)
 
 
 class WordErrorRate(ExactMatch):

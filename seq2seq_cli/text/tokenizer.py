@@ -70,7 +70,7 @@ class Tokenizer:
             return quoting.prepare(symbol.sub(" ", line) if symbols else line)
 
         min_frequency = config.min_character_frequency
-        if min_frequency == "auto" and kind not in SUBWORDS:
+        if kind == "word" or (kind == "char" and min_frequency == "auto"):
             min_frequency = 1
         sampled = sample(map(learnable, lines), config.max_sentences)
         return cls(_train_model(without_rare_characters(sampled, min_frequency), config, side))

@@ -78,7 +78,8 @@ def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
     symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
     size += _BYTES_AND_SPECIAL + len(symbols) + _num_characters(config, sides)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
-    logger.info(f"tokenizer.vocab_size {size:,}, for {num_pairs:,} pairs")
+    option = "vocab_size" if len(sides) == 2 else f"vocab_size.{sides[0]}"
+    logger.info(f"tokenizer.{option} {size:,}, for {num_pairs:,} pairs")
     return size
 
 

@@ -185,7 +185,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     """Return the config with the run's values of the options that each new run determines."""
     if config.preset == "auto":
         config = config.model_copy(update={"preset": begun.preset})
-    config = with_preset(config, 0)
+    config = with_preset(config, 0, begun)
     training: dict[str, Any] = {}
     if config.training.warmup_steps == "auto":
         training["warmup_steps"] = begun.training.warmup_steps

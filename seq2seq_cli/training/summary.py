@@ -72,7 +72,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         },
         "validation_text": valid,
         "vocabulary": {
-            "kind": config.tokenizer.kind.model_dump(),
+            "kind": {"src": data.tokenizers.src.kind, "tgt": data.tokenizers.tgt.kind},
             "shared": data.tokenizers.is_shared,
             "src": len(data.tokenizers.src),
             "tgt": len(data.tokenizers.tgt),

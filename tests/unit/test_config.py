@@ -245,12 +245,19 @@ training:
         (MINIMAL, ("tokenizer.user_defined_symbols=[▁]",), "'▁' cannot be a symbol: it is"),
         (MINIMAL, ("tokenizer.user_defined_symbols=[<0x0A>]",), "'<0x0A>' cannot be a symbol"),
         (MINIMAL, ("tokenizer.kind={src: bep, tgt: char}",), "kind.src: must be one of word, char"),
-        (MINIMAL, ("tokenizer.kind={src: char}",), "tokenizer.kind.tgt: "),
+        (MINIMAL, ("validation.metrics=ser",), "validation.metrics: "),
+        (MINIMAL, ("validation={ter: true, metrics: null}",), "validation.metrics: "),
+        (
+            MINIMAL,
+            ("validation={decode: false, metrics: [ser]}",),
+            "metrics: ser needs validation.decode: true",
+        ),
+        (MINIMAL, ("model.vocab_size=8000",), "did you mean tokenizer.vocab_size?"),
         (MINIMAL, ("tokenizer.vocab_size={src: 2, tgt: 9}",), "vocab_size.src: must be auto or"),
         (
             MINIMAL,
             ("tokenizer={kind: {src: char, tgt: word}, shared: true}",),
-            "tokenizer.shared: the sides differ in their kind: leave shared out",
+            "tokenizer.shared: the sides differ in their kind: leave shared out, or",
         ),
         (
             MINIMAL,

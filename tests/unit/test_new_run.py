@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.presets import PRESETS, preset_for
+from seq2seq_cli.config.presets import PRESETS, Choice, preset_for
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.tools.time_limit import with_fewer_updates
 
 WORDS = ["red", "green", "old", "new", "house", "tree", "cat", "dog", "way", "sees", "likes"]
 
@@ -158,6 +159,16 @@ def test_a_time_limit_lowers_the_updates(text, seq2seq):
     assert limited.max_steps is not None
     assert 1 <= limited.max_steps < small["training.max_steps"].value / 2
     assert limited.warmup_updates <= limited.max_steps / 10
+
+
+@pytest.mark.parametrize(
+    ("updates", "expected"),
+    [(5_000, (2_600, 300, 0.3)), (2_000, (2_000, 200, 0.3)), (1_000, (1_000, 100, 0.15))],
+)
+def test_only_a_much_shorter_run_has_less_dropout(updates, expected):
+    found = with_fewer_updates(dict(PRESETS["small"].choices), Choice(updates))
+    names = ("training.max_steps", "training.warmup_steps", "model.dropout")
+    assert tuple(found[name].value for name in names) == expected
 
 
 def test_config_is_checked_and_trained(text, seq2seq):

@@ -69,6 +69,18 @@ def test_config_of_a_run_is_complete(tmp_path):
     assert with_preset(load_config(tmp_path / "config.yaml"), 10**7) == found
 
 
+def test_a_run_keeps_its_values_when_its_preset_changes():
+    """But for those that may change in a run, such as its length."""
+    now = with_preset(config(), 10)
+    model = now.model.model_copy(update={"d_model": 64})
+    training = now.training.model_copy(update={"optimizer": "adamw", "max_steps": 9})
+    begun = now.model_copy(update={"model": model, "training": training})
+    found = with_preset(config(preset="small", training={"seed": 7}), 0, begun)
+    assert (found.model, found.training.optimizer, found.training.seed) == (model, "adamw", 7)
+    assert found.training.max_steps == now.training.max_steps
+    assert with_preset(config(preset="medium"), 0, begun).model.d_model != 64
+
+
 def test_run_resumes_with_its_preset(tmp_path, seq2seq):
     """Whatever number of pairs another text has; a run that is older than presets has none."""
     for side in ("src", "tgt"):

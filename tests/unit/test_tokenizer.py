@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import Kinds, ParallelText, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sampling import sample
@@ -299,3 +299,11 @@ def test_piece_that_is_not_utf8_is_rejected():
     model = Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=600)).model
     with pytest.raises(UserError, match="not a SentencePiece model"):
         Tokenizer(model.replace(b"<0x41>", b"<0x\xff1>"))
+
+
+def test_rare_characters_of_words_are_kept():
+    """The least frequency of characters is that of the other side."""
+    config = TokenizerConfig(
+        kind=Kinds(src="char", tgt="word"), vocab_size=50, min_character_frequency=5
+    )
+    assert "▁xy" in Tokenizer.fit(["xy z"] * 2 + ["z"] * 9, config, "tgt").pieces()
