@@ -348,7 +348,7 @@ def test_check_prints_a_summary_and_writes_nothing(numbers, seq2seq, tmp_path, m
     assert result.exit_code == 0
     summary = result.stdout
     assert "over 4 tokens" in summary
-    assert "source 14, target 14 word" in summary
+    assert "source 14 word, target 14 word" in summary
     assert "also occur in the training text" in summary
     assert "1+1 layers, d_model 64" in summary
     assert list(tmp_path.iterdir()) == []

@@ -82,13 +82,14 @@ def test_loss_matches_a_naive_loop_over_tokens(smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("vocabulary", [30, 120_000], ids=["one chunk", "three chunks"])
 def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
+    """Of fp64. In fp32, sums over 120,000 words are off by up to 4e-4 on some processors."""
     torch.manual_seed(4)
     states = torch.randn(150, 8, requires_grad=True)
     projection = torch.randn(vocabulary, 8, requires_grad=True)
     labels = torch.randint(vocabulary, (150,))
     labels[torch.rand(150) < 0.2] = IGNORE_INDEX
     plain = functional.cross_entropy(
-        states @ projection.T,
+        states.double() @ projection.double().T,
         labels,
         ignore_index=IGNORE_INDEX,
         reduction="sum",
@@ -98,8 +99,8 @@ def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
     assert ours.item() == pytest.approx(plain.item(), rel=1e-5)
     expected = torch.autograd.grad(plain * 0.5, (states, projection))
     actual = torch.autograd.grad(ours * 0.5, (states, projection))
-    for theirs, mine in zip(expected, actual, strict=True):
-        torch.testing.assert_close(mine, theirs, atol=4e-5, rtol=1e-5)
+    for theirs, mine, tolerance in zip(expected, actual, (1e-3, 4e-5), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=tolerance, rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

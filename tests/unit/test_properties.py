@@ -94,7 +94,7 @@ VALUES = [
 
 
 def is_valid(name: str, value: object) -> bool:
-    is_strict = not name.endswith(("banned_words", "reuse", "symbols"))
+    is_strict = not name.endswith(("banned_words", "metrics", "reuse", "symbols"))
     try:
         OPTIONS[name].validate_python(value, strict=is_strict)
     except ValidationError:
