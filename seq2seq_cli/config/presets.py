@@ -69,7 +69,7 @@ PRESETS: dict[PresetName, Preset] = {
             "training.max_steps": Choice(12_000),
             "training.tokens_per_batch": Choice(4_096),
             "training.optimizer": Choice("muon", "learns faster than adamw"),
-            "training.lr": Choice(1.4e-2, "the larger the model, the lower; 2e-3 for adamw"),
+            "training.lr": Choice(1.4e-2, "the larger the model, the lower"),
             "training.warmup_steps": Choice(500),
             "training.schedule": Choice("cosine", "falls to 0 at max_steps"),
         },
