@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.types import (
+    SIDES,
     AutoOrPositiveInt,
     AutoOrVocabSize,
     BySide,
@@ -375,6 +376,11 @@ class VocabSizes(BySide[AutoOrVocabSize]):
 
     src: AutoOrVocabSize = Field("auto", description="Maximum vocabulary size of the source.")
     tgt: AutoOrVocabSize = Field("auto", description="Maximum vocabulary size of the target.")
+
+    def resolve(self, sizes: "VocabSizes") -> "VocabSizes":
+        """Return the sizes with these in place of `auto`."""
+        src, tgt = (sizes.of(side) if self.of(side) == "auto" else self.of(side) for side in SIDES)
+        return VocabSizes(src=src, tgt=tgt)
 
 
 class TokenizerConfig(Section):

@@ -4,10 +4,9 @@ import logging
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS
+from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
 from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.sampling import num_frequent_characters
@@ -52,19 +51,21 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     if config.data.direction == "both":
         num_pairs //= 2
     asked = tokenizer.vocab_size
-    autos = [side for side in SIDES if asked.of(side) == "auto"]
-    if not autos:
+    if "auto" not in (asked.src, asked.tgt):
         return config
-    found: dict[Any, int]  # by side
     if tokenizer.reuse is not None:
         reused = fit_tokenizers(config.train_text, tokenizer)
-        found = {side: len(getattr(reused, side)) for side in autos}
+        found = VocabSizes(src=len(reused.src), tgt=len(reused.tgt))
     elif tokenizer.shared:
-        found = dict.fromkeys(autos, _vocab_size(config, num_pairs, *SIDES))
+        size = _vocab_size(config, num_pairs, *SIDES)
+        found = VocabSizes(src=size, tgt=size)
     else:
-        found = {side: _vocab_size(config, num_pairs, side) for side in autos}
-    sizes = asked.model_copy(update=found)
-    settled = tokenizer.model_copy(update={"vocab_size": sizes})
+        src, tgt = (
+            _vocab_size(config, num_pairs, side) if asked.of(side) == "auto" else asked.of(side)
+            for side in SIDES
+        )
+        found = VocabSizes(src=src, tgt=tgt)
+    settled = tokenizer.model_copy(update={"vocab_size": asked.resolve(found)})
     return config.model_copy(update={"tokenizer": settled})
 
 

@@ -17,7 +17,6 @@ from seq2seq_cli.config.loader import (
 )
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
@@ -200,11 +199,8 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     is_measured = config.validation.decode or not begun.validation.needs_translations
     if config.validation.metric == "auto" and is_measured:
         validation["metric"] = begun.validation.metric
-    sizes, begun_sizes = config.tokenizer.vocab_size, begun.tokenizer.vocab_size
-    kept: dict[str, Any] = {
-        side: begun_sizes.of(side) for side in SIDES if sizes.of(side) == "auto"
-    }
-    tokenizer = {"vocab_size": sizes.model_copy(update=kept)}
+    sizes = config.tokenizer.vocab_size.resolve(begun.tokenizer.vocab_size)
+    tokenizer = {"vocab_size": sizes}
     is_reused = begun.tokenizer.reuse and not asks_for_another(config.tokenizer, begun.tokenizer)
     return config.model_copy(
         update={

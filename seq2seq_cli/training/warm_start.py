@@ -9,7 +9,6 @@ from torch import nn
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
@@ -44,10 +43,8 @@ def asks_for_another(asked: TokenizerConfig, known: TokenizerConfig) -> str | No
     """
     for name in type(asked).model_fields:
         value, theirs = getattr(asked, name), getattr(known, name)
-        is_auto = name == "vocab_size" and all(
-            value.of(side) in ("auto", theirs.of(side)) for side in SIDES
-        )
-        if name in asked.model_fields_set and value != theirs and not is_auto:
+        wanted = value.resolve(theirs) if name == "vocab_size" else value
+        if name in asked.model_fields_set and wanted != theirs:
             return f"tokenizer.{name}: {yaml_text(value)}"
     return None
 
