@@ -145,6 +145,14 @@ Fields = Annotated[
         help="Where source and target are in --pairs: languages, keys or numbers of columns.",
     ),
 ]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        "--features",
+        metavar="FIELD",
+        help="Where features of the source are in --pairs: a key or the number of a column.",
+    ),
+]
 Tag = Annotated[
     str | None,
     typer.Option("--tag", help="Tag to put before every source sentence (decoding.tag)."),
@@ -213,7 +221,11 @@ def decoding_overrides(**given: object) -> Iterator[str]:
 
 @contextlib.contextmanager
 def corpus_from_options(
-    src: Path | None, ref: Path | None, pairs: Path | None, fields: tuple[str, str] | None
+    src: Path | None,
+    ref: Path | None,
+    pairs: Path | None,
+    fields: tuple[str, str] | None,
+    features: str | None,
 ) -> Iterator["ParallelText | None"]:
     """Yield the text given on the command line, or None; streams are files while the block runs.
 
@@ -224,14 +236,14 @@ def corpus_from_options(
     from seq2seq_cli.config.text import ParallelText
     from seq2seq_cli.text.streams import as_files
 
-    if not (src or ref or pairs or fields):
+    if not (src or ref or pairs or fields or features):
         yield None
         return
     if (src is None) != (ref is None) or (pairs is None) == (src is None):
         raise UserError("give --src and --ref, or --pairs alone")
     with as_files([src, ref], pairs) as ([src, ref], pairs):
         try:
-            text = ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields)
+            text = ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields, features=features)
         except ValidationError as error:
             raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
         yield text
@@ -243,6 +255,7 @@ def text_to_score(
     ref: Path | None,
     pairs: Path | None,
     fields: tuple[str, str] | None,
+    features: str | None,
     test_set: str | None,
     langs: str | None,
 ) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
@@ -255,12 +268,12 @@ def text_to_score(
     if test_set is not None and langs is not None:
         from seq2seq_cli.text.test_sets import find_test_set
 
-        if src or ref or pairs or fields:
-            raise UserError("--test-set excludes --src, --ref, --pairs and --fields")
+        if src or ref or pairs or fields or features:
+            raise UserError("--test-set excludes --src, --ref, --pairs, --fields and --features")
         public = find_test_set(test_set, langs)
         yield public.text, public
         return
-    with corpus_from_options(src, ref, pairs, fields) as text:
+    with corpus_from_options(src, ref, pairs, fields, features) as text:
         yield text, None
 
 

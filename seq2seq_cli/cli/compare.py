@@ -10,6 +10,7 @@ import typer
 from seq2seq_cli.cli.app import (
     AsJson,
     Device,
+    Features,
     Fields,
     Languages,
     MetricNames,
@@ -72,6 +73,7 @@ def compare(
     ref: References = None,
     pairs: Pairs = None,
     fields: Fields = None,
+    features: Features = None,
     tag: Tag = None,
     test_set: TestSetName = None,
     langs: Languages = None,
@@ -95,7 +97,7 @@ def compare(
     for run in run_dirs or ():
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
-    with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
+    with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of
 

@@ -9,6 +9,7 @@ import typer
 from seq2seq_cli.cli.app import (
     AsJson,
     Device,
+    Features,
     Fields,
     Languages,
     MetricNames,
@@ -61,6 +62,7 @@ def evaluate(
     ref: References = None,
     pairs: Pairs = None,
     fields: Fields = None,
+    features: Features = None,
     tag: Tag = None,
     test_set: TestSetName = None,
     langs: Languages = None,
@@ -82,7 +84,7 @@ def evaluate(
     """
     if loss_only and (metrics or breakdown or worst):
         raise UserError("--loss-only excludes --metrics, --breakdown and --worst")
-    with text_to_score(src, ref, pairs, fields, test_set, langs) as (text, public):
+    with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets
         from seq2seq_cli.text.breakdowns import break_down, worst_lines
@@ -115,6 +117,7 @@ def score(
     ref: References = None,
     pairs: Pairs = None,
     fields: Fields = None,
+    features: Features = None,
     tag: Tag = None,
     nbest: Annotated[
         Path | None,
@@ -138,7 +141,7 @@ def score(
         raise UserError("--nbest prints an n-best list, which excludes --json")
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    with corpus_from_options(src, nbest or ref, pairs, fields) as text:
+    with corpus_from_options(src, nbest or ref, pairs, fields, features) as text:
         from seq2seq_cli.decoding.rescoring import rescore_nbest, score_pairs
         from seq2seq_cli.decoding.translator import Translator
 

@@ -10,6 +10,7 @@ from seq2seq_cli.cli.app import (
     AsJson,
     ConfigFile,
     Device,
+    Features,
     Fields,
     Overrides,
     Pairs,
@@ -122,6 +123,7 @@ def check(
     ref: References = None,
     pairs: Pairs = None,
     fields: Fields = None,
+    features: Features = None,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
@@ -131,7 +133,7 @@ def check(
     --src and --ref, or --pairs, name a test set to check too. Nothing is kept, and warnings do not
     change the exit status.
     """
-    with corpus_from_options(src, ref, pairs, fields) as test:
+    with corpus_from_options(src, ref, pairs, fields, features) as test:
         loaded = load_config_file(config, overrides, device)
         from seq2seq_cli.tools.preflight import check as check_run
 

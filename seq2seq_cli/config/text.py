@@ -102,6 +102,13 @@ def _two_fields(given: Any) -> Any:
     return str(given[0]), str(given[1])
 
 
+def _a_field(given: Any) -> Any:
+    """Accept a name or a number."""
+    if given is not None and (type(given) not in (str, int) or given == ""):
+        raise ValueError(f"must be one name or number, not {given!r}")
+    return None if given is None else str(given)
+
+
 def without_compression(name: str) -> str:
     """Return the name of a file without `.gz` and the like."""
     return next((name.removesuffix(end) for end in COMPRESSIONS if name.endswith(end)), name)
@@ -133,6 +140,12 @@ class Corpus(Section):
         "[1, 2] if left out; .jsonl: their keys or paths of keys, as [translation.de, "
         "translation.en], [src, tgt] if left out; .tmx and .zip, which require it: their "
         "languages, as [de, en].",
+    )
+    features: Annotated[str | None, BeforeValidator(_a_field, str | int | None)] = Field(
+        None,
+        description="Where pairs has features of the source, such as V;PST of a lemma to inflect: "
+        "the number of a column of .tsv, or a key of .jsonl. They are separated by ; or | or "
+        "spaces, and each is one token, before those of the text.",
     )
     tag: TagText | None = Field(
         None,
@@ -168,9 +181,18 @@ class Corpus(Section):
                 f"{self.pairs} needs its two languages: fields: [de, en] in a config, --fields de "
                 "en on the command line"
             )
-        columns = self.field_names if self.format == ".tsv" else ()
+        if self.features and self.format not in (".tsv", ".jsonl"):
+            raise ValueError("features are those of a .tsv or .jsonl file: leave them out")
+        if self.features and (not self.fields or self.features in self.fields):
+            raise ValueError(
+                "features need fields, which name others for source and target: fields: [1, 3] "
+                "with features: 2"
+            )
+        columns = self.all_fields if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
-            raise ValueError("fields of a .tsv file are the numbers of its columns, as [1, 2]")
+            raise ValueError(
+                "fields and features of a .tsv file are the numbers of its columns, as [1, 2]"
+            )
         return self
 
     @property
@@ -188,10 +210,16 @@ class Corpus(Section):
         return self.fields or (PAIRS_FORMATS[self.format] if self.format else None) or ()
 
     @property
+    def all_fields(self) -> tuple[str, ...]:
+        """The fields of source and target, and then those of features, if there are any."""
+        return self.field_names + ((self.features,) if self.features else ())
+
+    @property
     def options(self) -> list[str]:
         """What decides beside the files which pairs are read; empty if nothing is given."""
         fields = [f"fields={json.dumps(self.fields)}"] if self.fields else []
-        return fields + ([f"tag={self.tag}"] if self.tag else [])
+        given = {"features": self.features, "tag": self.tag}
+        return fields + [f"{name}={value}" for name, value in given.items() if value]
 
     @property
     def forms(self) -> list[str]:
@@ -245,6 +273,10 @@ class ParallelText(NamedTuple):
     @property
     def _turned(self) -> list[str]:
         return [] if self.direction == "forward" else [f"direction={self.direction}"]
+
+    @property
+    def has_features(self) -> bool:
+        return any(corpus.features for corpus in self.corpora)
 
     def with_tag(self, tag: str | None) -> "ParallelText":
         """Return the text with a tag for the corpora that have none."""
@@ -324,8 +356,12 @@ class DataConfig(Section):
 
     @field_validator("direction")
     @classmethod
-    def _tags_have_a_direction(cls, direction: Direction, info: ValidationInfo) -> Direction:
+    def _tags_and_features_have_a_direction(
+        cls, direction: Direction, info: ValidationInfo
+    ) -> Direction:
         corpora = (*info.data.get("train", ()), *(info.data.get("valid") or ()))
+        if direction != "forward" and any(corpus.features for corpus in corpora):
+            raise ValueError("features are those of the source: leave direction at forward")
         if direction == "both" and any(corpus.tag for corpus in corpora):
             raise ValueError(
                 "both excludes tags, which stand for one direction: list the corpora of each "

@@ -24,12 +24,12 @@ class Segment(NamedTuple):
     sentence: str
     first_token: int = 0  # index in the sentence of the first of the ids
     first_word: int = 0  # index in the line of the sentence's first word
-    tag: tuple[int, ...] = ()  # ids before those of the sentence, which are no part of its text
+    leading: tuple[int, ...] = ()  # ids of tag and features, which are no part of the sentence
 
     @property
     def src_ids(self) -> Ids:
         """What the encoder gets, but for EOS."""
-        return [*self.tag, *self.ids]
+        return [*self.leading, *self.ids]
 
 
 class Bounds(NamedTuple):

@@ -182,9 +182,10 @@ class Translator:
             requests, self._scored(segments, hypotheses, outputs), strict=True
         ):
             results[request.number - first_number].append(candidates)
+        texts = [self.tokenizers.src.split_features(line.text)[0] for line in inputs]
         return [
-            merge_segments(line.text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
-            for line, of_line in zip(inputs, results, strict=True)
+            merge_segments(text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
+            for text, of_line in zip(texts, results, strict=True)
         ]
 
     def cut(
@@ -192,18 +193,23 @@ class Translator:
     ) -> tuple[list[list[Segment]], Cuts]:
         """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
-        lines = [line.text for line in inputs]
-        segments, cuts = segment_lines(lines, self.tokenizers.src, bounds, each=split_sentences)
-        tags = [self.tag_ids(line.tag) for line in inputs]
-        tagged = [
-            [segment._replace(tag=tag) for segment in of_line]
-            for tag, of_line in zip(tags, segments, strict=True)
+        split = [self.split_source(line.text, line.tag) for line in inputs]
+        texts = [text for text, _ in split]
+        segments, cuts = segment_lines(texts, self.tokenizers.src, bounds, each=split_sentences)
+        led = [
+            [segment._replace(leading=leading) for segment in of_line]
+            for (_, leading), of_line in zip(split, segments, strict=True)
         ]
-        return tagged, cuts
+        return led, cuts
 
-    def tag_ids(self, tag: str | None) -> tuple[int, ...]:
-        """Return the id of a tag, that of `decoding.tag` for None; UserError for an unknown tag."""
-        return tuple(self.tokenizers.src.tag_ids(tag or self.config.decoding.tag))
+    def split_source(self, line: str, tag: str | None = None) -> tuple[str, tuple[int, ...]]:
+        """Return the text of a source, and the ids that lead it: those of its tag and features.
+
+        The tag None is `decoding.tag`. Raises UserError for an unknown tag.
+        """
+        tokenizer = self.tokenizers.src
+        text, features = tokenizer.split_features(line)
+        return text, (*tokenizer.tag_ids(tag or self.config.decoding.tag), *features)
 
     def _scored(
         self,
@@ -226,7 +232,7 @@ class Translator:
                 self.models, pairs, options.tokens_per_batch, with_attention=with_attention
             )
             scores = [
-                given.without_tag(len(segment.tag))
+                given.without_leading(len(segment.leading))
                 for given, (_, segment, _) in zip(scores, flat, strict=True)
             ]
         results: list[list[SegmentResult]] = [[] for _ in segments]
@@ -240,7 +246,7 @@ class Translator:
         src, tgt = self.tokenizers
         src_ids = src.to_ids_batch([line for line, _ in pairs])
         tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
-        tag = self.tag_ids(None)
+        tag = src.tag_ids(self.config.decoding.tag)
         ids = list(zip(([*tag, *line] for line in src_ids), tgt_ids, strict=True))
         scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [

@@ -12,7 +12,14 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.export.search_options import left_out, longest, named, shortest, tag_note
+from seq2seq_cli.export.search_options import (
+    features_note,
+    left_out,
+    longest,
+    named,
+    shortest,
+    tag_note,
+)
 from seq2seq_cli.files import read_json
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
@@ -78,7 +85,9 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
         shortest=shortest(config.decoding, "len(pieces)"),
         never=_never(tokenizers),
         options=", ".join(f"{name}={value}" for name, value in options.items()),
-        left_out=left_out(config.decoding, _NAMES) + tag_note(config, _TAG),
+        left_out=left_out(config.decoding, _NAMES)
+        + tag_note(config, _TAG)
+        + features_note(tokenizers),
     )
 
 

@@ -16,7 +16,14 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
-from seq2seq_cli.export.search_options import left_out, longest, named, shortest, tag_note
+from seq2seq_cli.export.search_options import (
+    features_note,
+    left_out,
+    longest,
+    named,
+    shortest,
+    tag_note,
+)
 from seq2seq_cli.files import write_json
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -87,7 +94,10 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
     return _README.format(
         longest=longest(config.decoding, "length"),
         shortest=shortest(config.decoding, "length"),
-        left_out=left_out(config.decoding, _NAMES) + tag_note(config, _TAG) + normalized,
+        left_out=left_out(config.decoding, _NAMES)
+        + tag_note(config, _TAG)
+        + features_note(tokenizers)
+        + normalized,
     )
 
 

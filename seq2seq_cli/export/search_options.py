@@ -5,6 +5,7 @@ from typing import Any
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.text.tokenizer import Tokenizers
 
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
 _IRRELEVANT = ("precision", "tokens_per_batch", "n_best", "seed")  # for the best translation
@@ -32,6 +33,17 @@ def tag_note(config: Config, how: str) -> str:
     known = ", ".join(f"`{tag}`" for tag in tags)
     always = f" The run puts `{default}` before every line." if default else ""
     return f"\nThe model knows the tags {known}.{always} {how}\n"
+
+
+def features_note(tokenizers: Tokenizers) -> str:
+    """Return a note for the README on the features of a source, if it has some."""
+    features = [f"`{symbol}`" for symbol in tokenizers.src.features]
+    if not features:
+        return ""
+    return (
+        "\nThe source has features, which are pieces of their own before those of its text: "
+        f"{', '.join(features)}.\n"
+    )
 
 
 def longest(options: DecodingConfig, length: str) -> str:

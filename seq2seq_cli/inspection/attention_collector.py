@@ -87,7 +87,6 @@ def study_attention(
     Raises UserError for what `source_and_targets` refuses,
     and for a model that computes NaN or infinity.
     """
-    source = normalize_spaces(source)
     target = None if target is None else normalize_spaces(target)
     segment, targets = source_and_targets(translator, source, target, tag)
     return [
@@ -119,13 +118,13 @@ def _study(
     require_finite(recorded.logits_BTV)
     attention = recorded.attention
     attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
-    given = GivenScore([], without_eos(attention_TS)).without_tag(len(segment.tag))
+    given = GivenScore([], without_eos(attention_TS)).without_leading(len(segment.leading))
     text, placed = _place(tokenizers, segment, ids, forced, given)
     source = _sentence(
         segment.sentence,
         tokenizers.src.pieces_of(src_BS[0].tolist()),
         source_words(segment, tokenizers.src),
-        num_tags=len(segment.tag),
+        num_leading=len(segment.leading),
     )
     tgt_words = words_of_spans(text, placed.spans) if ids and text else []
     pieces = tokenizers.tgt.pieces_of(tgt_BT[0].tolist())
@@ -170,15 +169,15 @@ def _place(
 
 
 def _sentence(
-    text: str, tokens: Sequence[str], words: Sequence[range], num_tags: int = 0
+    text: str, tokens: Sequence[str], words: Sequence[range], num_leading: int = 0
 ) -> Sentence:
-    """Describe a side, whose first tokens may be tags.
+    """Describe a side, whose first tokens may be a tag and features.
 
     `words` are those of each other token but the last, EOS, or none without text.
     """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
-    starts = [*[None] * num_tags, *starts] if starts else [None] * len(ordinary)
+    starts = [*[None] * num_leading, *starts] if starts else [None] * len(ordinary)
     return Sentence(
         text=" ".join(text.split()),
         tokens=tuple(tokens),

@@ -49,12 +49,12 @@ class TokenPair(NamedTuple):
     text: Pair
     src: Ids
     tgt: Ids
-    tag: tuple[int, ...] = ()  # ids before those of the source
+    leading: tuple[int, ...] = ()  # ids of tag and features, before those of the source's text
 
     @property
     def src_ids(self) -> Ids:
         """What the encoder gets, but for EOS."""
-        return [*self.tag, *self.src]
+        return [*self.leading, *self.src]
 
 
 class SampleBatch(NamedTuple):
@@ -132,11 +132,12 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
 def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
     """Return pairs with their ids; those that `head_facts` leaves out are left out."""
     tokenizers, limit = translator.tokenizers, translator.config.data.max_length
-    src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs])
+    sources = [translator.split_source(pair.src, pair.tag) for pair in pairs]
+    src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
     return [
-        TokenPair(pair, src, tgt, translator.tag_ids(pair.tag))
-        for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True)
+        TokenPair(pair, src, tgt, leading)
+        for pair, (_, leading), src, tgt in zip(pairs, sources, src_ids, tgt_ids, strict=True)
         if 0 < len(src) <= limit and 0 < len(tgt) <= limit
     ]
 
@@ -224,10 +225,11 @@ def _agreement(
 def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[tuple[int, int]]:
     """Align the words of a pair by padded attention."""
     weights_TS = without_eos(weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1])
-    attention_TS = normalized_rows(weights_TS[:, len(pair.tag) :])
+    attention_TS = normalized_rows(weights_TS[:, len(pair.leading) :])
     text, spans = tokenizers.tgt.spans(pair.text.tgt)
-    placed = Placed(Segment(pair.src, pair.text.src), attention_TS, spans, {})
-    return set(align(pair.text.src, text, [placed], tokenizers.src)[0])
+    source, _ = tokenizers.src.split_features(pair.text.src)
+    placed = Placed(Segment(pair.src, source), attention_TS, spans, {})
+    return set(align(source, text, [placed], tokenizers.src)[0])
 
 
 @torch.inference_mode()

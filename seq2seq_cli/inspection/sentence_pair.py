@@ -5,6 +5,7 @@ from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.quoting import normalize_spaces
 
 
 def source_and_targets(
@@ -21,7 +22,8 @@ def source_and_targets(
     tokenizers = translator.tokenizers
     if target is not None:
         limit = translator.config.data.max_length
-        segment = Segment(tokenizers.src.to_ids(source), source, tag=translator.tag_ids(tag))
+        text, leading = translator.split_source(source, tag)
+        segment = Segment(tokenizers.src.to_ids(text), normalize_spaces(text), leading=leading)
         targets = [tokenizers.tgt.to_ids(target)]
         for side, ids in (("source", segment.ids), ("target", targets[0])):
             if len(ids) > limit:

@@ -14,9 +14,10 @@ from typing import BinaryIO, NamedTuple, cast
 from zipfile import ZipFile
 
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import Direction, OnBadLine
+from seq2seq_cli.config.types import Direction, OnBadLine, Side
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
+from seq2seq_cli.text.features import TAB, split_features, symbol_of, with_features
 from seq2seq_cli.text.io import MOST_BYTES, raw_lines, strip_line_ends
 from seq2seq_cli.text.tmx import read_units
 
@@ -31,12 +32,20 @@ _TURNS: dict[Direction, tuple[bool, ...]] = {
 }
 
 
+_MOST_FEATURES = 10_000
+
+
 class Pair(NamedTuple):
-    """Source and target text of one line."""
+    """Source and target text of one line; features of the source follow it after a tab."""
 
     src: str
     tgt: str
     tag: str | None = None  # a token before those of the source
+
+    def text(self, side: Side, *, has_features: bool) -> str:
+        """Return the text of one side, without the features that sources may have."""
+        line = self.src if side == "src" else self.tgt
+        return split_features(line)[0] if has_features and side == "src" else line
 
     @property
     def is_empty(self) -> bool:
@@ -133,6 +142,24 @@ def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[Pair]
         logger.warning(f"{text.name}: skipped {num_bad:,} lines that cannot be read")
 
 
+def features_in(text: ParallelText, on_bad_line: OnBadLine) -> list[str]:
+    """Return the vocabulary entries of all features of the sources, sorted.
+
+    Raises UserError if there are so many that they are probably something else.
+    """
+    if not text.has_features:
+        return []
+    found: set[str] = set()
+    for pair in read_pairs(text, on_bad_line):
+        found.update(split_features(pair.src)[1] if pair is not None else ())
+        if len(found) > _MOST_FEATURES:
+            raise UserError(
+                f"{text.name}: more than {_MOST_FEATURES:,} different features, such as "
+                f"{', '.join(sorted(found)[:3])}: do features name the right column or key?"
+            )
+    return [symbol_of(feature) for feature in sorted(found)]
+
+
 def hash_of_files(paths: Iterable[Path]) -> str:
     """Return the SHA-256 of the bytes of the files, each preceded by its size."""
     digest = hashlib.sha256()
@@ -204,7 +231,7 @@ def _members(corpus: Corpus, archive: ZipFile) -> list[str]:
 
 
 def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    places = [int(column) - 1 for column in corpus.field_names]
+    places = [int(column) - 1 for column in corpus.all_fields]
 
     def split(line: str) -> Pair:
         columns = line.split("\t")
@@ -212,31 +239,39 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
-        return Pair(*(columns[place] for place in places))
+        return _pair_of([columns[place] for place in places])
 
     return _parsed_lines(corpus, split)
 
 
 def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    paths = [field.split(".") for field in corpus.field_names]
+    paths = [field.split(".") for field in corpus.all_fields]
 
     def split(line: str) -> Pair:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             raise BadLineError("not valid JSON") from None
-        sides = []
+        values = []
         for path in paths:
             value = record
             for key in path:
                 value = value.get(key) if isinstance(value, dict) else None
             if not isinstance(value, str):
-                raise BadLineError(f"needs text under the keys {' and '.join(corpus.field_names)}")
+                raise BadLineError(f"needs text under the keys {' and '.join(corpus.all_fields)}")
             # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
-            sides.append(value.encode("utf-8", "replace").decode().replace("\n", " "))
-        return Pair(*sides)
+            values.append(value.encode("utf-8", "replace").decode().replace("\n", " "))
+        return _pair_of(values)
 
     return _parsed_lines(corpus, split)
+
+
+def _pair_of(values: Sequence[str]) -> Pair:
+    """Return the pair of a source, a target and perhaps features."""
+    src, tgt, *features = values
+    if not features:
+        return Pair(src, tgt)
+    return Pair(with_features(src, *features), tgt.replace(TAB, " "))
 
 
 def _read_tmx(corpus: Corpus) -> Iterator[Pair | BadLineError]:

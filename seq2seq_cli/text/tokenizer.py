@@ -17,7 +17,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
-from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.corpus import features_in, read_pairs
+from seq2seq_cli.text.features import TAB, split_features, symbol_of
 from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_characters
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -55,10 +56,16 @@ class Tokenizer:
             self._pieces = shared_with._pieces
 
     @classmethod
-    def fit(cls, lines: Iterable[str], config: TokenizerConfig, side: Side = "src") -> Self:
+    def fit(
+        cls,
+        lines: Iterable[str],
+        config: TokenizerConfig,
+        side: Side = "src",
+        features: Sequence[str] = (),
+    ) -> Self:
         """Learn a vocabulary from raw lines of text; the same lines give the same bytes.
 
-        It has the kind and the size of that side.
+        It has the kind and the size of that side, and the entries of these features.
         """
         kind = config.kind.of(side)
         symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
@@ -73,7 +80,8 @@ class Tokenizer:
         if kind == "word" or (kind == "char" and min_frequency == "auto"):
             min_frequency = 1
         sampled = sample(map(learnable, lines), config.max_sentences)
-        return cls(_train_model(without_rare_characters(sampled, min_frequency), config, side))
+        learned_from = without_rare_characters(sampled, min_frequency)
+        return cls(_train_model(learned_from, config, side, features=features))
 
     def with_normalization(
         self, normalization: Normalization, symbols: Sequence[str]
@@ -121,13 +129,33 @@ class Tokenizer:
         return self.to_ids_batch([text])[0]
 
     def to_ids_batch(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of many lines, computed on all cores."""
-        ids: list[list[int]] = self._processor.encode([quoting.prepare(line) for line in lines])
-        return ids
+        """Return the ids of many lines, those of features first, computed on all cores."""
+        texts, features = zip(*map(self.split_features, lines), strict=True) if lines else ((), ())
+        ids: list[list[int]] = self._processor.encode([quoting.prepare(text) for text in texts])
+        return [before + of_text for before, of_text in zip(features, ids, strict=True)]
+
+    def split_features(self, line: str) -> tuple[str, list[int]]:
+        """Return the text of a source, and the ids of the features that follow it after a tab.
+
+        A feature that the vocabulary lacks is <unk>. Without features in it, a tab is a space.
+        """
+        if TAB not in line or not self.features:
+            return line, []
+        text, features = split_features(line)
+        return text, [self.features.get(symbol_of(feature), UNK_ID) for feature in features]
+
+    @functools.cached_property
+    def features(self) -> dict[str, int]:
+        """The entries of features, with their ids."""
+        first = EOS_ID + 1
+        controls = itertools.takewhile(self._processor.is_control, range(first, len(self)))
+        return {self._pieces[number]: number for number in controls}
 
     def to_pieces(self, text: str) -> list[str]:
         """Return the tokens as SentencePiece writes them: ▁ is the space before a word."""
-        return list(self._processor.encode(quoting.prepare(text), out_type=str))
+        text, features = self.split_features(text)
+        pieces = self._processor.encode(quoting.prepare(text), out_type=str)
+        return [*self.pieces_of(features), *pieces]
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Return ids as SentencePiece writes them."""
@@ -276,8 +304,8 @@ def fit_tokenizers(
     """
     options = config.with_symbols(text.tags)
     if config.reuse is not None:
-        return _reuse(options, config.reuse)
-    symbols = options.user_defined_symbols
+        return _reuse(options, config.reuse, has_features=text.has_features)
+    symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
     rules: dict[Side, Normalization] = {
         "src": config.normalization.src,
         "tgt": config.normalization.tgt,
@@ -288,9 +316,12 @@ def fit_tokenizers(
         def lines() -> Iterator[str]:
             for pair in read_pairs(text.once(), on_bad_line):
                 if pair is not None and not pair.is_empty:
-                    yield from (normalize[side](getattr(pair, side)) for side in sides)
+                    texts = (pair.text(side, has_features=bool(features)) for side in sides)
+                    yield from (
+                        normalize[side](line) for side, line in zip(sides, texts, strict=True)
+                    )
 
-        return Tokenizer.fit(lines(), options, sides[0])
+        return Tokenizer.fit(lines(), options, sides[0], features if "src" in sides else ())
 
     if not config.shared:
         return Tokenizers(
@@ -301,10 +332,15 @@ def fit_tokenizers(
     return Tokenizers(*(by_rule[rule] for rule in rules.values()))
 
 
-def _reuse(config: TokenizerConfig, folder: Path) -> Tokenizers:
+def _reuse(config: TokenizerConfig, folder: Path, *, has_features: bool) -> Tokenizers:
     run = RunFolder(folder)
     run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)
+    if has_features and not tokenizers.src.features:
+        raise UserError(
+            f"tokenizer.reuse: the vocabulary of {folder} has no features, but data.train has; "
+            "learn another vocabulary with tokenizer.reuse: null"
+        )
     for symbol in config.user_defined_symbols:
         if not all(tokenizer.has_symbol(symbol) for tokenizer in tokenizers):
             raise UserError(
@@ -346,6 +382,7 @@ def _train_model(
     config: TokenizerConfig,
     side: Side,
     normalization: Normalization = "identity",
+    features: Sequence[str] = (),
 ) -> bytes:
     """Train a SentencePiece model; raises UserError if text and vocabulary size do not fit."""
     model, kind, vocab_size = io.BytesIO(), config.kind.of(side), config.vocab_size.of(side)
@@ -361,6 +398,7 @@ def _train_model(
             character_coverage=1.0,
             split_digits=config.split_digits and kind in SUBWORDS,
             user_defined_symbols=list(config.user_defined_symbols),
+            control_symbols=list(features),
             normalization_rule_name=normalization,
             max_sentence_length=MAX_LINE_BYTES,
             pad_id=PAD_ID,

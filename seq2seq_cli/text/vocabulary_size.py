@@ -8,7 +8,7 @@ from itertools import pairwise
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
 from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
-from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.corpus import features_in, read_pairs
 from seq2seq_cli.text.sampling import num_frequent_characters
 from seq2seq_cli.text.tokenizer import fit_tokenizers
 
@@ -77,7 +77,8 @@ def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
     if kind not in SUBWORDS:
         return size
     symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
-    size += _BYTES_AND_SPECIAL + len(symbols) + _num_characters(config, sides)
+    features = features_in(config.train_text, config.data.on_bad_line) if "src" in sides else []
+    size += _BYTES_AND_SPECIAL + len(symbols) + len(features) + _num_characters(config, sides)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
     option = "vocab_size" if len(sides) == 2 else f"vocab_size.{sides[0]}"
     logger.info(f"tokenizer.{option} {size:,}, for {num_pairs:,} pairs")
@@ -86,7 +87,7 @@ def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
 
 def _num_characters(config: Config, sides: Sequence[Side]) -> int:
     """Return the number of characters that get an entry of their own in these sides' vocabulary."""
-    pairs = read_pairs(config.train_text.once(), config.data.on_bad_line)
-    readable = (pair for pair in pairs if pair is not None)
-    lines = (getattr(pair, side) for pair in readable for side in sides)
+    text = config.train_text.once()
+    readable = (pair for pair in read_pairs(text, config.data.on_bad_line) if pair is not None)
+    lines = (pair.text(side, has_features=text.has_features) for pair in readable for side in sides)
     return num_frequent_characters(lines, config.tokenizer.min_character_frequency)

@@ -164,6 +164,8 @@ def _vocabulary(config: Config, data: TrainingData) -> str:
     else:
         src, tgt = (f"{len(tokenizer):,} {tokenizer.kind}" for tokenizer in tokenizers)
         text = f"source {src}, target {tgt}"
+    if features := data.tokenizers.src.features:
+        text += f", {len(features):,} of them features"
     sides = {"source": sampling.src, "target": sampling.tgt}
     sampled = [f"{side} {value:g}" for side, value in sides.items() if value is not None]
     return "; subword sampling: ".join([text, ", ".join(sampled)] if sampled else [text])

@@ -244,6 +244,36 @@ training:
         (MINIMAL, ("tokenizer.user_defined_symbols=['']",), "'' cannot be a symbol: it is"),
         (MINIMAL, ("tokenizer.user_defined_symbols=[▁]",), "'▁' cannot be a symbol: it is"),
         (MINIMAL, ("tokenizer.user_defined_symbols=[<0x0A>]",), "'<0x0A>' cannot be a symbol"),
+        (
+            MINIMAL,
+            ("data.train={pairs: x.tsv, features: 2}",),
+            "features need fields, which name others for source and target",
+        ),
+        (
+            MINIMAL,
+            ("data.train={pairs: x.tsv, fields: [1, 2], features: 2}",),
+            "features need fields, which name others for source and target",
+        ),
+        (
+            MINIMAL,
+            ("data.train={pairs: x.tsv, fields: [1, 3], features: tags}",),
+            "fields and features of a .tsv file are the numbers of its columns",
+        ),
+        (
+            MINIMAL,
+            ("data.train={pairs: x.tmx, fields: [de, en], features: tags}",),
+            "features are those of a .tsv or .jsonl file: leave them out",
+        ),
+        (
+            MINIMAL,
+            ("data.train={pairs: x.tsv, fields: [1, 3], features: [2]}",),
+            "features: must be one name or number, not [2]",
+        ),
+        (
+            MINIMAL,
+            ("data.train={pairs: x.tsv, fields: [1, 3], features: 2}", "data.direction=reverse"),
+            "features are those of the source: leave direction at forward",
+        ),
         (MINIMAL, ("tokenizer.kind={src: bep, tgt: char}",), "kind.src: must be one of word, char"),
         (MINIMAL, ("validation.metrics=ser",), "validation.metrics: "),
         (MINIMAL, ("validation={ter: true, metrics: null}",), "validation.metrics: "),

@@ -7,6 +7,7 @@ import json
 import lzma
 import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,16 @@ from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.mixture import pairs_of_epoch, pairs_per_epoch
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair, count_corpus, hash_of_files, read_pairs
 from seq2seq_cli.text.io import lines_to_translate
-from seq2seq_cli.text.tokenizer import EOS_ID, fit_tokenizers
+from seq2seq_cli.text.tokenizer import (
+    EOS_ID,
+    UNK_ID,
+    Tokenizers,
+    fit_tokenizers,
+    save_tokenizers,
+)
 
 PAIRS = [("ja", "yes"), ("ein Haus", "a house"), ("Grüße 👋", "greetings")]
 COMPRESS = {
@@ -214,6 +222,66 @@ def test_fields_name_keys_and_columns(tmp_path):
     assert texts(ParallelText.of(pairs=tmp_path / "x.tsv", fields=[4, 2])) == PAIRS
     with pytest.raises(UserError, match="line 1: needs column 5, has 4"):
         texts(ParallelText.of(pairs=tmp_path / "x.tsv", fields=[5, 2]))
+
+
+# Features
+
+INFLECTED = [("gehen", "V;PST", "ging"), ("gehen", "V|PRS", "geht"), ("", "V", "x")]
+
+
+def write_features(folder: Path, rows: Sequence[tuple[str, str, str]] = INFLECTED) -> ParallelText:
+    path = folder / "x.tsv"
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    return ParallelText.of(pairs=path, fields=[1, 3], features=2)
+
+
+def test_features_follow_the_source_after_a_tab(tmp_path):
+    expected = [("gehen\tV;PST", "ging"), ("gehen\tV|PRS", "geht"), ("", "x")]
+    assert texts(write_features(tmp_path)) == expected
+    records = [
+        dict(zip(("lemma", "tags", "form"), row, strict=True))
+        for row in [("ge\then", "V;PST", "ging"), *INFLECTED[1:]]
+    ]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    text = ParallelText.of(pairs=path, fields=["lemma", "form"], features="tags")
+    assert texts(text) == [("ge hen\tV;PST", "ging"), *expected[1:]]
+    with pytest.raises(UserError, match=r"x\.tsv, line 1: needs column 4, has 3"):
+        texts(ParallelText.of(pairs=tmp_path / "x.tsv", fields=[1, 3], features=4))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+@pytest.mark.parametrize("normalization", ["identity", "nfkc_cf"])
+def test_each_feature_is_a_token_before_those_of_the_text(tmp_path, kind, normalization):
+    text = write_features(tmp_path, INFLECTED * 9)
+    config = TokenizerConfig(kind=kind, vocab_size=330, normalization=normalization)
+    src, tgt = fit_tokenizers(text, config)
+    assert list(src.features) == ["<feature PRS>", "<feature PST>", "<feature V>"]
+    prs, pst, v = src.features.values()
+    store = open_store(text, Tokenizers(src, tgt), "error")
+    assert store.src[0].tolist() == [v, pst, *src.to_ids("gehen"), EOS_ID]
+    assert src.to_ids("gehen\tV PRS;NEG") == [v, prs, UNK_ID, *src.to_ids("gehen")]
+    assert src.to_pieces("gehen\tPST")[0] == "<feature PST>"
+    assert src.to_text(src.to_ids("gehen\tV")) == "gehen"
+    # Text cannot become a feature, and features do not become text.
+    assert not {*src.to_ids("<feature V> V;PST")} & {prs, pst, v}
+    assert not {"V", "P", "S", "T", "R"} & set("".join(src.learned_pieces()))
+
+
+def test_without_features_a_tab_is_a_space(tmp_path):
+    plain = ParallelText.of(pairs=tsv(tmp_path, "a", PAIRS * 9))
+    src, _ = fit_tokenizers(plain, TokenizerConfig(vocab_size=330))
+    assert src.to_ids("ein\tBier") == src.to_ids("ein Bier")
+    (tmp_path / "reused").mkdir()
+    save_tokenizers(RunFolder(tmp_path / "reused"), Tokenizers(src, src))
+    with pytest.raises(UserError, match="reused has no features"):
+        fit_tokenizers(write_features(tmp_path), TokenizerConfig(reuse=tmp_path / "reused"))
+
+
+def test_a_wrong_column_of_features_is_found(tmp_path):
+    text = write_features(tmp_path, [("a", f"{number}", "b") for number in range(10_001)])
+    with pytest.raises(UserError, match=r"more than 10,000 different features, such as 0, 1, 10:"):
+        fit_tokenizers(text, TokenizerConfig(kind="char", vocab_size=100))
 
 
 # Several corpora, tags and directions

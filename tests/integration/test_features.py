@@ -1,0 +1,91 @@
+"""Features of the source, which decide here in which language digits are spelt out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import Command
+from number_task import number_pairs, numbers_config, write_config
+
+from seq2seq_cli import Translator
+from seq2seq_cli.inspection.attention_collector import study_attention
+from seq2seq_cli.inspection.head_facts import head_facts
+from seq2seq_cli.text.corpus import Pair
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NAMEN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
+IN_GERMAN = dict(zip(NAMES, NAMEN, strict=True))
+
+
+def write_rows(path: Path, count: int, seed: int) -> dict[str, object]:
+    """Write rows such as `3 1`, `NUM;DE`, `drei eins`; return them as the corpus of a config."""
+    rows = []
+    for digits, names in number_pairs(count, seed):
+        rows.append(f"{digits}\tNUM;EN\t{names}")
+        rows.append(f"{digits}\tNUM;DE\t{' '.join(IN_GERMAN[name] for name in names.split())}")
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return {"pairs": str(path), "fields": [1, 3], "features": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("features")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, seq2seq: Command) -> Path:
+    config = numbers_config(folder, max_steps=300)
+    config["data"] = {
+        name: write_rows(folder / f"{name}.tsv", count, seed)
+        for seed, (name, count) in enumerate({"train": 1_500, "valid": 30}.items())
+    }
+    result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run")
+    assert result.exit_code == 0, result.stderr
+    assert "word, 3 of them features" in result.stderr
+    return folder / "run"
+
+
+def test_the_features_decide(run, folder, seq2seq, tmp_path):
+    write_rows(folder / "test.tsv", 40, seed=7)
+    files = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)
+    report = json.loads(seq2seq("eval", run, *files, "--json").stdout)
+    assert report["exact_match"] >= 95
+    (tmp_path / "in").write_text("3 1\tNUM;DE\n3 1\tNUM;EN\n\n\tNUM;DE\n")
+    lines = seq2seq("translate", run, "--input", tmp_path / "in").stdout.splitlines()
+    assert lines == ["drei eins", "three one", "", ""]
+    assert seq2seq("translate", run, "3 1\tDE NUM").stdout == "drei eins\n"
+    given = json.dumps({"src": "3 1\tNUM;DE"})
+    found = seq2seq("translate", run, "--input-format", "jsonl", stdin=f"{given}\n").stdout
+    assert found == "drei eins\n"
+
+
+def test_files_whose_sources_have_features_after_a_tab_give_the_same_scores(run, folder, seq2seq):
+    write_rows(folder / "test.tsv", 40, seed=7)
+    rows = [line.split("\t") for line in (folder / "test.tsv").read_text().splitlines()]
+    (folder / "src").write_text("".join(f"{src}\t{features}\n" for src, features, _ in rows))
+    (folder / "ref").write_text("".join(f"{tgt}\n" for _, _, tgt in rows))
+    pairs = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)
+    files = ("--src", folder / "src", "--ref", folder / "ref")
+    for command in (("eval", run, "--json"), ("score", run)):
+        assert seq2seq(*command, *pairs).stdout == seq2seq(*command, *files).stdout
+
+
+def test_features_are_no_part_of_the_text(run):
+    """Its words alone are aligned; pages of attention show the features as tokens."""
+    translator = Translator.load(run)
+    (study,) = study_attention(translator, "3 1\tNUM;DE")
+    assert study.source.text == "3 1"
+    assert study.source.tokens[:2] == ("<feature NUM>", "<feature DE>")
+    assert study.source.word_of_token == (None, None, 0, 1, None)
+    assert study.target.text == "drei eins"
+    given, *_ = study_attention(translator, "3 1\tNUM;DE", "three one")
+    assert given.source == study.source
+    facts = head_facts(translator, [Pair("3 1\tNUM;DE", "drei eins")])
+    assert facts is not None
+
+
+def test_an_export_names_the_features(run, seq2seq, tmp_path):
+    result = seq2seq("export", run, "--format", "ctranslate2", "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert "greedy translations of validation lines are equal" in result.stderr + result.stdout
+    assert "`<feature DE>`, `<feature EN>`" in (tmp_path / "out/README.md").read_text()
