@@ -26,6 +26,7 @@ from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.text.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.metrics import Scoring, TextScore, score_text
+from seq2seq_cli.text.references import lines_of_sources, references_of_sources
 from seq2seq_cli.text.significance import Texts
 from seq2seq_cli.text.tokenizer import Tokenizers
 
@@ -199,18 +200,23 @@ def evaluate(
     """
     scoring = scoring or Scoring.of(translator.config.validation)
     model, cuts = translator.model, list[Cuts]()
+    pairs = held_out.pairs if decode else []
+    lines = lines_of_sources(pairs, merges=scoring.merges_references)
+    firsts = [pairs[of_source[0]] for of_source in lines]
     was_training = model.training
     model.eval()
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
-        hypotheses = translator.translate_pairs(held_out.pairs, cuts.append) if decode else []
+        hypotheses = translator.translate_pairs(firsts, cuts.append) if decode else []
     finally:
         model.train(was_training)
-    pairs = held_out.pairs if decode else []
-    sources, raw = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-    references = [[translator.tokenizers.tgt.normalize(reference) for reference in raw]]
+    raw = [pair.tgt for pair in pairs]
+    normalize = str if scoring.test_set else translator.tokenizers.tgt.normalize
+    targets = [normalize(target) for target in raw]
+    references = references_of_sources(targets, lines)
     if decode and scoring.test_set:
-        references = scoring.test_set.read_references()
+        references = list(scoring.test_set.read_references())
+    numbers = [of_source[0] + 1 for of_source in lines]
     return Scores(
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
@@ -218,10 +224,9 @@ def evaluate(
         num_lines=len(held_out.pairs),
         num_too_long=held_out.num_too_long,
         text=score_text(hypotheses, references, scoring),
-        translated=Translated(sources, hypotheses, references),
+        translated=Translated([pair.src for pair in firsts], hypotheses, references, numbers),
         num_normalized=sum(
-            before.split() != after.split()
-            for before, after in zip(raw, references[0], strict=True)
+            before.split() != after.split() for before, after in zip(raw, targets, strict=True)
         ),
         cuts=sum(cuts, Cuts()),
     )

@@ -45,6 +45,11 @@ class ValidationConfig(Section):
         json_schema_extra=FREE_ON_RESUME,
     )
     lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")
+    merge_references: bool = Field(
+        False,
+        description="Translate a source that several lines have once, and accept the targets of "
+        "all of them as its references, such as several pronunciations of a word.",
+    )
     bleu_tokenize: BleuTokenize = Field(
         "13a",
         description="sacreBLEU tokenization for BLEU; use zh for Chinese and char for Japanese.",

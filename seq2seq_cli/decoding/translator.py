@@ -38,7 +38,7 @@ os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
 _OVERRIDABLE = (
     "decoding.",
-    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase")),
+    *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "merge_references")),
 )
 
 
@@ -104,7 +104,7 @@ class Translator:
             if not override.startswith(_OVERRIDABLE):
                 raise UserError(
                     f"--set {short(override)}: a trained run takes only decoding.* options and "
-                    "validation.bleu_tokenize and lowercase"
+                    "validation.bleu_tokenize, lowercase and merge_references"
                 )
         config = load_config(run.config, overrides)
         tokenizers = load_tokenizers(run, config.tokenizer)

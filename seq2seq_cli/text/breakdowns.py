@@ -13,7 +13,7 @@ import numpy as np
 from seq2seq_cli.config.types import Metric
 from seq2seq_cli.console import printable, table
 from seq2seq_cli.text.metrics import Scoring, TextScore, make_metric, score_text, word_splitter
-from seq2seq_cli.text.significance import Texts
+from seq2seq_cli.text.significance import References, Texts
 from seq2seq_cli.text.words import split_words
 
 _LENGTH_GROUPS = 4
@@ -21,22 +21,24 @@ _FREQUENCIES = (0, 1, 10, 100, 1_000)  # the lower bounds of the groups
 
 
 class Translated(NamedTuple):
-    """Text, a system's translation, and reference translations of the whole text, at least one."""
+    """Text, a system's translation, and one reference translation or more, the first complete."""
 
     sources: Texts
     hypotheses: Texts
-    references: Sequence[Texts]
+    references: Sequence[References]
+    line_numbers: Sequence[int]  # in the text, from 1
 
-    def lines(self, numbers: Sequence[int]) -> "Translated":
+    def lines(self, chosen: Sequence[int]) -> "Translated":
         """Return some of the lines, numbered from 0."""
-        sources, hypotheses, *references = (
-            [lines[number] for number in numbers]
-            for lines in (self.sources, self.hypotheses, *self.references)
+        return Translated(
+            [self.sources[i] for i in chosen],
+            [self.hypotheses[i] for i in chosen],
+            [[references[i] for i in chosen] for references in self.references],
+            [self.line_numbers[i] for i in chosen],
         )
-        return Translated(sources, hypotheses, references)
 
 
-NO_TEXT = Translated((), (), ((),))
+NO_TEXT = Translated((), (), ((),), ())
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def by_training_frequency(
     """
     split = word_splitter(scoring.tokenize, scoring.lowercase)
     references, hypotheses = (
-        [Counter(split(line)) for line in lines] for lines in (text.references[0], text.hypotheses)
+        [Counter(split(line or "")) for line in lines]
+        for lines in (text.references[0], text.hypotheses)
     )
     both = [a & b for a, b in zip(references, hypotheses, strict=True)]
     frequency = dict.fromkeys((word for line in references + hypotheses for word in line), 0)
@@ -220,9 +223,11 @@ class WorstLines(NamedTuple):
 def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
     """Return the worst lines of a text; of lines that are equally bad, the first."""
     chrf = make_metric("chrf", scoring)
-    rows = zip(text.sources, text.hypotheses, *text.references, strict=True)
-    lines = [
-        BadLine(number, chrf.sentence_score(hypothesis, rest).score, source, rest, hypothesis)
-        for number, (source, hypothesis, *rest) in enumerate(rows, 1)
-    ]
+    lines = []
+    for number, source, hypothesis, *rest in zip(
+        text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
+    ):
+        references = [reference for reference in rest if reference is not None]
+        score = chrf.sentence_score(hypothesis, references).score
+        lines.append(BadLine(number, score, source, references, hypothesis))
     return WorstLines(sorted(lines, key=lambda line: line.chrf)[:count])

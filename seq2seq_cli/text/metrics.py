@@ -7,7 +7,14 @@ from typing import Any, NamedTuple, Self
 from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.significance import SEED, Interval, LineStatistics, Texts, interval_of
+from seq2seq_cli.text.significance import (
+    SEED,
+    Interval,
+    LineStatistics,
+    References,
+    Texts,
+    interval_of,
+)
 from seq2seq_cli.text.test_sets import PublicTestSet
 
 
@@ -34,6 +41,7 @@ class Scoring:
     names: tuple[Metric, ...]
     tokenize: BleuTokenize = "13a"
     lowercase: bool = False
+    merges_references: bool = False  # of lines with the same source
     resamples: int = 0  # of the bootstrap, for intervals; 0: none
     test_set: PublicTestSet | None = None
 
@@ -44,7 +52,8 @@ class Scoring:
         `metrics` is a list such as `bleu,chrf++`. Raises UserError for unknown names.
         """
         names = options.text_metrics if metrics is None else _parse_metrics(metrics)
-        return cls(names, options.bleu_tokenize, options.lowercase, **settings)
+        merges = options.merge_references and settings.get("test_set") is None
+        return cls(names, options.bleu_tokenize, options.lowercase, merges, **settings)
 
     def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
         """Return sacreBLEU's signature of a metric that has scored text; None if it is not its."""
@@ -60,11 +69,11 @@ class Scoring:
 
 
 def score_text(
-    hypotheses: Texts, references: Sequence[Texts], scoring: Scoring
+    hypotheses: Texts, references: Sequence[References], scoring: Scoring
 ) -> dict[Metric, TextScore]:
     """Return corpus scores by name; none for empty text.
 
-    `references` holds one translation or more of the whole text.
+    `references` holds one translation or more of the text, the first of the whole text.
     """
     assert all(len(hypotheses) == len(lines) for lines in references)
     return {
@@ -74,7 +83,7 @@ def score_text(
 
 
 def statistics_of(
-    name: Metric, hypotheses: Texts, references: Sequence[Texts], scoring: Scoring
+    name: Metric, hypotheses: Texts, references: Sequence[References], scoring: Scoring
 ) -> LineStatistics:
     """Return a metric's statistics of every line."""
     return LineStatistics(make_metric(name, scoring), hypotheses, references)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Texts = Sequence[str]
+References = Sequence[str | None]  # None for a line that has fewer references than others
 TestName = Literal["randomization", "bootstrap"]
 Vector = npt.NDArray[np.float64]
 
@@ -40,7 +41,7 @@ class Interval(NamedTuple):
 class LineStatistics:
     """The statistics of every line of a system, of which a metric computes its score."""
 
-    def __init__(self, metric: Any, hypotheses: Texts, references: Sequence[Texts]) -> None:
+    def __init__(self, metric: Any, hypotheses: Texts, references: Sequence[References]) -> None:
         rows = metric._extract_corpus_statistics(hypotheses, references)
         self.score: float = metric._aggregate_and_compute(rows).score
         self.values_LK = np.array(rows, dtype=np.float64)

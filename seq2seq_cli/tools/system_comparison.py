@@ -16,7 +16,8 @@ from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.metrics import Scoring, TextScore, statistics_of, text_score
-from seq2seq_cli.text.significance import PAIRED_TESTS, RESAMPLES, TestName, Texts
+from seq2seq_cli.text.references import Lines, lines_of_sources, references_of_sources
+from seq2seq_cli.text.significance import PAIRED_TESTS, RESAMPLES, References, TestName, Texts
 from seq2seq_cli.text.test_sets import PublicTestSet
 
 logger = logging.getLogger(__name__)
@@ -145,14 +146,16 @@ def compare_systems(
 
     Intervals are of sacreBLEU's number of resamples, or of those of a test by bootstrap.
     """
-    references = _references(systems, pairs, scoring)
+    lines = lines_of_sources(pairs, merges=scoring.merges_references)
+    references = _references(systems, pairs, lines, scoring)
+    hypotheses = [[system.hypotheses[first] for first, *_ in lines] for system in systems]
     trials = trials or PAIRED_TESTS[test].trials
     is_bootstrap = test == "bootstrap"
     scoring = replace(scoring, resamples=trials if is_bootstrap else RESAMPLES)
     settings = {} if is_bootstrap else {"ar": trials}
     results = {}
     for name in scoring.names:
-        statistics = [statistics_of(name, s.hypotheses, references, scoring) for s in systems]
+        statistics = [statistics_of(name, texts, references, scoring) for texts in hypotheses]
         results[name] = [
             Result(
                 system.name,
@@ -161,12 +164,12 @@ def compare_systems(
             )
             for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))
         ]
-    return Comparison(test, trials, len(pairs), results)
+    return Comparison(test, trials, len(lines), results)
 
 
 def _references(
-    systems: Sequence[System], pairs: Sequence[Pair], scoring: Scoring
-) -> Sequence[Texts]:
+    systems: Sequence[System], pairs: Sequence[Pair], lines: Sequence[Lines], scoring: Scoring
+) -> Sequence[References]:
     """Return the references in the one spelling of all systems, otherwise as they are.
 
     Those of public test sets are always as they are.
@@ -174,9 +177,9 @@ def _references(
     if scoring.test_set:
         return scoring.test_set.read_references()
     if all(system.references == systems[0].references for system in systems):
-        return [systems[0].references]
+        return references_of_sources(systems[0].references, lines)
     logger.warning(
         "the systems normalize text in different ways (tokenizer.normalization): they are compared "
         "with the references as they are"
     )
-    return [[pair.tgt for pair in pairs]]
+    return references_of_sources([pair.tgt for pair in pairs], lines)

@@ -243,7 +243,7 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
         step = run.state.step
         monitor.validation_point(step, scores, run.state.best_step == step)
         if scores.hypotheses and validation.samples:
-            monitor.samples(step, held_out, scores, validation.samples)
+            monitor.samples(step, scores, validation.samples)
         if plots is not None:
             monitor.attention(step, plots)
         if is_finished(run):

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.evaluation import HeldOut, Scores
+from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.attention_plots import AttentionPlots
@@ -111,11 +111,12 @@ class Monitor:
             shown += f"  at_length_limit {scores.cuts.at_length_limit:,}"
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
-    def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None:
+    def samples(self, step: int, scores: Scores, count: int) -> None:
         """Show the first translations beside their references."""
         rows = ["| source | reference | translation |", "|---|---|---|"]
-        for pair, hypothesis in list(zip(held_out.pairs, scores.hypotheses, strict=True))[:count]:
-            rows.append(f"| {_cell(pair.src)} | {_cell(pair.tgt)} | {_cell(hypothesis)} |")
+        sources, hypotheses, (references, *_), _ = scores.translated
+        for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
+            rows.append(f"| {' | '.join(_cell(text or '') for text in texts)} |")
         self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
     def attention(self, step: int, plots: AttentionPlots) -> None:
@@ -167,7 +168,7 @@ class NullMonitor:
 
     def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
 
-    def samples(self, step: int, held_out: HeldOut, scores: Scores, count: int) -> None: ...
+    def samples(self, step: int, scores: Scores, count: int) -> None: ...
 
     def attention(self, step: int, plots: AttentionPlots) -> None: ...
 

@@ -293,6 +293,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         hashes.get("valid"),
         config.data.on_bad_line,
         *(validation.metric, validation.decode, validation.bleu_tokenize, validation.lowercase),
+        *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         run.data.statistics.model_dump(),
         *(config.valid_text.options if config.valid_text is not None else []),

@@ -65,7 +65,8 @@ def test_eval_with_lowercase_and_error_rates(trained, numbers, seq2seq, tmp_path
     refused = seq2seq("eval", trained, "--set", "validation.samples=3")
     assert refused.exit_code == 2
     assert (
-        "takes only decoding.* options and validation.bleu_tokenize and lowercase" in refused.stderr
+        "takes only decoding.* options and validation.bleu_tokenize, lowercase and merge_references"
+        in refused.stderr
     )
 
 
@@ -84,3 +85,26 @@ def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     assert found["ter"] == scores[best]
     assert "valid/ser" in lines[-1]
     assert "ser" in found
+
+
+def test_a_source_has_the_references_of_all_its_lines(trained, numbers, seq2seq, tmp_path):
+    src, tgt = ((numbers / f"test.{end}").read_text().splitlines()[:20] for end in ("src", "tgt"))
+    assert len({*src}) == 20
+    (tmp_path / "src").write_text("".join(f"{line}\n" for line in src * 2))
+    (tmp_path / "ref").write_text("".join(f"{line}\n" for line in ["?"] * 20 + tgt))
+    (tmp_path / "hyp").write_text("".join(f"{line}\n" for line in tgt * 2))
+    files = ("--src", tmp_path / "src", "--ref", tmp_path / "ref", "--json")
+    files += ("--metrics", "exact_match,bleu")
+    merge = ("--set", "validation.merge_references=true")
+    apart = json.loads(seq2seq("eval", trained, *files).stdout)
+    merged = json.loads(seq2seq("eval", trained, *files, *merge, "--worst", 1).stdout)
+    assert apart["exact_match"] <= 50
+    assert merged["exact_match"] >= 95
+    assert merged["loss"] == apart["loss"]
+    assert (merged["num_lines"], len(merged["worst"][0]["references"])) == (40, 2)
+    assert merged["worst"][0]["line"] <= 20
+    hypotheses = ("--hypotheses", tmp_path / "hyp")
+    compared = json.loads(seq2seq("compare", trained, *hypotheses, *files, *merge).stdout)
+    assert compared["num_lines"] == 20
+    ours, theirs = compared["metrics"]["exact_match"]["systems"]
+    assert (ours["score"], theirs["score"]) == (merged["exact_match"], 100)

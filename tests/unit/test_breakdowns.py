@@ -1,6 +1,7 @@
 """Scores by source length and training frequency, and the worst lines."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,15 +13,22 @@ from seq2seq_cli.text.breakdowns import (
     worst_lines,
 )
 from seq2seq_cli.text.metrics import Scoring, score_text
+from seq2seq_cli.text.significance import References
 
 SCORING = Scoring(("bleu", "exact_match"))
+
+
+def translated(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[References]
+) -> Translated:
+    return Translated(sources, hypotheses, references, range(1, len(sources) + 1))
 
 
 def random_text(num_lines: int) -> Translated:
     generator = random.Random(1)
     lines = [" ".join("abcdefgh"[: generator.randint(1, 8)]) for _ in range(num_lines)]
     hypotheses = [line if generator.random() < 0.6 else "x" for line in lines]
-    return Translated(lines, hypotheses, [lines])
+    return translated(lines, hypotheses, [lines])
 
 
 def test_groups_by_length_partition_the_lines():
@@ -40,7 +48,7 @@ def test_groups_by_length_partition_the_lines():
 
 def test_each_group_has_the_scores_of_its_lines_alone():
     sources = ["a", "a b c d e f", "b", "f e d c b a"]
-    text = Translated(sources, ["a", "a b c d e x", "b", "x e d c b a"], [sources])
+    text = translated(sources, ["a", "a b c d e x", "b", "x e d c b a"], [sources])
     short, long = by_source_length(text, SCORING)
     assert (short.num_lines, short.scores["exact_match"].value) == (2, 100)
     expected = score_text(text.hypotheses[1::2], [sources[1::2]], SCORING)
@@ -49,13 +57,13 @@ def test_each_group_has_the_scores_of_its_lines_alone():
 
 def test_one_line_and_equal_lengths_make_one_group():
     for sources in (["a b"], ["a b", "c d", "e f"]):
-        (group,) = by_source_length(Translated(sources, sources, [sources]), SCORING)
+        (group,) = by_source_length(translated(sources, sources, [sources]), SCORING)
         assert (group.shortest, group.longest, group.num_lines) == (2, 2, len(sources))
 
 
 def test_single_words_are_measured_in_characters():
     sources = ["a", "bb", "ccc", "dddd"]
-    groups = by_source_length(Translated(sources, sources, [sources]), SCORING)
+    groups = by_source_length(translated(sources, sources, [sources]), SCORING)
     assert [group.row()[0] for group in groups] == [f"{n} characters" for n in (1, 2, 3, 4)]
 
 
@@ -65,7 +73,7 @@ def test_words_are_grouped_by_training_frequency():
     references = ["new rare common common", "rare"]
     hypotheses = ["rare common wrong", "common"]
     unseen, rare, common = by_training_frequency(
-        Translated(["s", "s"], hypotheses, [references]), training, SCORING
+        translated(["s", "s"], hypotheses, [references]), training, SCORING
     )
     assert (unseen.fewest, unseen.most, rare.fewest, rare.most) == (0, 0, 1, 9)
     assert (unseen.in_references, unseen.in_translations, unseen.in_both) == (1, 1, 0)  # wrong
@@ -74,7 +82,7 @@ def test_words_are_grouped_by_training_frequency():
 
 
 def test_words_are_those_of_bleu():
-    text = Translated(["s"], ["Well, yes"], [["well , yes"]])
+    text = translated(["s"], ["Well, yes"], [["well , yes"]])
     (group,) = by_training_frequency(text, [], Scoring(("bleu",), "13a", lowercase=True))
     assert group.recall == 100
     (group,) = by_training_frequency(text, [], Scoring(("bleu",), "none"))
@@ -91,7 +99,7 @@ def test_perfect_translations_have_all_words_right():
 
 def test_worst_lines_come_first_and_show_no_control_characters():
     references = ["good line", "very bad line", "bad line"]
-    text = Translated(["a", "b\x1b[2J", "c"], ["good line", "x", "bad lion"], [references])
+    text = translated(["a", "b\x1b[2J", "c"], ["good line", "x", "bad lion"], [references])
     worst = worst_lines(text, 2, SCORING)
     assert [line.line for line in worst.lines] == [2, 3]
     assert worst.lines[0].chrf < worst.lines[1].chrf < 100
@@ -99,8 +107,15 @@ def test_worst_lines_come_first_and_show_no_control_characters():
     assert len(worst_lines(text, 10, SCORING).lines) == 3
 
 
+def test_worst_lines_of_merged_references_are_where_their_source_is_first():
+    text = Translated(["a", "b"], ["x", "d"], [["x", "c"], [None, "d"]], [1, 3])
+    (worst, _) = worst_lines(text, 2, SCORING).lines
+    assert (worst.line, worst.references) == (1, ["x"])
+    assert worst_lines(text.lines([1]), 1, SCORING).lines[0].references == ["c", "d"]
+
+
 def test_the_best_of_several_references_counts():
-    text = Translated(["s"], ["a b"], [["x y"], ["a b"]])
+    text = translated(["s"], ["a b"], [["x y"], ["a b"]])
     assert worst_lines(text, 1, SCORING).lines[0].chrf == 100
     assert score_text(text.hypotheses, text.references, SCORING)["exact_match"].value == 100
 

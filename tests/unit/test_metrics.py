@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -7,7 +8,10 @@ from sacrebleu.metrics.ter import TER
 
 from seq2seq_cli.config.schema import ValidationConfig
 from seq2seq_cli.config.types import METRICS, Metric
-from seq2seq_cli.text.metrics import TEXT_METRICS, Scoring, TextScore, score_text
+from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.metrics import TEXT_METRICS, Scoring, TextScore, make_metric, score_text
+from seq2seq_cli.text.references import lines_of_sources, references_of_sources
+from seq2seq_cli.text.test_sets import PublicTestSet
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
 ALL = ValidationConfig(metrics=("ter", "ser", "cer", "wer"))
@@ -149,3 +153,54 @@ def test_tokenized_text_is_warned_of_unless_it_is_what_was_asked_for(
 )
 def test_the_option_of_earlier_versions_is_read(given, metrics):
     assert ValidationConfig.model_validate(given).metrics == metrics
+
+
+# Several references
+
+
+LINES = ["tomato", "cat", "tomato", "dog", "tomato"]
+TARGETS = ["t ə m aː", "k æ t", "t ə m eɪ", "d ɒ ɡ", "t ə m aː t"]
+
+
+def test_lines_of_one_source_are_merged():
+    pairs = [Pair(*pair) for pair in zip(LINES, TARGETS, strict=True)]
+    lines = lines_of_sources(pairs, merges=True)
+    assert lines == [[0, 2, 4], [1], [3]]
+    references = references_of_sources(TARGETS, lines)
+    assert references == [
+        ["t ə m aː", "k æ t", "d ɒ ɡ"],
+        ["t ə m eɪ", None, None],
+        ["t ə m aː t", None, None],
+    ]
+    hypotheses = ["t ə m eɪ", "k æ t", "d ɒ"]
+    found = score_text(hypotheses, references, Scoring.of(ALL))
+    assert found["wer"].value == pytest.approx(100 / 3)
+    assert found["ser"].value == pytest.approx(100 * 1 / 10)
+    given = list(zip(*references, strict=True))
+    for name in ("bleu", "chrf", "ter"):
+        metric = make_metric(name, Scoring.of(ALL))
+        rows = [
+            metric._extract_corpus_statistics([text], [[r] for r in several if r is not None])[0]
+            for text, several in zip(hypotheses, given, strict=True)
+        ]
+        assert found[name].value == pytest.approx(metric._aggregate_and_compute(rows).score)
+
+
+def test_without_merging_each_line_is_by_itself():
+    pairs = [Pair(*pair) for pair in zip(LINES, TARGETS, strict=True)]
+    lines = lines_of_sources(pairs, merges=False)
+    assert lines == [[n] for n in range(5)]
+    assert references_of_sources(TARGETS, lines) == [TARGETS]
+    assert references_of_sources([], lines_of_sources([], merges=True)) == [[]]
+
+
+def test_a_source_with_another_tag_is_another_source():
+    pairs = [Pair("a", "b", "<x>"), Pair("a", "c"), Pair("a", "d", "<x>")]
+    assert lines_of_sources(pairs, merges=True) == [[0, 2], [1]]
+
+
+def test_public_test_sets_are_not_merged():
+    options = ValidationConfig(merge_references=True)
+    assert Scoring.of(options).merges_references
+    public = PublicTestSet("wmt14", "de-en", Path("src"), (Path("ref"),))
+    assert not Scoring.of(options, test_set=public).merges_references
