@@ -187,6 +187,12 @@ class TrainingConfig(Section):
         f"{MOST_TOKENS:,} and few enough for {FEWEST_BATCHES} batches per epoch; a run keeps the "
         "number it has found.",
     )
+    pairs_per_batch: PositiveInt | None = Field(
+        None,
+        description="Maximum number of pairs in a batch, beside tokens_per_batch. Set both, the "
+        "other one large, for batches of a fixed number of pairs; null: no limit.",
+        json_schema_extra=FIXED_ON_RESUME,
+    )
     gradient_accumulation: PositiveInt = Field(
         1, description="Gradient accumulation: number of batches per optimizer update."
     )

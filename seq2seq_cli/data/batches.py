@@ -32,13 +32,14 @@ def plan_epoch(
     seed: int,
     epoch: int,
     pairs: Indices | None = None,
+    pairs_per_batch: int | None = None,
 ) -> Plan:
     """Return batches of pairs of similar length in random order, purely from the arguments.
 
     Pairs whose longer sides are equally long are shuffled regardless of their other sides: meeting
     different pairs in every epoch is worth more than less padding. The longer side of a batch has
-    at most `tokens_per_batch` tokens, padding included; a longer pair is a batch of its own. Every
-    pair, or every one of `pairs`, appears once.
+    at most `tokens_per_batch` tokens, padding included; a longer pair is a batch of its own. A
+    batch has at most `pairs_per_batch` pairs. Every pair, or every one of `pairs`, appears once.
     """
     generator = np.random.default_rng([seed, epoch])
     if pairs is None:
@@ -46,7 +47,7 @@ def plan_epoch(
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     shuffled = generator.permutation(pairs)
     order = shuffled[np.argsort(longer_sides[shuffled], kind="stable")]
-    batches = _split_into_batches(order, longer_sides[order], tokens_per_batch)
+    batches = _split_into_batches(order, longer_sides[order], tokens_per_batch, pairs_per_batch)
     return [batches[i] for i in generator.permutation(len(batches))]
 
 
@@ -57,12 +58,15 @@ def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) 
     return _split_into_batches(order, longer_sides[order], tokens_per_batch)
 
 
-def _split_into_batches(order: Indices, lengths: Ids, tokens_per_batch: int) -> Plan:
+def _split_into_batches(
+    order: Indices, lengths: Ids, tokens_per_batch: int, pairs_per_batch: int | None = None
+) -> Plan:
     """Split ordered pairs into batches; `lengths` are those of their longer sides."""
     batches = []
     start = 0
     while start < len(order):
-        ahead = lengths[start : start + max(1, tokens_per_batch // int(lengths[start]))]
+        most = max(1, tokens_per_batch // int(lengths[start]))
+        ahead = lengths[start : start + min(most, pairs_per_batch or most)]
         sizes = np.maximum.accumulate(ahead, dtype=np.int64) * np.arange(1, len(ahead) + 1)
         end = start + max(1, int(np.searchsorted(sizes, tokens_per_batch, side="right")))
         batches.append(order[start:end])
@@ -161,6 +165,7 @@ class BatchSampler:
         seed: int,
         samplers: Samplers = _NO_SAMPLERS,
         drawn: Sequence[int] | None = None,
+        pairs_per_batch: int | None = None,
     ) -> None:
         """`drawn` is how many pairs an epoch draws from each corpus; None: every pair once."""
         self._store, self._samplers = store, samplers
@@ -170,7 +175,7 @@ class BatchSampler:
             _mean_lengths(store.src, samplers.src),
             _mean_lengths(store.tgt, samplers.tgt),
         )
-        self._tokens_per_batch = tokens_per_batch
+        self._tokens_per_batch, self._pairs_per_batch = tokens_per_batch, pairs_per_batch
         self._seed = seed
         self._plan = self._make_plan(1, ())
         self._planned: tuple[int, ConsumedParts] = 1, ()
@@ -251,11 +256,14 @@ class BatchSampler:
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
     def _make_plan(self, epoch: int, consumed: ConsumedParts) -> Plan:
+        def plan(tokens_per_batch: int, pairs: Indices | None) -> Plan:
+            seed, most = self._seed, self._pairs_per_batch
+            return plan_epoch(*self._lengths, tokens_per_batch, seed, epoch, pairs, most)
+
         pairs = pairs_of_epoch(self._store.sizes, self.drawn, self._seed, epoch)
         for tokens_per_batch, used in consumed:
-            plan = plan_epoch(*self._lengths, tokens_per_batch, self._seed, epoch, pairs)
-            pairs = np.sort(np.concatenate(plan[used:]))
-        return plan_epoch(*self._lengths, self._tokens_per_batch, self._seed, epoch, pairs)
+            pairs = np.sort(np.concatenate(plan(tokens_per_batch, pairs)[used:]))
+        return plan(self._tokens_per_batch, pairs)
 
 
 def _mean_lengths(sentences: Sentences, sampler: SubwordSampler | None) -> Ids:

@@ -96,7 +96,9 @@ def load_data(
         config, tokenizers, train, drawn, ranks.world_size, hooks.available_memory
     )
     training = config.training
-    batches = BatchSampler(train, training.batch_budget, training.seed, samplers, drawn)
+    batches = BatchSampler(
+        train, training.batch_budget, training.seed, samplers, drawn, training.pairs_per_batch
+    )
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,9 @@ def test_batch_boundaries_match_a_naive_loop():
             epoch = plan_epoch(src, tgt, budget, seed=1, epoch=1)
             expected = naive_batches(sorted(longer.tolist()), budget)
             assert sorted(longer[batch].tolist() for batch in epoch) == sorted(expected)
+            few = plan_epoch(src, tgt, 10**6, seed=1, epoch=1, pairs_per_batch=7)
+            assert sorted(map(len, few), reverse=True)[: size // 7] == [7] * (size // 7)
+            assert len(few) == math.ceil(size / 7)
 
 
 def test_token_store_reads_ids_from_disk_at_each_access(tmp_path, monkeypatch):
@@ -254,6 +258,13 @@ def test_batches_are_reshuffled_each_epoch():
 
 def test_length_bucketing_keeps_padding_low(store):
     assert BatchSampler(store, tokens_per_batch=1_000, seed=1).padding() < 0.12
+
+
+def test_a_batch_has_at_most_pairs_per_batch(store):
+    sampler = BatchSampler(store, tokens_per_batch=1_000_000, seed=1, pairs_per_batch=7)
+    sizes = [len(batch.src_BS) for batch in sampler.batches(2, 0, len(sampler))]
+    assert max(sizes) == 7
+    assert (sum(sizes), len(sizes)) == (len(store), math.ceil(len(store) / 7))
 
 
 def test_batch_sampler_starts_at_any_epoch_and_position(store):

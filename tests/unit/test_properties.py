@@ -260,12 +260,18 @@ def test_tsv_lines_are_pairs_or_counted_as_bad(folder, rows):
 lengths = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=200)
 
 
-@given(lengths=lengths, budget=st.integers(1, 400), seed=st.integers(0, 2**63 - 1))
-def test_epoch_plan_has_every_pair_once_within_tokens_per_batch(lengths, budget, seed):
+@given(
+    lengths=lengths,
+    budget=st.integers(1, 400),
+    most=st.none() | st.integers(1, 9),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_epoch_plan_has_every_pair_once_within_tokens_per_batch(lengths, budget, most, seed):
     src, tgt = np.array(lengths, dtype=np.int32).T
     longer = np.maximum(src, tgt)
-    plan = plan_epoch(src, tgt, budget, seed, epoch=3)
-    again = plan_epoch(src.copy(), tgt.copy(), budget, seed, epoch=3)
+    plan = plan_epoch(src, tgt, budget, seed, epoch=3, pairs_per_batch=most)
+    again = plan_epoch(src.copy(), tgt.copy(), budget, seed, epoch=3, pairs_per_batch=most)
+    assert all(len(batch) <= (most or len(batch)) for batch in plan)
     assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
     for one in (plan, bucket_by_length(src, tgt, budget)):
         assert sorted(np.concatenate(one).tolist()) == list(range(len(lengths)))
