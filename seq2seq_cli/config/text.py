@@ -78,8 +78,13 @@ AnyPath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
 TextFile = Annotated[AnyPath, AfterValidator(_must_be_a_file)]
 
 
+def is_symbol(text: str) -> bool:
+    """True if a text can be an entry of a vocabulary."""
+    return bool(text) and not _NO_SYMBOL.search(text)
+
+
 def _must_be_a_symbol(symbol: str) -> str:
-    if not symbol or _NO_SYMBOL.search(symbol):
+    if not is_symbol(symbol):
         raise ValueError(
             f"{symbol!r} cannot be a symbol: it is empty, contains white space or ▁, or is "
             "already a special token"
@@ -458,6 +463,12 @@ class TokenizerConfig(Section):
     split_digits: bool = Field(
         False, description="Make each digit a token of its own (bpe and unigram only)."
     )
+    graphemes: bool = Field(
+        False,
+        description="Make a character with its combining marks one token, such as t͡ or ผู้, where "
+        "kind is char; otherwise each of its code points is one. Combinations that the training "
+        "text lacks are split.",
+    )
     normalization: Annotated[
         Normalizations, BeforeValidator(_same_for_both_sides, Normalization | Normalizations)
     ] = Field(
@@ -511,6 +522,14 @@ class TokenizerConfig(Section):
         if split_digits and kind is not None and not {kind.src, kind.tgt} & {*SUBWORDS}:
             raise ValueError("kinds char and word do not split numbers: choose bpe or unigram")
         return split_digits
+
+    @field_validator("graphemes")
+    @classmethod
+    def _kind_has_graphemes(cls, graphemes: bool, info: ValidationInfo) -> bool:
+        kind = info.data.get("kind")
+        if graphemes and kind is not None and "char" not in (kind.src, kind.tgt):
+            raise ValueError("graphemes are characters: choose kind char")
+        return graphemes
 
     @field_validator("user_defined_symbols")
     @classmethod

@@ -19,6 +19,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.corpus import features_in, read_pairs
 from seq2seq_cli.text.features import TAB, split_features, symbol_of
+from seq2seq_cli.text.graphemes import grapheme_clusters
 from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_characters
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -81,6 +82,12 @@ class Tokenizer:
             min_frequency = 1
         sampled = sample(map(learnable, lines), config.max_sentences)
         learned_from = without_rare_characters(sampled, min_frequency)
+        if config.graphemes and kind == "char":
+            frequent = list(learned_from)
+            clusters = grapheme_clusters(frequent)
+            config = config.with_symbols(clusters)
+            # SentencePiece looks for characters outside of symbols only.
+            learned_from = iter([*frequent, " ".join(sorted(set("".join(clusters))))])
         return cls(_train_model(learned_from, config, side, features=features))
 
     def with_normalization(

@@ -230,6 +230,7 @@ training:
             ("tokenizer={kind: char, split_digits: true}",),
             "kinds char and word do not split numbers",
         ),
+        (MINIMAL, ("tokenizer.graphemes=true",), "graphemes are characters: choose kind char"),
         (MINIMAL, ("tokenizer.user_defined_symbols=[x, y, x]",), "'x' is listed twice"),
         (
             MINIMAL,

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import regex
 
 from seq2seq_cli.config.text import Kinds, ParallelText, TokenizerConfig
 from seq2seq_cli.errors import UserError
@@ -268,6 +269,29 @@ def test_split_digits(tmp_path, kind):
     split = fitted(tmp_path, text, text, kind=kind, split_digits=True).src
     assert not [p for p in split.pieces() if not p.startswith("<0x") and re.search(r"\d.|.\d", p)]
     assert split.to_text(split.to_ids("im Jahr 2024")) == "im Jahr 2024"
+
+
+GRAPHEMES = ["t͡ɕ͈ a", "ผู้ช่วย", "नमस्ते", "e\u0301te\u0301", "👩‍👩‍👧 x"]
+
+
+@pytest.mark.parametrize("normalization", ["identity", "nfkc_cf"])
+def test_graphemes_are_characters_with_their_marks(tmp_path, normalization):
+    options = {"kind": "char", "graphemes": True, "normalization": normalization}
+    src, _ = fitted(tmp_path, GRAPHEMES * 3, GRAPHEMES * 3, vocab_size=100, **options)
+    for text in GRAPHEMES:
+        normalized = src.normalize(text)
+        expected = regex.findall(r"\X", f"▁{normalized.replace(' ', '▁')}")
+        assert src.to_pieces(text) == expected
+        assert src.to_text(src.to_ids(text)) == normalized
+    # Combinations that the text lacks are split.
+    assert src.to_pieces("t͡a") == ["▁", "t͡", "a"]
+    assert src.to_pieces("a͡ɕ") == ["▁", "a", "͡", "ɕ"]
+    assert UNK_ID not in src.to_ids("a͡ɕ")
+
+
+def test_without_graphemes_marks_are_characters(tmp_path):
+    src, _ = fitted(tmp_path, GRAPHEMES, GRAPHEMES, kind="char", vocab_size=100)
+    assert src.to_pieces("t͡a") == ["▁", "t", "͡", "a"]
 
 
 def test_reused_vocabulary_must_have_the_user_defined_symbols(tmp_path):
