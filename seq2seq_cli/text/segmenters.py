@@ -1,7 +1,7 @@
 """Random segmentations of text into subwords: BPE-dropout, and sampling from a unigram model.
 
-N tokens of a batch, W stretches of text (such as words), L symbols of the longest, E edges of a
-lattice, V vocabulary.
+N tokens of a batch, W stretches of text (such as words), C of them that may change, L symbols of
+the longest, E edges of a lattice, V vocabulary.
 """
 
 import array
@@ -20,7 +20,6 @@ Ids = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 Pieces = Mapping[str, LearnedPiece]
-Segmentations = list[list[int]]
 
 _IMPOSSIBLE = np.int32(2**31 - 1)  # the rank of no merge
 _MOST_EDGES = 1 << 21
@@ -35,13 +34,20 @@ class Stretches(NamedTuple):
     numbers_W: Numbers  # random bits of each, which determine its segmentation
 
 
+class Segmentations(NamedTuple):
+    """New ids of the stretches that may differ, one after the other."""
+
+    changed_C: Counts  # the indices of these stretches, in order
+    sizes_C: Counts  # in tokens
+    ids_N: Counts
+
+
 class Segmenter(Protocol):
     """A way of sampling segmentations."""
 
     def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None: ...
 
-    def segment(self, stretches: Stretches) -> tuple[Counts, Segmentations]:
-        """Return the indices of the stretches that may differ, in order, and their new ids."""
+    def segment(self, stretches: Stretches) -> Segmentations: ...
 
 
 class BpeDropout:
@@ -72,16 +78,16 @@ class BpeDropout:
         self._pairs = np.array(sorted(rank_of_pair) or [-1])
         self._ranks = np.array([rank_of_pair.get(pair, 0) for pair in self._pairs], np.int32)
 
-    def segment(self, stretches: Stretches) -> tuple[Counts, Segmentations]:
+    def segment(self, stretches: Stretches) -> Segmentations:
         ids_N, starts_W, sizes_W, numbers_W = stretches
         lengths_N = self._lengths_V[ids_N]
         lengths_W = np.add.reduceat(lengths_N, starts_W)
         if self._p == 0:
-            return np.zeros(0, np.int64), []
+            return _NO_SEGMENTATIONS
         steps_kept_W = np.log1p(-uniform(numbers_W)) / math.log1p(-self._p)
         changed = np.flatnonzero(steps_kept_W < lengths_W - sizes_W)
         if not len(changed):
-            return changed, []
+            return _NO_SEGMENTATIONS
         ends_N = np.cumsum(lengths_N)  # characters of all text
         offsets_N = np.repeat(self._characters_start_V[ids_N] - (ends_N - lengths_N), lengths_N)
         text = self._characters[offsets_N + np.arange(ends_N[-1])]
@@ -90,27 +96,28 @@ class BpeDropout:
         symbols_WL = text[(first_W[:, None] + columns_L).clip(max=len(text) - 1)]
         symbols_WL[columns_L >= lengths_W[:, None]] = UNK_ID  # which no merge has
         first_drop_W = steps_kept_W[changed].astype(np.int64)
-        return changed, self._merge(symbols_WL, lengths_W, first_drop_W, numbers_W[changed])
+        merged = self._merge(symbols_WL, lengths_W, first_drop_W, numbers_W[changed])
+        return Segmentations(changed, *merged)
 
     def _merge(
         self, symbols_WL: Counts, lengths_W: Counts, first_drop_W: Counts, numbers_W: Numbers
-    ) -> Segmentations:
-        """Merge the symbols of all stretches, one pair of each in a step.
+    ) -> tuple[Counts, Counts]:
+        """Merge the symbols of all stretches, one pair of each in a step; return sizes and ids.
 
         The best merge is dropped for the first time in step `first_drop_W`. The last column is
         padding.
         """
-        segmentations: Segmentations = [[] for _ in lengths_W]
+        done: list[tuple[Counts, Counts, Counts]] = []  # by step: stretches, their sizes, their ids
         origin_W = np.arange(len(lengths_W))
         ranks_WL = self._ranks_of(symbols_WL[:, :-1], symbols_WL[:, 1:])
         for step in itertools.count():
             rank_W, best_W = self._best_merges(ranks_WL, step, first_drop_W, numbers_W)
             is_done_W = rank_W == _IMPOSSIBLE
-            for row in is_done_W.nonzero()[0].tolist():
-                ids = symbols_WL[row, : lengths_W[row] - step]
-                segmentations[origin_W[row]] = ids.tolist()
+            sizes_W = lengths_W[is_done_W] - step
+            is_symbol_WL = np.arange(symbols_WL.shape[1]) < sizes_W[:, None]
+            done.append((origin_W[is_done_W], sizes_W, symbols_WL[is_done_W][is_symbol_WL]))
             if is_done_W.all():
-                return segmentations
+                return _in_order(*map(np.concatenate, zip(*done, strict=True)))
             lengths_W, first_drop_W, numbers_W, origin_W, rank_W, best_W = (
                 x[~is_done_W]
                 for x in (lengths_W, first_drop_W, numbers_W, origin_W, rank_W, best_W)
@@ -153,6 +160,12 @@ class BpeDropout:
         return ranks
 
 
+def _in_order(order_C: Counts, sizes_C: Counts, ids_N: Counts) -> tuple[Counts, Counts]:
+    """Return sizes and ids of stretches sorted by their numbers, which are `order_C`."""
+    starts_C, sorted_C = np.cumsum(sizes_C) - sizes_C, np.argsort(order_C)
+    return sizes_C[sorted_C], ids_N[ranges(starts_C[sorted_C], sizes_C[sorted_C])]
+
+
 class UnigramSampling:
     """Samples a segmentation in proportion to its probability to the power of α (Kudo 2018).
 
@@ -179,7 +192,7 @@ class UnigramSampling:
         self._next_node_E = array.array("q")  # -1: the end
         self._ids_E = array.array("q")
 
-    def segment(self, stretches: Stretches) -> tuple[Counts, Segmentations]:
+    def segment(self, stretches: Stretches) -> Segmentations:
         ids_N, starts_W, sizes_W, numbers_W = stretches
         lengths_W = np.add.reduceat(self._lengths_V[ids_N], starts_W)
         changed = (lengths_W > 1).nonzero()[0]
@@ -195,7 +208,7 @@ class UnigramSampling:
             ],
             np.int64,
         )
-        segmentations: Segmentations = [[] for _ in changed]
+        drawn: list[tuple[Counts, Counts]] = [(np.zeros(0, np.int64),) * 2]  # stretches, their ids
         rows_W, numbers_W = np.arange(len(changed)), numbers_W[changed]
         values_E = np.frombuffer(self._values_E)
         next_node_E, ids_E = (np.frombuffer(x, np.int64) for x in (self._next_node_E, self._ids_E))
@@ -203,12 +216,13 @@ class UnigramSampling:
             # With 32 bits, node + u is exact, and never that of the next node.
             u_W = (numbers_W >> np.uint64(32)).astype(np.float64) * 2.0**-32
             edges_W = np.searchsorted(values_E, nodes_W + u_W, side="right")
-            for row, piece in zip(rows_W.tolist(), ids_E[edges_W].tolist(), strict=True):
-                segmentations[row].append(piece)
+            drawn.append((rows_W, ids_E[edges_W]))
             nodes_W = next_node_E[edges_W]
             goes_on = nodes_W >= 0
             nodes_W, rows_W, numbers_W = nodes_W[goes_on], rows_W[goes_on], mix(numbers_W[goes_on])
-        return changed, segmentations
+        rows_N, sampled_N = map(np.concatenate, zip(*drawn, strict=True))
+        sizes_C = np.bincount(rows_N, minlength=len(changed))
+        return Segmentations(changed, sizes_C, sampled_N[np.argsort(rows_N, kind="stable")])
 
     def _node(self, stretch: tuple[int, ...]) -> int:
         """Return the first node of a stretch, given by its usual ids."""
@@ -241,6 +255,8 @@ class UnigramSampling:
             self._num_nodes += 1
 
 
+_NO_SEGMENTATIONS = Segmentations(*np.zeros((3, 0), np.int64))
+
 SEGMENTERS: dict[TokenizerKind, type[Segmenter]] = {"bpe": BpeDropout, "unigram": UnigramSampling}
 
 
@@ -248,6 +264,13 @@ def find_in_sorted(table: Counts, values: Counts) -> tuple[npt.NDArray[np.bool_]
     """Return whether the sorted table, which is not empty, has each value, and the place."""
     places = np.searchsorted(table, values).clip(max=len(table) - 1)
     return table[places] == values, places
+
+
+def ranges(starts: Counts, sizes: Counts) -> Counts:
+    """Return the numbers from each start on, as many as its size, one range after the other."""
+    ends = np.cumsum(sizes)
+    positions: Counts = np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
+    return positions
 
 
 def mix(numbers: Numbers) -> Numbers:

@@ -4,7 +4,7 @@ A sentence is cut into stretches that no piece of the vocabulary reaches across,
 These are segmented independently, each with random bits that depend on seed, side, epoch, pair and
 position alone; so a pair gets the same ids wherever and whenever it is read.
 
-N tokens of B sentences, W stretches.
+N tokens of B sentences, W stretches, C of them that may change.
 """
 
 import itertools
@@ -24,10 +24,9 @@ from seq2seq_cli.text.segmenters import (
     Stretches,
     find_in_sorted,
     mix,
+    ranges,
 )
 from seq2seq_cli.text.tokenizer import Tokenizer, Tokenizers
-
-Sentence = Sequence[int] | Ids
 
 
 class SubwordSampler:
@@ -51,7 +50,7 @@ class SubwordSampler:
 
     def __call__(
         self, sentences: Sequence[Ids], pairs: Sequence[int] | Ids, epoch: int
-    ) -> Sequence[Sentence]:
+    ) -> Sequence[Ids]:
         """Return sampled ids of sentences; `pairs` are the indices of their pairs in the corpus."""
         ids_N = np.concatenate(sentences)
         ends_B = np.cumsum([len(sentence) for sentence in sentences])
@@ -62,19 +61,24 @@ class SubwordSampler:
         numbers_W = mix(numbers_W + np.asarray(pairs).astype(np.uint64)[rows_W])
         numbers_W = mix(numbers_W + offsets_W.astype(np.uint64))
         sizes_W = np.diff(np.append(starts_W, len(ids_N)))
-        changed, segmentations = self._segmenter.segment(
+        changed_C, new_sizes_C, new_ids_N = self._segmenter.segment(
             Stretches(ids_N, starts_W, sizes_W, numbers_W)
         )
-        sampled: list[Sentence] = list(sentences)
-        places = zip(*(x[changed].tolist() for x in (rows_W, offsets_W, sizes_W)), strict=True)
-        for (row, start, size), ids in reversed(list(zip(places, segmentations, strict=True))):
-            sentence = sampled[row]
-            if not isinstance(sentence, list):
-                sentence = sampled[row] = sentences[row].tolist()
-            sentence[start : start + size] = ids  # from the last to the first, as lengths change
+        is_kept_W = np.ones(len(sizes_W), np.bool_)
+        is_kept_W[changed_C] = False
+        kept_W = ranges(starts_W[is_kept_W], sizes_W[is_kept_W])
+        sizes_W[changed_C] = new_sizes_C
+        starts_W = np.cumsum(sizes_W) - sizes_W
+        sampled_N = np.empty(sizes_W.sum(), np.int32)
+        sampled_N[ranges(starts_W[is_kept_W], sizes_W[is_kept_W])] = ids_N[kept_W]
+        sampled_N[ranges(starts_W[changed_C], new_sizes_C)] = new_ids_N
+        sizes_B = np.bincount(rows_W, weights=sizes_W).astype(np.int64)
+        new_B = np.split(sampled_N, np.cumsum(sizes_B)[:-1])
+        is_new_B = np.bincount(rows_W[changed_C], minlength=len(sizes_B)) > 0
+        is_new_B &= sizes_B <= self._longest
         return [
-            new if len(new) <= self._longest else old
-            for new, old in zip(sampled, sentences, strict=True)
+            new if is_new else old
+            for is_new, new, old in zip(is_new_B.tolist(), new_B, sentences, strict=True)
         ]
 
 
