@@ -1,7 +1,9 @@
 """Length bucketing: the batches of an epoch and their order, and padded batches as tensors."""
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_e
 
 _MEASURED_PAIRS = 2_000  # how much longer subword sampling makes them
 _MEASURED_BATCHES = 10  # how much padding they have with subword sampling
+_POOL = 32  # batches whose pairs are grouped by their sampled lengths
 
 _NO_SAMPLERS = Samplers()
 
@@ -56,6 +59,27 @@ def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) 
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     order = np.lexsort((src_lengths, longer_sides))[::-1].astype(np.int32)
     return _split_into_batches(order, longer_sides[order], tokens_per_batch)
+
+
+def regroup(src_lengths: Ids, tgt_lengths: Ids, num_batches: int) -> Plan:
+    """Return so many batches of pairs of similar length, the largest as small as possible.
+
+    Their size is that of `_split_into_batches`: tokens of the longer side, padding included.
+    """
+    longer_sides = np.maximum(src_lengths, tgt_lengths)
+    order = np.lexsort((src_lengths, longer_sides)).astype(np.int32)
+    lengths = longer_sides[order]
+
+    def num_batches_of(tokens_per_batch: int) -> int:
+        return len(_split_into_batches(order, lengths, tokens_per_batch))
+
+    most = int(lengths.sum()) + int(lengths[-1]) * len(order)
+    smallest = bisect.bisect_left(range(most), -num_batches, key=lambda size: -num_batches_of(size))
+    batches = _split_into_batches(order, lengths, smallest)
+    while len(batches) < num_batches:
+        largest = max(range(len(batches)), key=lambda number: len(batches[number]))
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return batches
 
 
 def _split_into_batches(
@@ -115,15 +139,15 @@ class Batch:
         return Batch(src_BS, tgt_in_BT, labels_BT, self.num_tokens, self.num_src_tokens)
 
 
-def make_batch(
-    store: TokenStore,
-    indices: Sequence[int] | Indices,
-    samplers: Samplers = _NO_SAMPLERS,
-    epoch: int = 1,
-) -> Batch:
-    """Read the pairs of a batch from the store and pad them; subwords are sampled as in `epoch`."""
-    src_BS, num_src_tokens = _read_padded(store.src, indices, PAD_ID, samplers.src, epoch)
-    labels_BT, num_tokens = _read_padded(store.tgt, indices, IGNORE_INDEX, samplers.tgt, epoch)
+def make_batch(store: TokenStore, indices: Sequence[int] | Indices) -> Batch:
+    """Read the pairs of a batch from the store and pad them."""
+    return padded_batch(*([side[int(i)] for i in indices] for side in (store.src, store.tgt)))
+
+
+def padded_batch(src: Sequence[Ids], tgt: Sequence[Ids]) -> Batch:
+    """Make a batch of ids that end in EOS."""
+    src_BS, num_src_tokens = _padded(src, PAD_ID)
+    labels_BT, num_tokens = _padded(tgt, IGNORE_INDEX)
     tgt_in_BT = np.full_like(labels_BT, BOS_ID)
     tgt_in_BT[:, 1:] = np.where(labels_BT[:, 1:] == IGNORE_INDEX, PAD_ID, labels_BT[:, :-1])
     return Batch(
@@ -135,27 +159,29 @@ def make_batch(
     )
 
 
-def _read_padded(
-    sentences: Sentences,
-    indices: Sequence[int] | Indices,
-    padding: int,
-    sampler: SubwordSampler | None,
-    epoch: int,
-) -> tuple[npt.NDArray[np.int64], int]:
-    stored = [sentences[int(i)] for i in indices]
-    rows = stored if sampler is None else sampler(stored, indices, epoch)
+def _padded(rows: Sequence[Ids], padding: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the rows as one array, and the number of their tokens."""
     padded = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
     for filled, row in zip(padded, rows, strict=True):
         filled[: len(row)] = row
     return padded, sum(map(len, rows))
 
 
+class _Pool(NamedTuple):
+    """Some batches of an epoch with subword sampling."""
+
+    pairs: Indices
+    src: Sequence[Ids]  # sampled
+    tgt: Sequence[Ids]
+    batches: Plan  # of positions in `pairs`
+
+
 class BatchSampler:
     """The batches of every epoch by (epoch, position): resuming need not fast-forward.
 
-    With subword sampling, the longer side of a batch has at most about `tokens_per_batch` tokens
-    without padding: batches are planned with mean lengths, and the deviations of many sentences
-    balance each other, but their padding is not known in advance.
+    With subword sampling, batches are planned with mean lengths. The pairs of each pool of batches
+    that follow one another are then sampled, and grouped by their lengths into as many batches. The
+    longer side of a batch has at most about `tokens_per_batch` tokens.
     """
 
     def __init__(
@@ -179,6 +205,7 @@ class BatchSampler:
         self._seed = seed
         self._plan = self._make_plan(1, ())
         self._planned: tuple[int, ConsumedParts] = 1, ()
+        self._pool: tuple[tuple[int, ConsumedParts, int], _Pool] | None = None
         self._num_batches = len(self._plan)
 
     @property
@@ -216,8 +243,42 @@ class BatchSampler:
         self, epoch: int, position: int, count: int, consumed: ConsumedParts = ()
     ) -> list[Batch]:
         """Return up to `count` batches from `position` on, fewer at the end of the epoch."""
-        plan = self.plan(epoch, consumed)[position : position + count]
-        return [make_batch(self._store, pairs, self._samplers, epoch) for pairs in plan]
+        plan = self.plan(epoch, consumed)
+        positions = range(position, min(position + count, len(plan)))
+        if not any(self._samplers):
+            return [make_batch(self._store, plan[position]) for position in positions]
+        batches = []
+        for number, place in (divmod(position, _POOL) for position in positions):
+            pool = self._sampled_pool(epoch, consumed, number)
+            rows = pool.batches[place].tolist()
+            batches.append(padded_batch([pool.src[i] for i in rows], [pool.tgt[i] for i in rows]))
+        return batches
+
+    def _sampled_pool(self, epoch: int, consumed: ConsumedParts, number: int) -> _Pool:
+        """Return a pool of the epoch; the one that was asked for last is remembered."""
+        key = epoch, tuple(map(tuple, consumed)), number
+        if self._pool is None or self._pool[0] != key:
+            self._pool = key, self._make_pool(epoch, self.plan(epoch, consumed), number)
+        return self._pool[1]
+
+    def _make_pool(self, epoch: int, plan: Plan, number: int) -> _Pool:
+        planned = plan[number * _POOL : (number + 1) * _POOL]
+        pairs = np.concatenate(planned)
+        src, tgt = self._sampled(pairs, epoch)
+        src_lengths, tgt_lengths = (np.array(list(map(len, side)), np.int32) for side in (src, tgt))
+        batches = regroup(src_lengths, tgt_lengths, len(planned))
+        generator = np.random.default_rng([self._seed, epoch, number, 1])
+        return _Pool(pairs, src, tgt, [batches[i] for i in generator.permutation(len(batches))])
+
+    def _sampled(self, pairs: Indices, epoch: int) -> list[Sequence[Ids]]:
+        """Return the ids of both sides of pairs, their subwords sampled as in this epoch."""
+        sides: list[Sequence[Ids]] = []
+        for sentences, sampler in zip(
+            (self._store.src, self._store.tgt), self._samplers, strict=True
+        ):
+            stored = [sentences[int(i)] for i in pairs]
+            sides.append(stored if sampler is None else sampler(stored, pairs, epoch))
+        return sides
 
     def padding(self) -> float:
         """Return the fraction of an epoch's positions, both sides together, that is padding.
@@ -248,7 +309,17 @@ class BatchSampler:
         largest = max(self._plan, key=self._num_positions)
         longest = max(self._plan, key=num_attention_weights)
         batches = [largest] if longest is largest else [largest, longest]
-        return [make_batch(self._store, pairs, self._samplers) for pairs in batches]
+        return [padded_batch(*self._sampled(pairs, epoch=1)) for pairs in batches]
+
+    def _left(self, plan: Plan, epoch: int, used: int) -> Plan:
+        """Return the pairs of the batches that follow the first `used`."""
+        if not any(self._samplers):
+            return plan[used:]
+        number, place = divmod(used, _POOL)
+        if not place:
+            return plan[used:]
+        pool = self._make_pool(epoch, plan, number)
+        return [pool.pairs[rows] for rows in pool.batches[place:]] + plan[(number + 1) * _POOL :]
 
     def _num_positions(self, pairs: Indices) -> int:
         """Positions of both sides of a batch, padding included."""
@@ -262,7 +333,7 @@ class BatchSampler:
 
         pairs = pairs_of_epoch(self._store.sizes, self.drawn, self._seed, epoch)
         for tokens_per_batch, used in consumed:
-            pairs = np.sort(np.concatenate(plan(tokens_per_batch, pairs)[used:]))
+            pairs = np.sort(np.concatenate(self._left(plan(tokens_per_batch, pairs), epoch, used)))
         return plan(self._tokens_per_batch, pairs)
 
 

@@ -6,6 +6,7 @@ others, for longer.
 
 import itertools
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -21,7 +22,14 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
-from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, make_batch, plan_epoch
+from seq2seq_cli.data.batches import (
+    IGNORE_INDEX,
+    Batch,
+    bucket_by_length,
+    make_batch,
+    plan_epoch,
+    regroup,
+)
 from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.scoring import NOT_SCORED
 from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
@@ -276,6 +284,31 @@ def test_epoch_plan_has_every_pair_once_within_tokens_per_batch(lengths, budget,
     for one in (plan, bucket_by_length(src, tgt, budget)):
         assert sorted(np.concatenate(one).tolist()) == list(range(len(lengths)))
         assert all(len(batch) == 1 or len(batch) * longer[batch].max() <= budget for batch in one)
+
+
+@given(lengths=lengths, share=st.floats(0, 1))
+def test_regrouped_batches_are_as_many_as_wanted_and_small(lengths, share):
+    src, tgt = np.array(lengths, dtype=np.int32).T
+    longer = np.maximum(src, tgt)
+    wanted = max(1, round(share * len(lengths)))
+    batches = regroup(src, tgt, wanted)
+    assert len(batches) == wanted
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    largest = max(len(batch) * longer[batch].max() for batch in batches)
+    ordered = np.sort(longer).tolist()
+    assert num_batches_within(ordered, largest) <= wanted < num_batches_within(ordered, largest - 1)
+
+
+def num_batches_within(ordered: list[int], budget: int) -> float:
+    """The least number of batches of sentences in this order; infinity if one is too long."""
+    count, size = 1, 0
+    for length in ordered:
+        size += 1
+        if size * length > budget:
+            count, size = count + 1, 1
+        if length > budget:
+            return math.inf
+    return count
 
 
 sentences = st.lists(st.integers(4, 99), max_size=9).map(lambda ids: np.array([*ids, EOS_ID]))

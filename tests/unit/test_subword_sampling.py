@@ -15,11 +15,11 @@ from number_task import number_pairs, write_pairs
 from seq2seq_cli.config.regularization import SubwordSampling
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
-from seq2seq_cli.data.batches import BatchSampler
+from seq2seq_cli.data.batches import Batch, BatchSampler
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.subword_sampling import SubwordSampler, make_samplers
-from seq2seq_cli.text.tokenizer import EOS_ID, LearnedPiece, Tokenizer, Tokenizers
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, LearnedPiece, Tokenizer, Tokenizers
 
 STRENGTHS = {"bpe": 0.1, "unigram": 0.3}
 SEED = [7, 0]
@@ -184,7 +184,37 @@ def test_batches_have_at_most_about_tokens_per_batch_tokens(samplers_and_store):
         b.num_positions for b in made
     )
     assert batches.padding() == pytest.approx(padding, abs=0.05)
-    assert batches.padding() > plain.padding()
+    assert plain.padding() < batches.padding() < plain.padding() + 0.1
+
+
+def sources_of(tokenizer: Tokenizer, batches: list[Batch]) -> list[str]:
+    rows = [row for batch in batches for row in batch.src_BS.tolist()]
+    return sorted(tokenizer.to_text([i for i in row if i != PAD_ID]) for row in rows)
+
+
+def test_an_epoch_has_every_pair_once(samplers_and_store, tokenizer, lines):
+    """Also if its batches are asked for one by one, or from the middle of a pool on."""
+    samplers, store = samplers_and_store
+    batches = BatchSampler(store, 100, seed=1, samplers=samplers)
+    assert len(batches) > 70  # more than two pools
+    made = batches.batches(2, 0, len(batches))
+    assert sources_of(tokenizer, made) == sorted(map(tokenizer.normalize, lines))
+    again = BatchSampler(store, 100, seed=1, samplers=samplers)
+    for position in (40, 3, len(batches) - 1):
+        (found,) = again.batches(2, position, 1)
+        assert found.src_BS.equal(made[position].src_BS)
+        assert found.labels_BT.equal(made[position].labels_BT)
+
+
+@pytest.mark.parametrize("used", [5, 32, 40])
+def test_another_batch_size_leaves_the_pairs_that_were_not_used(
+    samplers_and_store, tokenizer, lines, used
+):
+    samplers, store = samplers_and_store
+    first = BatchSampler(store, 100, seed=1, samplers=samplers).batches(3, 0, used)
+    other = BatchSampler(store, 300, seed=1, samplers=samplers)
+    rest = other.batches(3, 0, 1_000, [[100, used]])
+    assert sources_of(tokenizer, first + rest) == sorted(map(tokenizer.normalize, lines))
 
 
 def test_batches_of_an_epoch_have_its_segmentations(samplers_and_store):
