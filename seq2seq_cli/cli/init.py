@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from seq2seq_cli.cli.app import Fields, app, is_terminal, path_argument, path_option
+from seq2seq_cli.cli.app import Features, Fields, app, is_terminal, path_argument, path_option
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded
@@ -59,6 +59,7 @@ def init(
     files: Files,
     output: Output = Path("mine.yaml"),
     fields: Fields = None,
+    features: Features = None,
     valid: Valid = None,
     valid_size: ValidSize = None,
     test_size: TestSize = None,
@@ -77,8 +78,8 @@ def init(
         raise UserError(f"--output {output}: the name of a config ends in .yaml")
     from seq2seq_cli.tools.new_run import NewRun, choose_preset, look_at, text_of
 
-    train = text_of(files, fields)
-    held_out = text_of(valid, fields if len(valid) == 1 else None) if valid else None
+    train = text_of(files, fields, features)
+    held_out = text_of(valid, fields if len(valid) == 1 else None, features) if valid else None
     text = look_at(train)
     name = choose_preset(preset, text.counts.pairs)
     for label, found in (*text.rows(), ("preset", name)):
@@ -89,7 +90,7 @@ def init(
             held_out, valid_size = _ask(
                 "Validation text: its file or two files, or the number of pairs to set aside",
                 valid_size,
-                functools.partial(_text_or_size, fields=fields),
+                functools.partial(_text_or_size, fields=fields, features=features),
             )
     if test_size is None:
         test_size = min(text.held_out, valid_size)
@@ -129,7 +130,9 @@ def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> An
     return answer
 
 
-def _text_or_size(answer: str, fields: tuple[str, str] | None) -> "tuple[ParallelText | None, int]":
+def _text_or_size(
+    answer: str, fields: tuple[str, str] | None, features: str | None
+) -> "tuple[ParallelText | None, int]":
     """Return the validation text, or the number of pairs to set aside."""
     from seq2seq_cli.tools.new_run import text_of
 
@@ -137,7 +140,7 @@ def _text_or_size(answer: str, fields: tuple[str, str] | None) -> "tuple[Paralle
         return None, _size(answer)
     files = [answer] if expanded(answer).exists() else answer.split()
     paths = [expanded(file) for file in files]
-    return text_of(paths, fields if len(paths) == 1 else None), 0
+    return text_of(paths, fields if len(paths) == 1 else None, features), 0
 
 
 def _size(answer: str) -> int:

@@ -148,9 +148,10 @@ class Corpus(Section):
     )
     features: Annotated[str | None, BeforeValidator(_a_field, str | int | None)] = Field(
         None,
-        description="Where pairs has features of the source, such as V;PST of a lemma to inflect: "
-        "the number of a column of .tsv, or a key of .jsonl. They are separated by ; or | or "
-        "spaces, and each is one token, before those of the text.",
+        description="Where features of the source are, such as V;PST of a lemma to inflect: the "
+        "number of a column of .tsv, a key of .jsonl, or 2 if lines of src have them after a tab. "
+        "They are separated by ; or | or , or spaces (but no comma inside of parentheses), and "
+        "each is one token, before those of the text.",
     )
     tag: TagText | None = Field(
         None,
@@ -186,19 +187,25 @@ class Corpus(Section):
                 f"{self.pairs} needs its two languages: fields: [de, en] in a config, --fields de "
                 "en on the command line"
             )
-        if self.features and self.format not in (".tsv", ".jsonl"):
-            raise ValueError("features are those of a .tsv or .jsonl file: leave them out")
-        if self.features and (not self.fields or self.features in self.fields):
-            raise ValueError(
-                "features need fields, which name others for source and target: fields: [1, 3] "
-                "with features: 2"
-            )
+        if self.features:
+            self._check_features(self.features)
         columns = self.all_fields if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
             raise ValueError(
                 "fields and features of a .tsv file are the numbers of its columns, as [1, 2]"
             )
         return self
+
+    def _check_features(self, features: str) -> None:
+        if self.format not in (None, ".tsv", ".jsonl"):
+            raise ValueError("features are those of .tsv, .jsonl or src: leave them out")
+        if self.pairs is None and features != "2":
+            raise ValueError("features of src are its second column, after a tab: features: 2")
+        if self.pairs and (not self.fields or features in self.fields):
+            raise ValueError(
+                "features need fields, which name others for source and target: fields: [1, 3] "
+                "with features: 2"
+            )
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -7,7 +7,7 @@ symbol, which text cannot become.
 import re
 
 TAB = "\t"
-_SEPARATOR = re.compile(r"[;|\s]+")
+_SEPARATOR = re.compile(r"(?:[;|\s]|,(?![^(]*\)))+")  # NOM(2,PL) is one feature
 
 
 def with_features(text: str, features: str) -> str:

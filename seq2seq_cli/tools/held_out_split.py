@@ -31,10 +31,10 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
     """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
 
     Sources are in the order of their hashes, and the first ones are taken, each with all of its
-    translations; sources that differ in case, width or white space only are one. So the same text
-    gives the same parts, in whatever order its lines are. Pairs that cannot be read or have an
-    empty side are left out. Needs 8 bytes of memory per pair. Raises UserError if nothing would be
-    left to train on.
+    translations; sources that differ in case, width, white space or features only are one. So the
+    same text gives the same parts, in whatever order its lines are. Pairs that cannot be read or
+    have an empty side are left out. Needs 8 bytes of memory per pair. Raises UserError if nothing
+    would be left to train on.
     """
     files = split_files(folder, parts)
     bounds = _bounds(given, [parts.get(part, 0) for part in files if part != REST])
@@ -50,7 +50,7 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
         with ExitStack() as stack:
             opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
             for pair in count_pairs(given, "skip", CorpusCounts()):
-                part = names[bisect.bisect_right(bounds, _key(pair))]
+                part = names[bisect.bisect_right(bounds, _key(given, pair))]
                 sizes[part] += 1
                 for side, text in zip(_SIDES, pair[:2], strict=True):
                     opened[part, side].write(f"{text}\n".encode())
@@ -66,7 +66,7 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
 def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
     """Return for each part the hash from which on the next part begins."""
     pairs = count_pairs(given, "skip", CorpusCounts())
-    keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
+    keys = np.frombuffer(array("Q", (_key(given, pair) for pair in pairs)), np.uint64)
     sources, counts = np.unique(keys, return_counts=True)
     pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
     ends = [0]
@@ -80,7 +80,8 @@ def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
     return [int(source) for source in sources[ends[1:]]]
 
 
-def _key(pair: Pair) -> int:
-    """Return a hash of the source that is the same on every machine."""
-    digest = hashlib.blake2b(normalized(pair.src).encode(), digest_size=8).digest()
+def _key(given: ParallelText, pair: Pair) -> int:
+    """Return a hash of the source, without features, that is the same on every machine."""
+    source = pair.text("src", has_features=given.has_features)
+    digest = hashlib.blake2b(normalized(source).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")

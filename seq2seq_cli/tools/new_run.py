@@ -14,7 +14,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import PresetName
+from seq2seq_cli.config.types import SIDES, PresetName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -39,6 +39,7 @@ _BLEU_TOKENIZE |= {"Khmer": "char", "Myanmar": "char", "Tibetan": "char"}
 # A side of single words: spelling, pronunciation, transliteration, inflection.
 _MOST_WORDS = 1.5  # per line
 _MOST_SENTENCES = 0.1  # share of lines that end in punctuation
+_LONGEST_SYMBOLS = 3  # characters with the space between them, in the mean: such as phones
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Side:
     @property
     def is_words(self) -> bool:
         return self.words <= _MOST_WORDS and self.sentences <= _MOST_SENTENCES
+
+    @property
+    def is_symbols(self) -> bool:
+        return self.words > _MOST_WORDS and self.characters <= _LONGEST_SYMBOLS * self.words
 
     def __str__(self) -> str:
         scripts = " and ".join(self.scripts) or "no letters"
@@ -100,8 +105,10 @@ class NewRun:
             pairs = split(train, self.config.with_suffix(""), self.sizes)
             text = replace(text, counts=CorpusCounts(lines=pairs["train"]))
             files = [path for part in parts.values() for path in part.values()]
-            train = text_of(list(parts["train"].values()))
-            valid = text_of(list(parts["valid"].values())) if "valid" in parts else valid
+            features = "2" if train.has_features else None
+            train = text_of(list(parts["train"].values()), features=features)
+            if "valid" in parts:
+                valid = text_of(list(parts["valid"].values()), features=features)
         chosen = choose(text, preset, train, valid)
         if 0 < hours < math.inf:
             from seq2seq_cli.tools.time_limit import fit_into_hours  # imports torch
@@ -136,7 +143,9 @@ class Text:
         ]
 
 
-def text_of(files: Sequence[Path], fields: Sequence[str] | None = None) -> ParallelText:
+def text_of(
+    files: Sequence[Path], fields: Sequence[str] | None = None, features: str | None = None
+) -> ParallelText:
     """Return two files, or one file of pairs with the fields of its sides, as a text.
 
     Raises UserError for other files, and for a file of pairs that lacks its fields.
@@ -144,7 +153,7 @@ def text_of(files: Sequence[Path], fields: Sequence[str] | None = None) -> Paral
     if len(files) > 2:
         raise UserError(f"a text is one file of pairs, or two files; {len(files)} are given")
     names = ("pairs",) if len(files) == 1 else ("src", "tgt")
-    given = {**dict(zip(names, files, strict=True)), "fields": fields}
+    given = dict(zip(names, files, strict=True)) | {"fields": fields, "features": features}
     try:
         return ParallelText((Corpus.model_validate(given, context={"is_given_now": True}),))
     except ValidationError as error:
@@ -158,7 +167,8 @@ def look_at(given: ParallelText) -> Text:
 
     def lines() -> Iterator[str]:
         nonlocal num_bytes
-        for src, tgt, _ in count_pairs(given, "skip", counts):
+        for pair in count_pairs(given, "skip", counts):
+            src, tgt = (pair.text(side, has_features=given.has_features) for side in SIDES)
             num_bytes += max(len(src.encode()), len(tgt.encode()))
             yield f"{src}\n{tgt}"
 
@@ -231,8 +241,12 @@ def _num_tokens(text: Text) -> int:
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
-        kind = Choice("char", f"{text.src.words:.1f} words per source line: single words")
-        size = Choice("auto", "every character")
+        reason = f"{text.src.words:.1f} words per source line: single words"
+        kind, size = Choice("char", reason), Choice("auto", "every character")
+        if text.tgt.is_symbols:
+            reason = "letters; symbols between spaces, such as phones"
+            kind = Choice({"src": "char", "tgt": "word"}, reason)
+            size = Choice("auto", "every character and every symbol")
     else:
         kind = Choice("bpe", "nothing is out of vocabulary")
         pieces = num_pieces("bpe", text.counts.pairs)
@@ -249,7 +263,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
 
 def _validation(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
-        return {"validation.metric": Choice("exact_match", "a word is right or wrong")}
+        metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
+        rate, of = ("ser", "symbols") if text.tgt.is_symbols else ("cer", "characters")
+        return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
     is_split = text.tgt.characters <= _LONGEST_WORDS * text.tgt.words
     for script, tokenize in _BLEU_TOKENIZE.items():
         if script in text.tgt.scripts and not is_split:

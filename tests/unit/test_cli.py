@@ -151,6 +151,7 @@ VERBS = {
     "init": {
         *(
             "files",
+            "features",
             "fields",
             "output",
             "valid",

@@ -263,8 +263,9 @@ training:
         (
             MINIMAL,
             ("data.train={pairs: x.tmx, fields: [de, en], features: tags}",),
-            "features are those of a .tsv or .jsonl file: leave them out",
+            "features are those of .tsv, .jsonl or src: leave them out",
         ),
+        (MINIMAL, ("data.train.features=3",), "features of src are its second column"),
         (
             MINIMAL,
             ("data.train={pairs: x.tsv, fields: [1, 3], features: [2]}",),

@@ -24,6 +24,7 @@ def sentence_pairs(count: int) -> list[tuple[str, str]]:
 
 
 PAIRS = sentence_pairs(600)
+CHARACTERS, SUBWORDS = ({"src": kind, "tgt": kind} for kind in ("char", "bpe"))
 
 
 def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> Path:
@@ -69,6 +70,33 @@ def test_split_depends_on_the_sources_alone(text, seq2seq):
         assert sorted(read_part(Path("mine"), part)) == sorted(read_part(Path("other"), part))
 
 
+def test_features_are_split_off_with_their_sources(text, seq2seq):
+    """No lemma is in two parts, whatever its features are."""
+    rows = [(word + end, f"V;{tag}", word + tag.lower()) for word in WORDS for end in "abcdefg"
+            for tag in ("PST", "NOM(2,PL)", "3,SG")]  # fmt: skip
+    Path("all.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    options = ("--fields", 1, 3, "--features", 2, "--valid-size", 20, "--yes")
+    result = seq2seq("init", "all.tsv", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "source           1.0 words" in result.stdout
+    parts = {part: read_part(Path("mine"), part) for part in ("train", "valid", "test")}
+    written = sorted((*src.split("\t"), tgt) for part in parts.values() for src, tgt in part)
+    assert written == sorted(rows)
+    lemmas = [{src.split("\t")[0] for src, _ in part} for part in parts.values()]
+    assert sum(map(len, lemmas)) == len(set.union(*lemmas))
+    config = load_config(Path("mine.yaml"), is_given_now=True)
+    assert config.train_text.has_features
+    assert config.tokenizer.kind.src == "char"
+    result = seq2seq("vocab", "mine.yaml", "--output", "vocabulary")
+    assert result.exit_code == 0, result.stderr
+    entries = Path("vocabulary/tokenizer.vocab").read_text().splitlines()
+    features = [entry for entry in entries if entry.startswith("<feature ")]
+    assert features == [f"<feature {name}>" for name in ("3", "NOM(2,PL)", "PST", "SG", "V")]
+    given = seq2seq("init", "all.tsv", *options[:5], "--valid-size", 0, "--yes", "-o", "whole.yaml")
+    assert given.exit_code == 0, given.stderr
+    assert load_config(Path("whole.yaml"), is_given_now=True).train_text.corpora[0].features == "2"
+
+
 def test_answers_and_options_write_the_same(text, seq2seq):
     options = ("--valid-size", 20, "--test-size", 10, "--hours", 0)
     assert seq2seq("init", text, *options, "--yes").exit_code == 0
@@ -110,18 +138,22 @@ def test_existing_validation_text_is_used(text, seq2seq):
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     {
-        "sentences": (PAIRS, {"kind": "bpe", "shared": True, "metric": "auto"}),
+        "sentences": (PAIRS, {"kind": SUBWORDS, "shared": True, "metric": "auto"}),
         "words": (
+            [("".join(w) + "x" * n, "".join(w) + "s") for n in range(9) for w in WORDS],
+            {"kind": CHARACTERS, "shared": True, "metric": "exact_match", "metrics": ("cer",)},
+        ),
+        "phones": (
             [("".join(w) + "x" * n, " ".join(w)) for n in range(9) for w in WORDS],
-            {"kind": "char", "shared": True, "metric": "exact_match"},
+            {"kind": {"src": "char", "tgt": "word"}, "shared": False, "metrics": ("ser",)},
         ),
         "two scripts": (
             [(src, "Кот пьёт воду.") for src, _ in PAIRS],
-            {"kind": "bpe", "shared": False, "bleu_tokenize": "13a"},
+            {"kind": SUBWORDS, "shared": False, "bleu_tokenize": "13a"},
         ),
         "Chinese": (
             [(src, "我们昨天去了那个新的房子。") for src, _ in PAIRS],
-            {"kind": "bpe", "shared": False, "bleu_tokenize": "zh"},
+            {"kind": SUBWORDS, "shared": False, "bleu_tokenize": "zh"},
         ),
         "Chinese in words": (
             [(src, "我们 昨天 去 了 那个 新 的 房子 。") for src, _ in PAIRS],
@@ -143,6 +175,7 @@ def test_options_follow_from_the_text(text, seq2seq, pairs, expected):
     options = {
         **config.tokenizer.model_dump(),
         **config.validation.model_dump(),
+        "kind": dict(config.tokenizer.kind),
         "normalization": config.tokenizer.normalization.src,
     }
     assert {name: options[name] for name in expected} == expected
