@@ -13,6 +13,9 @@ GENERATORS = {
     "make_kana.py": "kana",
     "make_classification.py": "classification",
     "make_continuation.py": "continuation",
+    "make_parsing.py": "parsing",
+    "make_inflection.py": "inflection",
+    "make_pronunciation.py": "pronunciation",
 }
 
 
@@ -54,7 +57,9 @@ def test_kana_romanization():
     assert {kana: to_romaji(kana) for kana in expected} == expected
 
 
-@pytest.mark.parametrize("name", ["kana", "classification", "continuation"])
+@pytest.mark.parametrize(
+    "name", ["kana", "classification", "continuation", "parsing", "pronunciation"]
+)
 def test_sources_of_held_out_text_are_unseen(name):
     splits = [lines(f"{name}/{split}.tsv") for split in ("train", "valid", "test")]
     sources = [line.split("\t")[0] for split in splits for line in split]
@@ -105,3 +110,70 @@ def test_probabilities_of_continuations_are_those_of_a_distribution():
         wrong = re.sub("|".join(make["COLOURS"]), "black", ending)
         for impossible in (events, f"{events}In the evening{wrong}", f"{continuation} He sang ."):
             assert make["log_probability"](beginning, impossible) == -math.inf
+
+
+FACT = re.compile(r"(\w+) \( (x|e) (\d+)(?: , (.+))? \)")
+
+
+def test_formulas_are_about_the_words_at_their_positions():
+    """Every noun and every verb has its fact, articles and passives are read right."""
+    make = runpy.run_path(str(ROOT / "data/make_parsing.py"))
+    nouns = {*make["PERSONS"], *make["THINGS"], *make["PLACES"]}
+    kinds = [make[kind] for kind in ("INTRANSITIVE", "TRANSITIVE", "DITRANSITIVE", "CLAUSAL")]
+    verb_of = {form: verb for verbs in kinds for verb, forms in verbs.items() for form in forms}
+    for line in lines("parsing/test.tsv"):
+        sentence, formula = line.split("\t")
+        words = sentence.split()
+        stated, definite = {}, set()
+        for fact in formula.split(" AND "):
+            name, kind, position, value = FACT.fullmatch(fact).groups()
+            place = int(position)
+            if name == "definite":
+                definite.add(place)
+            elif value is None:
+                stated[place] = (kind, name)
+            elif name in ("on", "in", "beside"):
+                assert words[place + 1] == name
+            elif name == "theme" and value.startswith("x"):
+                assert (words[place - 1] == "was") == (int(value[2:]) < place)
+        expected = {i: ("x", word) for i, word in enumerate(words) if word in nouns}
+        expected |= {i: ("e", verb_of[word]) for i, word in enumerate(words) if word in verb_of}
+        assert stated == expected, line
+        assert definite == {i + 1 for i, word in enumerate(words) if word == "the"}, line
+
+
+def test_inflection_joins_endings_by_its_rules():
+    join = runpy.run_path(str(ROOT / "data/make_inflection.py"))["join"]
+    expected = {
+        ("kurat", "(I)m"): "kuradım",
+        ("kurat", "dA"): "kuratta",
+        ("geli", "dA"): "gelide",
+        ("geli", "(y)I"): "geliyi",
+        ("pivüt", "(y)AcAk"): "pivüdecek",
+        ("solok", "(I)n"): "soloğun",
+        ("sözü", "lAr"): "sözüler",
+    }
+    assert {pair: join(*pair) for pair in expected} == expected
+
+
+def test_lemmas_of_held_out_forms_are_unseen():
+    splits = [lines(f"inflection/{split}.tsv") for split in ("train", "valid", "test")]
+    lemmas = [{line.split("\t")[0] for line in split} for split in splits]
+    assert sum(map(len, lemmas)) == len(set.union(*lemmas))
+    features = [{line.split("\t")[1] for line in split} for split in splits]
+    assert features[1] | features[2] <= features[0]
+
+
+def test_pronunciation_follows_its_rules():
+    phones_of = runpy.run_path(str(ROOT / "data/make_pronunciation.py"))["phones_of"]
+    expected = {
+        "rafe": "ɹ eɪ f",
+        "raf": "ɹ æ f",
+        "raffe": "ɹ æ f",
+        "chadge": "t͡ʃ æ d͡ʒ",
+        "city": "s aɪ t iː",
+        "gox": "ɡ ɒ k s",
+        "thingy": "θ ɪ ŋ iː",
+        "loose": "l uː s",
+    }
+    assert {word: " ".join(phones_of(word)) for word in expected} == expected
