@@ -26,7 +26,7 @@ from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.text.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.metrics import Scoring, TextScore, score_text
-from seq2seq_cli.text.references import lines_of_sources, references_of_sources
+from seq2seq_cli.text.references import group_by_source, references_of
 from seq2seq_cli.text.significance import Texts
 from seq2seq_cli.text.tokenizer import Tokenizers
 
@@ -92,6 +92,11 @@ class Scores:
         return self.translated.hypotheses
 
     @property
+    def num_sources(self) -> int:
+        """How many sources were translated: fewer than lines if references were merged."""
+        return len(self.translated.sources)
+
+    @property
     def perplexity(self) -> float:
         return math.exp(min(self.loss, 700.0))
 
@@ -122,6 +127,8 @@ class Scores:
         if self.cuts.at_length_limit:
             note = "translations that ended at the length limit and may be incomplete"
             rows.append(f"{'at_limit':<12} {self.cuts.at_length_limit:>9,}  {note}")
+        if 0 < self.num_sources < self.num_lines:
+            rows.append(f"sources      {self.num_sources:,}, on {self.num_lines:,} lines")
         if self.num_normalized:
             changed = f"{self.num_normalized:,} of {self.num_lines:,}"
             rows.append(f"references   {changed} changed by tokenizer.normalization")
@@ -132,6 +139,7 @@ class Scores:
         report: dict[str, Any] = {
             **{str(name): value for name, value in self.metrics().items()},
             "num_lines": self.num_lines,
+            "num_sources": self.num_sources,
             "num_tokens": self.num_tokens,
             "num_too_long": self.num_too_long,
         }
@@ -201,8 +209,8 @@ def evaluate(
     scoring = scoring or Scoring.of(translator.config.validation)
     model, cuts = translator.model, list[Cuts]()
     pairs = held_out.pairs if decode else []
-    lines = lines_of_sources(pairs, merges=scoring.merges_references)
-    firsts = [pairs[of_source[0]] for of_source in lines]
+    groups = group_by_source(pairs, merge=scoring.merge_references)
+    firsts = [pairs[group[0]] for group in groups]
     was_training = model.training
     model.eval()
     try:
@@ -213,10 +221,10 @@ def evaluate(
     raw = [pair.tgt for pair in pairs]
     normalize = str if scoring.test_set else translator.tokenizers.tgt.normalize
     targets = [normalize(target) for target in raw]
-    references = references_of_sources(targets, lines)
+    references = references_of(targets, groups)
     if decode and scoring.test_set:
         references = list(scoring.test_set.read_references())
-    numbers = [of_source[0] + 1 for of_source in lines]
+    numbers = [group[0] + 1 for group in groups]
     return Scores(
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
@@ -224,7 +232,9 @@ def evaluate(
         num_lines=len(held_out.pairs),
         num_too_long=held_out.num_too_long,
         text=score_text(hypotheses, references, scoring),
-        translated=Translated([pair.src for pair in firsts], hypotheses, references, numbers),
+        translated=Translated(
+            [pair.source_line for pair in firsts], hypotheses, references, numbers
+        ),
         num_normalized=sum(
             before.split() != after.split() for before, after in zip(raw, targets, strict=True)
         ),

@@ -150,7 +150,7 @@ Features = Annotated[
     typer.Option(
         "--features",
         metavar="FIELD",
-        help="Where features of the source are in --pairs: a key or the number of a column.",
+        help="Where features of the source are: a key or the number of a column, 2 in --src.",
     ),
 ]
 Tag = Annotated[

@@ -3,7 +3,7 @@
 import functools
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -79,7 +79,7 @@ def init(
     from seq2seq_cli.tools.new_run import NewRun, choose_preset, look_at, text_of
 
     train = text_of(files, fields, features)
-    held_out = text_of(valid, fields if len(valid) == 1 else None, features) if valid else None
+    held_out = _held_out_text(valid, fields, features) if valid else None
     text = look_at(train)
     name = choose_preset(preset, text.counts.pairs)
     for label, found in (*text.rows(), ("preset", name)):
@@ -134,13 +134,22 @@ def _text_or_size(
     answer: str, fields: tuple[str, str] | None, features: str | None
 ) -> "tuple[ParallelText | None, int]":
     """Return the validation text, or the number of pairs to set aside."""
-    from seq2seq_cli.tools.new_run import text_of
-
     if answer.replace(",", "").isdecimal():
         return None, _size(answer)
     files = [answer] if expanded(answer).exists() else answer.split()
     paths = [expanded(file) for file in files]
-    return text_of(paths, fields if len(paths) == 1 else None, features), 0
+    return _held_out_text(paths, fields, features), 0
+
+
+def _held_out_text(
+    files: Sequence[Path], fields: tuple[str, str] | None, features: str | None
+) -> "ParallelText":
+    """Return a text in a file of pairs like that of the training text, or in two files."""
+    from seq2seq_cli.tools.new_run import text_of
+
+    if len(files) == 1:
+        return text_of(files, fields, features)
+    return text_of(files, features="2" if features else None)
 
 
 def _size(answer: str) -> int:

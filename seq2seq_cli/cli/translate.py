@@ -34,7 +34,8 @@ EXAMPLES = (
     "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
     'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
     "seq2seq translate runs/quickstart      (interactive; Ctrl-D ends)\n\n"
-    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that starts with a dash)'
+    'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that starts with a dash)\n\n'
+    "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
 )
 
 Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
@@ -52,7 +53,7 @@ InputFormat = Annotated[
     Literal["text", "jsonl"],
     typer.Option(
         help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...], '
-        '"tag": ...}.',
+        '"tag": ..., "features": ...}.',
         rich_help_panel=OUTPUT,
     ),
 ]

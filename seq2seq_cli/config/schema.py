@@ -189,8 +189,9 @@ class TrainingConfig(Section):
     )
     pairs_per_batch: PositiveInt | None = Field(
         None,
-        description="Maximum number of pairs in a batch, beside tokens_per_batch. Set both, the "
-        "other one large, for batches of a fixed number of pairs; null: no limit.",
+        description="Maximum number of pairs in a batch, of all processes together, beside "
+        "tokens_per_batch; for batches of a fixed number of pairs, also set tokens_per_batch so "
+        "high that no batch reaches it. null: no limit.",
         json_schema_extra=FIXED_ON_RESUME,
     )
     gradient_accumulation: PositiveInt = Field(

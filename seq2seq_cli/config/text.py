@@ -201,10 +201,10 @@ class Corpus(Section):
             raise ValueError("features are those of .tsv, .jsonl or src: leave them out")
         if self.pairs is None and features != "2":
             raise ValueError("features of src are its second column, after a tab: features: 2")
-        if self.pairs and (not self.fields or features in self.fields):
+        if features in self.field_names:
             raise ValueError(
-                "features need fields, which name others for source and target: fields: [1, 3] "
-                "with features: 2"
+                f"features are those of source or target ({features}): name all three, as fields: "
+                "[1, 3] and features: 2 in a config, --fields 1 3 --features 2 on the command line"
             )
 
     @property
@@ -473,8 +473,8 @@ class TokenizerConfig(Section):
     graphemes: bool = Field(
         False,
         description="Make a character with its combining marks one token, such as t͡ or ผู้, where "
-        "kind is char; otherwise each of its code points is one. Combinations that the training "
-        "text lacks are split.",
+        "kind is char; otherwise each of its code points is one. Combinations without an entry in "
+        "the vocabulary are split.",
     )
     normalization: Annotated[
         Normalizations, BeforeValidator(_same_for_both_sides, Normalization | Normalizations)

@@ -47,8 +47,8 @@ class ValidationConfig(Section):
     lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")
     merge_references: bool = Field(
         False,
-        description="Translate a source that several lines have once, and accept the targets of "
-        "all of them as its references, such as several pronunciations of a word.",
+        description="Translate a source that several lines have once, with the targets of all of "
+        "them as its references, such as several pronunciations of a word.",
     )
     bleu_tokenize: BleuTokenize = Field(
         "13a",

@@ -61,21 +61,24 @@ def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) 
     return _split_into_batches(order, longer_sides[order], tokens_per_batch)
 
 
-def regroup(src_lengths: Ids, tgt_lengths: Ids, num_batches: int) -> Plan:
+def regroup(
+    src_lengths: Ids, tgt_lengths: Ids, num_batches: int, pairs_per_batch: int | None = None
+) -> Plan:
     """Return so many batches of pairs of similar length, the largest as small as possible.
 
-    Their size is that of `_split_into_batches`: tokens of the longer side, padding included.
+    Their size is that of `_split_into_batches`: tokens of the longer side, padding included. There
+    are batches enough for at most `pairs_per_batch` pairs in each.
     """
     longer_sides = np.maximum(src_lengths, tgt_lengths)
     order = np.lexsort((src_lengths, longer_sides)).astype(np.int32)
     lengths = longer_sides[order]
 
     def num_batches_of(tokens_per_batch: int) -> int:
-        return len(_split_into_batches(order, lengths, tokens_per_batch))
+        return len(_split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch))
 
     most = int(lengths.sum()) + int(lengths[-1]) * len(order)
     smallest = bisect.bisect_left(range(most), -num_batches, key=lambda size: -num_batches_of(size))
-    batches = _split_into_batches(order, lengths, smallest)
+    batches = _split_into_batches(order, lengths, smallest, pairs_per_batch)
     while len(batches) < num_batches:
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
         batches[largest : largest + 1] = np.array_split(batches[largest], 2)
@@ -266,7 +269,7 @@ class BatchSampler:
         pairs = np.concatenate(planned)
         src, tgt = self._sampled(pairs, epoch)
         src_lengths, tgt_lengths = (np.array(list(map(len, side)), np.int32) for side in (src, tgt))
-        batches = regroup(src_lengths, tgt_lengths, len(planned))
+        batches = regroup(src_lengths, tgt_lengths, len(planned), self._pairs_per_batch)
         generator = np.random.default_rng([self._seed, epoch, number, 1])
         return _Pool(pairs, src, tgt, [batches[i] for i in generator.permutation(len(batches))])
 
@@ -299,7 +302,8 @@ class BatchSampler:
         """Return the batches of an epoch that need the most memory in layers and in attention.
 
         These are the one with the most positions and the one with the most attention weights, which
-        may be the same.
+        may be the same. With subword sampling they are planned batches, whose sentences have more
+        padding after sampling than those of the epoch.
         """
         longer_side = np.maximum(*self._lengths)
 

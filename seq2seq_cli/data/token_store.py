@@ -227,12 +227,12 @@ def _write_store(
 
 
 def _ids(pairs: Sequence[Pair], tokenizers: Tokenizers) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the ids of both sides of each pair, its tag first."""
+    """Yield the ids of both sides of each pair, its tag first, then its features."""
     tags = {tag: tokenizers.src.tag_ids(tag) for tag in {pair.tag for pair in pairs}}
     src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
     for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True):
-        yield tags[pair.tag] + src, tgt
+        yield tags[pair.tag] + tokenizers.src.feature_ids(pair.features) + src, tgt
 
 
 class _SideWriter:

@@ -51,9 +51,10 @@ class RequestBuilder:
             raise UserError("required words need a beam search (--beam-size 5) without groups")
         requests = []
         for place, segment in enumerate(segments):
-            max_length = self._options.max_length(len(segment.ids))
-            min_length = min(max_length, self._min_length(len(segment.ids)))
-            src = [*segment.src_ids, EOS_ID]
+            src_ids = segment.src_ids
+            max_length = self._options.max_length(len(src_ids))
+            min_length = min(max_length, self._min_length(len(src_ids)))
+            src = [*src_ids, EOS_ID]
             requests.append(Request(src, max_length, min_length, number=number, segment=place))
         if requests and line.prefix:  # the translation of the first segment begins with it
             prefix, after_prefix = self._words.prefix(line.prefix)

@@ -24,8 +24,8 @@ class GivenScore(NamedTuple):
     log_probs: list[float]  # of every token, EOS last
     attention_TS: Tensor | None  # of every token over the source, both without EOS; rows sum to 1
 
-    def without_leading(self, length: int) -> "GivenScore":
-        """Return the score with attention to the source after so many leading tokens alone."""
+    def without_control_tokens(self, length: int) -> "GivenScore":
+        """Return the score with attention to what follows so many control tokens alone."""
         if self.attention_TS is None or not length:
             return self
         return self._replace(attention_TS=normalized_rows(self.attention_TS[:, length:]))

@@ -24,12 +24,12 @@ class Segment(NamedTuple):
     sentence: str
     first_token: int = 0  # index in the sentence of the first of the ids
     first_word: int = 0  # index in the line of the sentence's first word
-    leading: tuple[int, ...] = ()  # ids of tag and features, which are no part of the sentence
+    control_ids: tuple[int, ...] = ()  # of tag and features, which are no part of the sentence
 
     @property
     def src_ids(self) -> Ids:
         """What the encoder gets, but for EOS."""
-        return [*self.leading, *self.ids]
+        return [*self.control_ids, *self.ids]
 
 
 class Bounds(NamedTuple):

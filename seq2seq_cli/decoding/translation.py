@@ -18,12 +18,14 @@ class TranslationInput:
     prefix: str = ""  # that the translation must begin with
     required: tuple[str, ...] = ()  # words or phrases that it must contain
     tag: str | None = None  # a token before those of the text; None: `decoding.tag`
+    features: str = ""  # if empty, a model that knows features reads them after a tab in the text
 
     @classmethod
     def from_json(cls, line: str) -> "TranslationInput":
-        """Parse {"src": ..., "prefix": ..., "required": [...], "tag": ...}, all but src optional.
+        """Parse {"src": ..., "prefix": ..., "required": [...], "tag": ..., "features": ...}.
 
-        A blank line becomes an empty input, so that outputs keep their line numbers.
+        All but src are optional. A blank line becomes an empty input, so that outputs keep their
+        line numbers.
         """
         if not line.strip():
             return cls("")
@@ -33,15 +35,16 @@ class TranslationInput:
             given = None
         known = given if isinstance(given, dict) else {}
         src, prefix, tag = known.get("src"), known.get("prefix", ""), known.get("tag")
-        required = known.get("required", [])
+        required, features = known.get("required", []), known.get("features", "")
         is_list = isinstance(required, list)
-        texts = [src, prefix, "" if tag is None else tag, *(required if is_list else [None])]
+        texts = [src, prefix, features, *([] if tag is None else [tag])]
+        texts += required if is_list else [None]
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
                 'not of the form {"src": "...", "prefix": "...", "required": ["..."], '
-                f'"tag": "..."}}: {line.strip()[:80]}'
+                f'"tag": "...", "features": "..."}}: {line.strip()[:80]}'
             )
-        return cls(str(src), prefix, tuple(required), tag)
+        return cls(str(src), prefix, tuple(required), tag, features)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.features import TAB
 from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
 
 # OpenMP's threads do not survive a fork: a child that uses them would hang.
@@ -152,9 +153,8 @@ class Translator:
     def translate_pairs(
         self, pairs: Sequence[Pair], report: Callable[[Cuts], None] = Cuts.report
     ) -> list[str]:
-        """Return the translation of the source of every pair, with its tag."""
-        inputs = [TranslationInput(pair.src, tag=pair.tag) for pair in pairs]
-        results = self.search(inputs, report=report)
+        """Return the translation of the source of every pair, with its tag and features."""
+        results = self.search([input_of(pair) for pair in pairs], report=report)
         return [best.text for best, *_ in results]
 
     def search(
@@ -182,7 +182,7 @@ class Translator:
             requests, self._scored(segments, hypotheses, outputs), strict=True
         ):
             results[request.number - first_number].append(candidates)
-        texts = [self.tokenizers.src.split_features(line.text)[0] for line in inputs]
+        texts = [self.source_of(line)[0] for line in inputs]
         return [
             merge_segments(text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
             for text, of_line in zip(texts, results, strict=True)
@@ -193,23 +193,25 @@ class Translator:
     ) -> tuple[list[list[Segment]], Cuts]:
         """Return the segments in which each line is translated, and how many lines were cut."""
         bounds = Bounds.of(self.config, self.statistics)
-        split = [self.split_source(line.text, line.tag) for line in inputs]
-        texts = [text for text, _ in split]
+        sources = [self.source_of(line) for line in inputs]
+        texts = [text for text, _ in sources]
         segments, cuts = segment_lines(texts, self.tokenizers.src, bounds, each=split_sentences)
-        led = [
-            [segment._replace(leading=leading) for segment in of_line]
-            for (_, leading), of_line in zip(split, segments, strict=True)
+        controlled = [
+            [segment._replace(control_ids=control_ids) for segment in of_line]
+            for (_, control_ids), of_line in zip(sources, segments, strict=True)
         ]
-        return led, cuts
+        return controlled, cuts
 
-    def split_source(self, line: str, tag: str | None = None) -> tuple[str, tuple[int, ...]]:
-        """Return the text of a source, and the ids that lead it: those of its tag and features.
+    def source_of(self, line: TranslationInput) -> tuple[str, tuple[int, ...]]:
+        """Return the text of a line, and the ids of its tag and features, which come before it.
 
-        The tag None is `decoding.tag`. Raises UserError for an unknown tag.
+        Raises UserError for an unknown tag, and for features if the model knows none.
         """
-        tokenizer = self.tokenizers.src
-        text, features = tokenizer.split_features(line)
-        return text, (*tokenizer.tag_ids(tag or self.config.decoding.tag), *features)
+        tokenizer, text, features = self.tokenizers.src, line.text, line.features
+        if tokenizer.features and not features:
+            text, _, features = text.partition(TAB)
+        tag = tokenizer.tag_ids(line.tag or self.config.decoding.tag)
+        return text, (*tag, *tokenizer.feature_ids(features))
 
     def _scored(
         self,
@@ -232,7 +234,7 @@ class Translator:
                 self.models, pairs, options.tokens_per_batch, with_attention=with_attention
             )
             scores = [
-                given.without_leading(len(segment.leading))
+                given.without_control_tokens(len(segment.control_ids))
                 for given, (_, segment, _) in zip(scores, flat, strict=True)
             ]
         results: list[list[SegmentResult]] = [[] for _ in segments]
@@ -244,15 +246,21 @@ class Translator:
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
         """Return given translations with the log-probability of every token."""
         src, tgt = self.tokenizers
-        src_ids = src.to_ids_batch([line for line, _ in pairs])
+        sources = [self.source_of(TranslationInput(line)) for line, _ in pairs]
+        texts = src.to_ids_batch([text for text, _ in sources])
+        src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))
         tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
-        tag = src.tag_ids(self.config.decoding.tag)
-        ids = list(zip(([*tag, *line] for line in src_ids), tgt_ids, strict=True))
+        ids = list(zip(src_ids, tgt_ids, strict=True))
         scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
             for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
+
+
+def input_of(pair: Pair) -> TranslationInput:
+    """Return the source of a pair as an input; a tab in its text is a space, as in training."""
+    return TranslationInput(pair.src.replace(TAB, " "), tag=pair.tag, features=pair.features)
 
 
 def _remake(kind: type[Translator], parts: tuple[Any, ...], precision: Precision) -> Translator:

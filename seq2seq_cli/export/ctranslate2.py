@@ -60,6 +60,9 @@ Translate one sentence at a time, as in the training text.
 {left_out}"""
 
 _TAG = "A tag is the first piece of the source: `pieces = [tag, *pieces]`."
+_FEATURES = (
+    "They are pieces before those of the text, after a tag: `pieces = [*features, *pieces]`."
+)
 _NAMES = {
     "beam_size": "beam_size",
     "length_penalty": "length_penalty",
@@ -87,7 +90,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
         options=", ".join(f"{name}={value}" for name, value in options.items()),
         left_out=left_out(config.decoding, _NAMES)
         + tag_note(config, _TAG)
-        + features_note(tokenizers),
+        + features_note(tokenizers, _FEATURES),
     )
 
 

@@ -62,6 +62,8 @@ other search options.
 
 _TAG = """The id of a tag comes before those of the source:
 `[tokenizer.convert_tokens_to_ids(tag), *tokenizer(line)["input_ids"]]`."""
+_FEATURES = """Their ids come before those of the text, after a tag:
+`[*tokenizer.convert_tokens_to_ids(features), *tokenizer(line)["input_ids"]]`."""
 
 _NORMALIZED = """
 The package `tokenizers` normalizes Unicode like SentencePiece, but may lose combining marks that
@@ -96,7 +98,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
         shortest=shortest(config.decoding, "length"),
         left_out=left_out(config.decoding, _NAMES)
         + tag_note(config, _TAG)
-        + features_note(tokenizers)
+        + features_note(tokenizers, _FEATURES)
         + normalized,
     )
 

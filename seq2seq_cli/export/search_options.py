@@ -35,15 +35,12 @@ def tag_note(config: Config, how: str) -> str:
     return f"\nThe model knows the tags {known}.{always} {how}\n"
 
 
-def features_note(tokenizers: Tokenizers) -> str:
-    """Return a note for the README on the features of a source, if it has some."""
+def features_note(tokenizers: Tokenizers, how: str) -> str:
+    """Return a note for the README on the features of a source, and `how` to give some."""
     features = [f"`{symbol}`" for symbol in tokenizers.src.features]
     if not features:
         return ""
-    return (
-        "\nThe source has features, which are pieces of their own before those of its text: "
-        f"{', '.join(features)}.\n"
-    )
+    return f"\nThe model knows features of a source: {', '.join(features)}. {how}\n"
 
 
 def longest(options: DecodingConfig, length: str) -> str:

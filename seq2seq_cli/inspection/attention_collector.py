@@ -118,13 +118,15 @@ def _study(
     require_finite(recorded.logits_BTV)
     attention = recorded.attention
     attention_TS = aligning_layer(attention["cross"]).weights_BHQM[0].mean(dim=0).cpu()
-    given = GivenScore([], without_eos(attention_TS)).without_leading(len(segment.leading))
+    given = GivenScore([], without_eos(attention_TS)).without_control_tokens(
+        len(segment.control_ids)
+    )
     text, placed = _place(tokenizers, segment, ids, forced, given)
     source = _sentence(
         segment.sentence,
         tokenizers.src.pieces_of(src_BS[0].tolist()),
         source_words(segment, tokenizers.src),
-        num_leading=len(segment.leading),
+        num_control=len(segment.control_ids),
     )
     tgt_words = words_of_spans(text, placed.spans) if ids and text else []
     pieces = tokenizers.tgt.pieces_of(tgt_BT[0].tolist())
@@ -169,7 +171,7 @@ def _place(
 
 
 def _sentence(
-    text: str, tokens: Sequence[str], words: Sequence[range], num_leading: int = 0
+    text: str, tokens: Sequence[str], words: Sequence[range], num_control: int = 0
 ) -> Sentence:
     """Describe a side, whose first tokens may be a tag and features.
 
@@ -177,7 +179,7 @@ def _sentence(
     """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
-    starts = [*[None] * num_leading, *starts] if starts else [None] * len(ordinary)
+    starts = [*[None] * num_control, *starts] if starts else [None] * len(ordinary)
     return Sentence(
         text=" ".join(text.split()),
         tokens=tuple(tokens),

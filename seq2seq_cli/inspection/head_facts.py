@@ -28,7 +28,7 @@ from seq2seq_cli.decoding.scoring import (
     without_eos,
 )
 from seq2seq_cli.decoding.segmentation import Segment
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.inspection.attention_collector import KINDS, attention_modules, require_finite
 from seq2seq_cli.inspection.attention_study import HeadFacts
@@ -49,12 +49,12 @@ class TokenPair(NamedTuple):
     text: Pair
     src: Ids
     tgt: Ids
-    leading: tuple[int, ...] = ()  # ids of tag and features, before those of the source's text
+    control_ids: tuple[int, ...] = ()  # of tag and features, before those of the text
 
     @property
     def src_ids(self) -> Ids:
         """What the encoder gets, but for EOS."""
-        return [*self.leading, *self.src]
+        return [*self.control_ids, *self.src]
 
 
 class SampleBatch(NamedTuple):
@@ -132,12 +132,12 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
 def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
     """Return pairs with their ids; those that `head_facts` leaves out are left out."""
     tokenizers, limit = translator.tokenizers, translator.config.data.max_length
-    sources = [translator.split_source(pair.src, pair.tag) for pair in pairs]
+    sources = [translator.source_of(input_of(pair)) for pair in pairs]
     src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
     tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
     return [
-        TokenPair(pair, src, tgt, leading)
-        for pair, (_, leading), src, tgt in zip(pairs, sources, src_ids, tgt_ids, strict=True)
+        TokenPair(pair, src, tgt, control_ids)
+        for pair, (_, control_ids), src, tgt in zip(pairs, sources, src_ids, tgt_ids, strict=True)
         if 0 < len(src) <= limit and 0 < len(tgt) <= limit
     ]
 
@@ -225,11 +225,10 @@ def _agreement(
 def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[tuple[int, int]]:
     """Align the words of a pair by padded attention."""
     weights_TS = without_eos(weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1])
-    attention_TS = normalized_rows(weights_TS[:, len(pair.leading) :])
+    attention_TS = normalized_rows(weights_TS[:, len(pair.control_ids) :])
     text, spans = tokenizers.tgt.spans(pair.text.tgt)
-    source, _ = tokenizers.src.split_features(pair.text.src)
-    placed = Placed(Segment(pair.src, source), attention_TS, spans, {})
-    return set(align(source, text, [placed], tokenizers.src)[0])
+    placed = Placed(Segment(pair.src, pair.text.src), attention_TS, spans, {})
+    return set(align(pair.text.src, text, [placed], tokenizers.src)[0])
 
 
 @torch.inference_mode()

@@ -22,8 +22,9 @@ def source_and_targets(
     tokenizers = translator.tokenizers
     if target is not None:
         limit = translator.config.data.max_length
-        text, leading = translator.split_source(source, tag)
-        segment = Segment(tokenizers.src.to_ids(text), normalize_spaces(text), leading=leading)
+        text, control_ids = translator.source_of(TranslationInput(source, tag=tag))
+        ids = tokenizers.src.to_ids(text)
+        segment = Segment(ids, normalize_spaces(text), control_ids=control_ids)
         targets = [tokenizers.tgt.to_ids(target)]
         for side, ids in (("source", segment.ids), ("target", targets[0])):
             if len(ids) > limit:

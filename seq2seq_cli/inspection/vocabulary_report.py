@@ -58,7 +58,7 @@ class Vocabulary:
 def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
     """Group the entries of a vocabulary by type; `symbols` are those that the user has defined."""
     entries = tokenizer.pieces()
-    ids = range(EOS_ID + 1, len(entries))
+    ids = range(EOS_ID + 1 + len(tokenizer.features), len(entries))
     is_byte = {token for token in ids if tokenizer.is_byte(token)}
     defined = {entries[token]: token for token in ids if entries[token] in symbols}
     learned = [entries[t] for t in ids if t not in is_byte and entries[t] not in defined]

@@ -12,6 +12,7 @@ import numpy as np
 
 from seq2seq_cli.config.types import Metric
 from seq2seq_cli.console import printable, table
+from seq2seq_cli.text.features import TAB
 from seq2seq_cli.text.metrics import Scoring, TextScore, make_metric, score_text, word_splitter
 from seq2seq_cli.text.significance import References, Texts
 from seq2seq_cli.text.words import split_words
@@ -23,7 +24,7 @@ _FREQUENCIES = (0, 1, 10, 100, 1_000)  # the lower bounds of the groups
 class Translated(NamedTuple):
     """Text, a system's translation, and one reference translation or more, the first complete."""
 
-    sources: Texts
+    sources: Texts  # with their features after a tab
     hypotheses: Texts
     references: Sequence[References]
     line_numbers: Sequence[int]  # in the text, from 1
@@ -71,12 +72,13 @@ def _range(first: int, last: int | None) -> str:
 def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
     """Score up to four groups of lines, from short to long sources, of about as many lines each.
 
-    Lengths are in words, or in characters if no source has two words. Equal lengths are in one
-    group.
+    Lengths are in words, or in characters if no source has two words, and without features. Equal
+    lengths are in one group.
     """
-    unit, lengths_N = "words", np.array([len(split_words(line)) for line in text.sources])
+    sources = [line.partition(TAB)[0] for line in text.sources]
+    unit, lengths_N = "words", np.array([len(split_words(line)) for line in sources])
     if lengths_N.max() <= 1:
-        unit, lengths_N = "characters", np.array([len(line.strip()) for line in text.sources])
+        unit, lengths_N = "characters", np.array([len(line.strip()) for line in sources])
     shares = np.linspace(0, 1, _LENGTH_GROUPS + 1)[1:]
     longest = np.unique(np.quantile(lengths_N, shares, method="inverted_cdf"))
     group_N = np.searchsorted(longest, lengths_N)

@@ -14,10 +14,10 @@ from typing import BinaryIO, NamedTuple, cast
 from zipfile import ZipFile
 
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import Direction, OnBadLine, Side
+from seq2seq_cli.config.types import Direction, OnBadLine
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
-from seq2seq_cli.text.features import TAB, split_features, symbol_of, with_features
+from seq2seq_cli.text.features import TAB, feature_symbols
 from seq2seq_cli.text.io import MOST_BYTES, raw_lines, strip_line_ends
 from seq2seq_cli.text.tmx import read_units
 
@@ -36,16 +36,17 @@ _MOST_FEATURES = 10_000
 
 
 class Pair(NamedTuple):
-    """Source and target text of one line; features of the source follow it after a tab."""
+    """Source and target text of one line."""
 
     src: str
     tgt: str
     tag: str | None = None  # a token before those of the source
+    features: str = ""  # of the source, such as V;PST
 
-    def text(self, side: Side, *, has_features: bool) -> str:
-        """Return the text of one side, without the features that sources may have."""
-        line = self.src if side == "src" else self.tgt
-        return split_features(line)[0] if has_features and side == "src" else line
+    @property
+    def source_line(self) -> str:
+        """The source as a line to translate, with its features after a tab."""
+        return f"{self.src}{TAB}{self.features}" if self.features else self.src
 
     @property
     def is_empty(self) -> bool:
@@ -81,11 +82,13 @@ def count_corpus(
     valid_counts = None
     if valid is not None:
         valid_counts = CorpusCounts()
-        held_out.update(hash(pair.src) for pair in count_pairs(valid, on_bad_line, valid_counts))
+        held_out.update(
+            hash(pair.source_line) for pair in count_pairs(valid, on_bad_line, valid_counts)
+        )
     train_counts = CorpusCounts()
     for pair in count_pairs(train, on_bad_line, train_counts):
         if held_out and valid_counts is not None:
-            valid_counts.overlap += held_out.pop(hash(pair.src), 0)
+            valid_counts.overlap += held_out.pop(hash(pair.source_line), 0)
     return train_counts, valid_counts
 
 
@@ -126,8 +129,8 @@ def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator
                         raise pair
                     yield None
                 else:
-                    src, tgt, _ = pair
-                    yield Pair(*((tgt, src) if is_turned else (src, tgt)), corpus.tag)
+                    src, tgt, _, features = pair
+                    yield Pair(*((tgt, src) if is_turned else (src, tgt)), corpus.tag, features)
 
 
 def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[Pair]:
@@ -145,19 +148,22 @@ def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[Pair]
 def features_in(text: ParallelText, on_bad_line: OnBadLine) -> list[str]:
     """Return the vocabulary entries of all features of the sources, sorted.
 
-    Raises UserError if there are so many that they are probably something else.
+    Raises UserError if there are none, or so many that they are probably something else.
     """
     if not text.has_features:
         return []
     found: set[str] = set()
     for pair in read_pairs(text, on_bad_line):
-        found.update(split_features(pair.src)[1] if pair is not None else ())
+        if pair is not None and not pair.is_empty:
+            found.update(feature_symbols(pair.features))
         if len(found) > _MOST_FEATURES:
             raise UserError(
                 f"{text.name}: more than {_MOST_FEATURES:,} different features, such as "
                 f"{', '.join(sorted(found)[:3])}: do features name the right column or key?"
             )
-    return [symbol_of(feature) for feature in sorted(found)]
+    if not found:
+        raise UserError(f"{text.name}: no line has features; leave out the option features")
+    return sorted(found)
 
 
 def hash_of_files(paths: Iterable[Path]) -> str:
@@ -195,7 +201,11 @@ def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
 def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
     names = list(map(str, corpus.files))
     for number, row in _aligned(names, [raw_lines(path) for path in corpus.files]):
-        yield _pair(names, number, row)
+        pair = _pair(names, number, row)
+        if corpus.features and isinstance(pair, Pair):
+            src, _, features = pair.src.partition(TAB)
+            pair = pair._replace(src=src, features=features)
+        yield pair
 
 
 def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
@@ -235,7 +245,7 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
 
     def split(line: str) -> Pair:
         columns = line.split("\t")
-        if corpus.fields is None and len(columns) != 2:
+        if corpus.all_fields == ("1", "2") and corpus.fields is None and len(columns) != 2:
             raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
@@ -257,6 +267,8 @@ def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             value = record
             for key in path:
                 value = value.get(key) if isinstance(value, dict) else None
+            if isinstance(value, list) and path is paths[-1] and corpus.features:
+                value = ";".join(map(str, value))
             if not isinstance(value, str):
                 raise BadLineError(f"needs text under the keys {' and '.join(corpus.all_fields)}")
             # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
@@ -269,9 +281,7 @@ def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
 def _pair_of(values: Sequence[str]) -> Pair:
     """Return the pair of a source, a target and perhaps features."""
     src, tgt, *features = values
-    if not features:
-        return Pair(src, tgt)
-    return Pair(with_features(src, *features), tgt.replace(TAB, " "))
+    return Pair(src, tgt, None, *features)
 
 
 def _read_tmx(corpus: Corpus) -> Iterator[Pair | BadLineError]:

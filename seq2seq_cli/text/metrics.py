@@ -41,7 +41,7 @@ class Scoring:
     names: tuple[Metric, ...]
     tokenize: BleuTokenize = "13a"
     lowercase: bool = False
-    merges_references: bool = False  # of lines with the same source
+    merge_references: bool = False  # of lines with the same source
     resamples: int = 0  # of the bootstrap, for intervals; 0: none
     test_set: PublicTestSet | None = None
 
@@ -52,8 +52,8 @@ class Scoring:
         `metrics` is a list such as `bleu,chrf++`. Raises UserError for unknown names.
         """
         names = options.text_metrics if metrics is None else _parse_metrics(metrics)
-        merges = options.merge_references and settings.get("test_set") is None
-        return cls(names, options.bleu_tokenize, options.lowercase, merges, **settings)
+        merge = options.merge_references and settings.get("test_set") is None
+        return cls(names, options.bleu_tokenize, options.lowercase, merge, **settings)
 
     def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
         """Return sacreBLEU's signature of a metric that has scored text; None if it is not its."""

@@ -5,26 +5,26 @@ from collections.abc import Sequence
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.significance import References
 
-Lines = Sequence[int]  # numbers of lines, from 0
+LineGroup = Sequence[int]  # numbers of lines with the same source, from 0
 
 
-def lines_of_sources(pairs: Sequence[Pair], *, merges: bool) -> list[Lines]:
+def group_by_source(pairs: Sequence[Pair], *, merge: bool) -> list[LineGroup]:
     """Return the lines of each source that is to be scored.
 
-    With `merges`, lines of the same source, features and tag belong together, and the first of them
-    determines the order; otherwise every line is by itself.
+    With `merge`, lines of the same source, features and tag belong together, in the order of their
+    first lines; otherwise every line is by itself.
     """
-    if not merges:
+    if not merge:
         return [[number] for number in range(len(pairs))]
-    lines: dict[tuple[str, str | None], list[int]] = {}
+    groups: dict[tuple[str, str | None], list[int]] = {}
     for number, pair in enumerate(pairs):
-        lines.setdefault((pair.src, pair.tag), []).append(number)
-    return list(lines.values())
+        groups.setdefault((pair.source_line, pair.tag), []).append(number)
+    return list(groups.values())
 
 
-def references_of_sources(targets: Sequence[str], lines: Sequence[Lines]) -> list[References]:
+def references_of(targets: Sequence[str], groups: Sequence[LineGroup]) -> list[References]:
     """Return as many texts of references as a source has at most; None where it has fewer."""
     return [
-        [targets[of_source[n]] if n < len(of_source) else None for of_source in lines]
-        for n in range(max(map(len, lines), default=1))
+        [targets[group[n]] if n < len(group) else None for group in groups]
+        for n in range(max(map(len, groups), default=1))
     ]

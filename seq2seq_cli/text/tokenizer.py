@@ -13,12 +13,12 @@ import sentencepiece
 
 from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
 from seq2seq_cli.config.types import SIDES, Normalization, OnBadLine, Side, TokenizerKind
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.corpus import features_in, read_pairs
-from seq2seq_cli.text.features import TAB, split_features, symbol_of
+from seq2seq_cli.text.features import feature_symbols
 from seq2seq_cli.text.graphemes import grapheme_clusters
 from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_characters
 
@@ -83,11 +83,13 @@ class Tokenizer:
         sampled = sample(map(learnable, lines), config.max_sentences)
         learned_from = without_rare_characters(sampled, min_frequency)
         if config.graphemes and kind == "char":
-            frequent = list(learned_from)
-            clusters = grapheme_clusters(frequent)
-            config = config.with_symbols(clusters)
+            vocab_size, frequent = config.vocab_size.of(side), list(learned_from)
+            assert vocab_size != "auto", "resolved before a vocabulary is learnt"
+            characters = sorted(set(itertools.chain.from_iterable(frequent)))
+            room = vocab_size - EOS_ID - 1 - len(symbols) - len(features) - len(characters)
+            config = config.with_symbols(grapheme_clusters(frequent, max(0, room)))
             # SentencePiece looks for characters outside of symbols only.
-            learned_from = iter([*frequent, " ".join(sorted(set("".join(clusters))))])
+            learned_from = iter([*frequent, " ".join(characters)])
         return cls(_train_model(learned_from, config, side, features=features))
 
     def with_normalization(
@@ -136,20 +138,21 @@ class Tokenizer:
         return self.to_ids_batch([text])[0]
 
     def to_ids_batch(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of many lines, those of features first, computed on all cores."""
-        texts, features = zip(*map(self.split_features, lines), strict=True) if lines else ((), ())
-        ids: list[list[int]] = self._processor.encode([quoting.prepare(text) for text in texts])
-        return [before + of_text for before, of_text in zip(features, ids, strict=True)]
+        """Return the ids of many lines, computed on all cores."""
+        ids: list[list[int]] = self._processor.encode([quoting.prepare(line) for line in lines])
+        return ids
 
-    def split_features(self, line: str) -> tuple[str, list[int]]:
-        """Return the text of a source, and the ids of the features that follow it after a tab.
+    def feature_ids(self, features: str) -> list[int]:
+        """Return the ids of features such as `V;PST`; those that the vocabulary lacks are <unk>.
 
-        A feature that the vocabulary lacks is <unk>. Without features in it, a tab is a space.
+        Raises UserError if it has none.
         """
-        if TAB not in line or not self.features:
-            return line, []
-        text, features = split_features(line)
-        return text, [self.features.get(symbol_of(feature), UNK_ID) for feature in features]
+        if features and not self.features:
+            raise UserError(
+                f"the vocabulary has no features, but a source has: {short(features)}; they are "
+                "learned if data.train has features"
+            )
+        return [self.features.get(symbol, UNK_ID) for symbol in feature_symbols(features)]
 
     @functools.cached_property
     def features(self) -> dict[str, int]:
@@ -160,9 +163,7 @@ class Tokenizer:
 
     def to_pieces(self, text: str) -> list[str]:
         """Return the tokens as SentencePiece writes them: ▁ is the space before a word."""
-        text, features = self.split_features(text)
-        pieces = self._processor.encode(quoting.prepare(text), out_type=str)
-        return [*self.pieces_of(features), *pieces]
+        return list(self._processor.encode(quoting.prepare(text), out_type=str))
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Return ids as SentencePiece writes them."""
@@ -174,7 +175,7 @@ class Tokenizer:
             return []
         (token,) = self.ids_of([tag])
         if self._pieces[token] != tag:
-            symbols = ", ".join(self.user_defined_symbols()) or "none"
+            symbols = ", ".join(self.user_defined_symbols()[:_MOST_LISTED]) or "none"
             raise UserError(
                 f"the vocabulary lacks the tag {tag} (its user-defined symbols: {symbols}): when "
                 "it is learned, data.train needs a corpus with this tag, or "
@@ -220,7 +221,7 @@ class Tokenizer:
     @functools.cached_property
     def is_of_words(self) -> bool:
         """True if every token is a whole word; user symbols have entries with and without ▁."""
-        entries = set(self._pieces[EOS_ID + 1 :])
+        entries = set(self._pieces[EOS_ID + 1 :]) - self.features.keys()
         return all(entry.startswith(quoting.SPACE) or f"▁{entry}" in entries for entry in entries)
 
     def to_inner_ids(self, text: str) -> list[int]:
@@ -285,6 +286,7 @@ class Tokenizer:
 
 
 _SPECIAL = ("pad", "unk", "bos", "eos")
+_MOST_LISTED = 10  # symbols in a message
 
 
 class Tokenizers(NamedTuple):
@@ -311,7 +313,7 @@ def fit_tokenizers(
     """
     options = config.with_symbols(text.tags)
     if config.reuse is not None:
-        return _reuse(options, config.reuse, has_features=text.has_features)
+        return _reuse(options, config.reuse, features_in(text, on_bad_line))
     symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
     rules: dict[Side, Normalization] = {
         "src": config.normalization.src,
@@ -323,10 +325,7 @@ def fit_tokenizers(
         def lines() -> Iterator[str]:
             for pair in read_pairs(text.once(), on_bad_line):
                 if pair is not None and not pair.is_empty:
-                    texts = (pair.text(side, has_features=bool(features)) for side in sides)
-                    yield from (
-                        normalize[side](line) for side, line in zip(sides, texts, strict=True)
-                    )
+                    yield from (normalize[side](getattr(pair, side)) for side in sides)
 
         return Tokenizer.fit(lines(), options, sides[0], features if "src" in sides else ())
 
@@ -339,14 +338,14 @@ def fit_tokenizers(
     return Tokenizers(*(by_rule[rule] for rule in rules.values()))
 
 
-def _reuse(config: TokenizerConfig, folder: Path, *, has_features: bool) -> Tokenizers:
+def _reuse(config: TokenizerConfig, folder: Path, features: Sequence[str]) -> Tokenizers:
     run = RunFolder(folder)
     run.reject_escaping_links()
     tokenizers = load_tokenizers(run, config)
-    if has_features and not tokenizers.src.features:
+    if missing := [name for name in features if name not in tokenizers.src.features]:
         raise UserError(
-            f"tokenizer.reuse: the vocabulary of {folder} has no features, but data.train has; "
-            "learn another vocabulary with tokenizer.reuse: null"
+            f"tokenizer.reuse: the vocabulary of {folder} lacks {', '.join(missing[:3])}, which "
+            "data.train has; learn another vocabulary with tokenizer.reuse: null"
         )
     for symbol in config.user_defined_symbols:
         if not all(tokenizer.has_symbol(symbol) for tokenizer in tokenizers):

@@ -38,7 +38,7 @@ def audit_vocabulary(
     single: list[str] = []
     for piece, count in list(zip(tokenizer.pieces(), counts, strict=True))[_NUM_SPECIAL:]:
         text = piece.replace(SPACE, "")
-        if piece in symbols or _BYTE.fullmatch(piece):
+        if piece in symbols or piece in tokenizer.features or _BYTE.fullmatch(piece):
             continue
         single += [text] if len(text) == 1 else []
         for character in text:
@@ -66,6 +66,7 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
         report.append(f"{path}: {len(tokenizer):,} {tokenizer.kind} entries")
     readable = (p for p in read_pairs(text, on_bad_line) if p and not p.is_empty)
     for pair in islice(readable, _EXAMPLES):
-        for tokenizer, side in zip(tokenizers, (pair.src, pair.tgt), strict=True):
-            report.append(f"  {' '.join(tokenizer.to_pieces(side))}")
+        features = tokenizers.src.pieces_of(tokenizers.src.feature_ids(pair.features))
+        report.append(f"  {' '.join([*features, *tokenizers.src.to_pieces(pair.src)])}")
+        report.append(f"  {' '.join(tokenizers.tgt.to_pieces(pair.tgt))}")
     return report

@@ -89,5 +89,5 @@ def _num_characters(config: Config, sides: Sequence[Side]) -> int:
     """Return the number of characters that get an entry of their own in these sides' vocabulary."""
     text = config.train_text.once()
     readable = (pair for pair in read_pairs(text, config.data.on_bad_line) if pair is not None)
-    lines = (pair.text(side, has_features=text.has_features) for pair in readable for side in sides)
+    lines = (getattr(pair, side) for pair in readable for side in sides)
     return num_frequent_characters(lines, config.tokenizer.min_character_frequency)

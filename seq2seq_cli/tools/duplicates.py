@@ -43,7 +43,8 @@ class LineHashes:
 
     def add(self, pair: Pair | None) -> None:
         """Add the next line; None if it has no pair."""
-        src, tgt = map(normalized, pair[:2]) if pair is not None else (None, None)
+        texts = (None, None) if pair is None else (pair.source_line, pair.tgt)
+        src, tgt = (None if text is None else normalized(text) for text in texts)
         self._sources.append(_NO_PAIR if src is None else hash(src))
         self._pairs.append(_NO_PAIR if src is None else hash((src, tgt)))
 

@@ -50,9 +50,9 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
         with ExitStack() as stack:
             opened = {key: stack.enter_context(path.open("wb")) for key, path in partial.items()}
             for pair in count_pairs(given, "skip", CorpusCounts()):
-                part = names[bisect.bisect_right(bounds, _key(given, pair))]
+                part = names[bisect.bisect_right(bounds, _key(pair))]
                 sizes[part] += 1
-                for side, text in zip(_SIDES, pair[:2], strict=True):
+                for side, text in zip(_SIDES, (pair.source_line, pair.tgt), strict=True):
                     opened[part, side].write(f"{text}\n".encode())
         for (part, side), path in partial.items():
             fsync(path)
@@ -66,7 +66,7 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
 def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
     """Return for each part the hash from which on the next part begins."""
     pairs = count_pairs(given, "skip", CorpusCounts())
-    keys = np.frombuffer(array("Q", (_key(given, pair) for pair in pairs)), np.uint64)
+    keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
     sources, counts = np.unique(keys, return_counts=True)
     pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
     ends = [0]
@@ -80,8 +80,7 @@ def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
     return [int(source) for source in sources[ends[1:]]]
 
 
-def _key(given: ParallelText, pair: Pair) -> int:
+def _key(pair: Pair) -> int:
     """Return a hash of the source, without features, that is the same on every machine."""
-    source = pair.text("src", has_features=given.has_features)
-    digest = hashlib.blake2b(normalized(source).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(normalized(pair.src).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")

@@ -14,7 +14,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import SIDES, PresetName
+from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -168,9 +168,8 @@ def look_at(given: ParallelText) -> Text:
     def lines() -> Iterator[str]:
         nonlocal num_bytes
         for pair in count_pairs(given, "skip", counts):
-            src, tgt = (pair.text(side, has_features=given.has_features) for side in SIDES)
-            num_bytes += max(len(src.encode()), len(tgt.encode()))
-            yield f"{src}\n{tgt}"
+            num_bytes += max(len(pair.src.encode()), len(pair.tgt.encode()))
+            yield f"{pair.src}\n{pair.tgt}"
 
     sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
     src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))

@@ -16,7 +16,7 @@ from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.metrics import Scoring, TextScore, statistics_of, text_score
-from seq2seq_cli.text.references import Lines, lines_of_sources, references_of_sources
+from seq2seq_cli.text.references import LineGroup, group_by_source, references_of
 from seq2seq_cli.text.significance import PAIRED_TESTS, RESAMPLES, References, TestName, Texts
 from seq2seq_cli.text.test_sets import PublicTestSet
 
@@ -102,11 +102,15 @@ class Comparison:
     test: TestName
     trials: int
     num_lines: int
+    num_sources: int  # fewer than lines if references were merged
     results: dict[Metric, list[Result]]
 
     def table(self) -> str:
         title = f"{PAIRED_TESTS[self.test].title}, {self.trials:,} trials"
-        parts = [f"{self.num_lines:,} lines; p-value against the first system: {title}"]
+        size = f"{self.num_lines:,} lines"
+        if self.num_sources < self.num_lines:
+            size += f" with {self.num_sources:,} different sources"
+        parts = [f"{size}; p-value against the first system: {title}"]
         for name, results in self.results.items():
             rows = [[name, "score", "p-value"]]
             for system, score, p_value in results:
@@ -129,6 +133,7 @@ class Comparison:
         }
         return {
             "num_lines": self.num_lines,
+            "num_sources": self.num_sources,
             "test": self.test,
             "trials": self.trials,
             "metrics": metrics,
@@ -146,9 +151,9 @@ def compare_systems(
 
     Intervals are of sacreBLEU's number of resamples, or of those of a test by bootstrap.
     """
-    lines = lines_of_sources(pairs, merges=scoring.merges_references)
-    references = _references(systems, pairs, lines, scoring)
-    hypotheses = [[system.hypotheses[first] for first, *_ in lines] for system in systems]
+    groups = group_by_source(pairs, merge=scoring.merge_references)
+    references = _references(systems, pairs, groups, scoring)
+    hypotheses = [[system.hypotheses[first] for first, *_ in groups] for system in systems]
     trials = trials or PAIRED_TESTS[test].trials
     is_bootstrap = test == "bootstrap"
     scoring = replace(scoring, resamples=trials if is_bootstrap else RESAMPLES)
@@ -164,11 +169,11 @@ def compare_systems(
             )
             for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))
         ]
-    return Comparison(test, trials, len(lines), results)
+    return Comparison(test, trials, len(pairs), len(groups), results)
 
 
 def _references(
-    systems: Sequence[System], pairs: Sequence[Pair], lines: Sequence[Lines], scoring: Scoring
+    systems: Sequence[System], pairs: Sequence[Pair], groups: Sequence[LineGroup], scoring: Scoring
 ) -> Sequence[References]:
     """Return the references in the one spelling of all systems, otherwise as they are.
 
@@ -177,9 +182,9 @@ def _references(
     if scoring.test_set:
         return scoring.test_set.read_references()
     if all(system.references == systems[0].references for system in systems):
-        return references_of_sources(systems[0].references, lines)
+        return references_of(systems[0].references, groups)
     logger.warning(
         "the systems normalize text in different ways (tokenizer.normalization): they are compared "
         "with the references as they are"
     )
-    return references_of_sources([pair.tgt for pair in pairs], lines)
+    return references_of([pair.tgt for pair in pairs], groups)

@@ -42,7 +42,8 @@ def plot_attention(translator: Translator, pairs: Sequence[Pair]) -> AttentionPl
         count = min(_MOST_SENTENCES, translator.config.validation.samples)
         images = {}
         for number, pair in enumerate(sample[:count], start=1):
-            (study,) = study_attention(translator, pair.text.src, pair.text.tgt, tag=pair.text.tag)
+            text = pair.text
+            (study,) = study_attention(translator, text.source_line, text.tgt, tag=text.tag)
             for kind in KINDS:
                 figure = draw_attention(study, kind)
                 images[f"attention/{kind}/sentence_{number}"] = figure_bytes(figure, "png")

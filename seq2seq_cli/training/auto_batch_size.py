@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _USED = 0.9  # share of the largest batch that fits
 _USED_ON_CPU = 0.75  # share of free memory; the rest is for fragmentation and validation
 _MEASURED_TOKENS = 1_024  # in the smaller batch that is measured on a CPU
-_PADDING_OF_SAMPLED = 1.25  # memory of batches with subword sampling, which have more padding
+_LARGER_IF_SAMPLED = 1.25  # largest batch with subword sampling, whose lengths vary
 _LARGER = 4  # the larger batch has this many times as many
 
 
@@ -63,7 +63,7 @@ def find_tokens_per_batch(
     model = TrialModel(
         config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest
     )
-    used = _USED / (_PADDING_OF_SAMPLED if config.training.subword_sampling.is_on else 1)
+    used = _USED / (_LARGER_IF_SAMPLED if config.training.subword_sampling.is_on else 1)
     wanted = math.ceil(most / used / (longest * num_processes))  # sentences of each process
     if device.type == "cuda":
         sentences = sentences_on_gpu(model, device, wanted)

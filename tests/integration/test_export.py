@@ -192,11 +192,14 @@ odd_texts = st.lists(
 
 
 @functools.cache
-def both_tokenizers(kind: str, normalization: str, symbols: tuple[str, ...] = ()):
+def both_tokenizers(
+    kind: str, normalization: str, symbols: tuple[str, ...] = (), features: tuple[str, ...] = ()
+):
     options = TokenizerConfig(kind=kind, vocab_size=420, user_defined_symbols=symbols)
     form = normalization.split("_")[0].upper()
     learned = LEARNED if form == "IDENTITY" else [unicodedata.normalize(form, x) for x in LEARNED]
-    ours = Tokenizer.fit(learned, options).with_normalization(normalization, symbols)
+    ours = Tokenizer.fit(learned, options, features=features)
+    ours = ours.with_normalization(normalization, symbols)
     with tempfile.TemporaryDirectory() as folder:
         fast_tokenizer(ours, 1_024).save_pretrained(folder)
         return ours, transformers.AutoTokenizer.from_pretrained(folder)
@@ -226,5 +229,7 @@ def test_huggingface_tokenizer_gives_the_same_ids_with_user_defined_symbols(kind
 @pytest.mark.parametrize(("kind", "normalization"), ALL)
 @pytest.mark.parametrize("line", DIFFICULT_LINES)
 def test_huggingface_tokenizer_gives_the_same_ids_for_the_probe_lines(kind, normalization, line):
-    ours, theirs = both_tokenizers(kind, normalization)
-    assert theirs(line)["input_ids"] == [*ours.to_ids(line), EOS_ID]
+    for features in ((), ("<feature V>", "<feature fox>")):
+        ours, theirs = both_tokenizers(kind, normalization, features=features)
+        assert theirs(line)["input_ids"] == [*ours.to_ids(line), EOS_ID]
+        assert theirs.convert_tokens_to_ids(features) == list(ours.features.values())

@@ -65,9 +65,16 @@ def test_files_whose_sources_have_features_after_a_tab_give_the_same_scores(run,
     (folder / "src").write_text("".join(f"{src}\t{features}\n" for src, features, _ in rows))
     (folder / "ref").write_text("".join(f"{tgt}\n" for _, _, tgt in rows))
     pairs = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)
-    files = ("--src", folder / "src", "--ref", folder / "ref")
-    for command in (("eval", run, "--json"), ("score", run)):
-        assert seq2seq(*command, *pairs).stdout == seq2seq(*command, *files).stdout
+    files = ("--src", folder / "src", "--ref", folder / "ref", "--features", 2)
+    for command in (("eval", run, "--json", "--breakdown", "--worst", 1), ("score", run)):
+        one, other = seq2seq(*command, *pairs), seq2seq(*command, *files)
+        assert one.exit_code == other.exit_code == 0
+        assert one.stdout == other.stdout
+        if command[0] == "eval":
+            report = json.loads(one.stdout)
+            lengths = [group["longest"] for group in report["by_source_length"]]
+            assert max(lengths) == 6  # words of the text, not features
+            assert "\tNUM;" in report["worst"][0]["source"]
 
 
 def test_features_are_no_part_of_the_text(run):
@@ -82,6 +89,14 @@ def test_features_are_no_part_of_the_text(run):
     assert given.source == study.source
     facts = head_facts(translator, [Pair("3 1\tNUM;DE", "drei eins")])
     assert facts is not None
+
+
+def test_a_model_without_features_refuses_them(trained, folder, seq2seq):
+    write_rows(folder / "test.tsv", 40, seed=7)
+    files = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)
+    refused = seq2seq("eval", trained, *files)
+    assert refused.exit_code == 2
+    assert "the vocabulary has no features, but a source has: NUM;EN" in refused.stderr
 
 
 def test_an_export_names_the_features(run, seq2seq, tmp_path):

@@ -101,10 +101,11 @@ def test_a_source_has_the_references_of_all_its_lines(trained, numbers, seq2seq,
     assert apart["exact_match"] <= 50
     assert merged["exact_match"] >= 95
     assert merged["loss"] == apart["loss"]
-    assert (merged["num_lines"], len(merged["worst"][0]["references"])) == (40, 2)
+    assert (merged["num_lines"], merged["num_sources"], apart["num_sources"]) == (40, 20, 40)
+    assert len(merged["worst"][0]["references"]) == 2
     assert merged["worst"][0]["line"] <= 20
     hypotheses = ("--hypotheses", tmp_path / "hyp")
     compared = json.loads(seq2seq("compare", trained, *hypotheses, *files, *merge).stdout)
-    assert compared["num_lines"] == 20
+    assert (compared["num_lines"], compared["num_sources"]) == (40, 20)
     ours, theirs = compared["metrics"]["exact_match"]["systems"]
     assert (ours["score"], theirs["score"]) == (merged["exact_match"], 100)

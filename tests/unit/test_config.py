@@ -248,12 +248,12 @@ training:
         (
             MINIMAL,
             ("data.train={pairs: x.tsv, features: 2}",),
-            "features need fields, which name others for source and target",
+            "features are those of source or target (2): name all three, as fields: [1, 3]",
         ),
         (
             MINIMAL,
             ("data.train={pairs: x.tsv, fields: [1, 2], features: 2}",),
-            "features need fields, which name others for source and target",
+            "features are those of source or target (2): name all three, as fields: [1, 3]",
         ),
         (
             MINIMAL,

@@ -22,6 +22,7 @@ from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair, count_corpus, hash_of_files, read_pairs
+from seq2seq_cli.text.features import feature_symbols
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.tokenizer import (
     EOS_ID,
@@ -235,52 +236,89 @@ def write_features(folder: Path, rows: Sequence[tuple[str, str, str]] = INFLECTE
     return ParallelText.of(pairs=path, fields=[1, 3], features=2)
 
 
-def test_features_follow_the_source_after_a_tab(tmp_path):
-    expected = [("gehen\tV;PST", "ging"), ("gehen\tV|PRS", "geht"), ("", "x")]
-    assert texts(write_features(tmp_path)) == expected
-    records = [
-        dict(zip(("lemma", "tags", "form"), row, strict=True))
-        for row in [("ge\then", "V;PST", "ging"), *INFLECTED[1:]]
-    ]
+EXPECTED = [
+    Pair("gehen", "ging", None, "V;PST"),
+    Pair("gehen", "geht", None, "V|PRS"),
+    Pair("", "x", None, "V"),
+]
+
+
+def test_features_are_read_beside_the_sides(tmp_path):
+    assert list(read_pairs(write_features(tmp_path))) == EXPECTED
+    records = [dict(zip(("src", "tags", "tgt"), row, strict=True)) for row in INFLECTED]
+    records[0]["tags"] = ["V", "PST"]
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    text = ParallelText.of(pairs=path, fields=["lemma", "form"], features="tags")
-    assert texts(text) == [("ge hen\tV;PST", "ging"), *expected[1:]]
+    assert list(read_pairs(ParallelText.of(pairs=path, features="tags"))) == EXPECTED
+    (tmp_path / "src").write_text("".join(f"{src}\t{tags}\n" for src, tags, _ in INFLECTED))
+    (tmp_path / "tgt").write_text("".join(f"{tgt}\n" for _, _, tgt in INFLECTED))
+    two_files = {"src": tmp_path / "src", "tgt": tmp_path / "tgt"}
+    assert list(read_pairs(ParallelText.of(**two_files, features=2))) == EXPECTED
+    assert next(read_pairs(ParallelText.of(**two_files))) == Pair("gehen\tV;PST", "ging")
     with pytest.raises(UserError, match=r"x\.tsv, line 1: needs column 4, has 3"):
         texts(ParallelText.of(pairs=tmp_path / "x.tsv", fields=[1, 3], features=4))
+
+
+def test_features_without_text_are_an_empty_source():
+    assert EXPECTED[2].is_empty
+    assert EXPECTED[0].source_line == "gehen\tV;PST"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
 @pytest.mark.parametrize("normalization", ["identity", "nfkc_cf"])
 def test_each_feature_is_a_token_before_those_of_the_text(tmp_path, kind, normalization):
     text = write_features(tmp_path, INFLECTED * 9)
+    plain = ParallelText.of(pairs=tsv(tmp_path, "plain", [("gehen", "\u2420")] * 3))
+    text = text._replace(corpora=text.corpora + plain.corpora)
     config = TokenizerConfig(kind=kind, vocab_size=330, normalization=normalization)
     src, tgt = fit_tokenizers(text, config)
     assert list(src.features) == ["<feature PRS>", "<feature PST>", "<feature V>"]
     prs, pst, v = src.features.values()
     store = open_store(text, Tokenizers(src, tgt), "error")
     assert store.src[0].tolist() == [v, pst, *src.to_ids("gehen"), EOS_ID]
-    assert src.to_ids("gehen\tV PRS;NEG") == [v, prs, UNK_ID, *src.to_ids("gehen")]
-    assert src.to_pieces("gehen\tPST")[0] == "<feature PST>"
-    assert src.to_text(src.to_ids("gehen\tV")) == "gehen"
+    assert store.src[len(store) - 1].tolist() == [*src.to_ids("gehen"), EOS_ID]
+    assert src.feature_ids("V PRS;NEG") == [v, prs, UNK_ID]
+    assert src.feature_ids("") == []
+    assert src.to_text([*src.feature_ids("V"), *src.to_ids("gehen")]) == "gehen"
+    assert src.is_of_words == (kind == "word")
     # Text cannot become a feature, and features do not become text.
-    assert not {*src.to_ids("<feature V> V;PST")} & {prs, pst, v}
+    assert not {*src.to_ids("<feature V> V;PST\tV")} & {prs, pst, v}
     assert not {"V", "P", "S", "T", "R"} & set("".join(src.learned_pieces()))
 
 
-def test_without_features_a_tab_is_a_space(tmp_path):
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ("N;NOM(2,PL),SG", ["N", "NOM(2,PL)", "SG"]),
+        ("ABL(PL;PSS(2,PL))", ["ABL(PL", "PSS(2,PL))"]),
+        ("Case=Nom|Number=Sing", ["Case=Nom", "Number=Sing"]),
+        (" V ;; PST ", ["V", "PST"]),
+        ("", []),
+    ],
+)
+def test_separators_of_features(features, expected):
+    assert feature_symbols(features) == [f"<feature {name}>" for name in expected]
+
+
+def test_a_vocabulary_without_features_has_no_place_for_them(tmp_path):
     plain = ParallelText.of(pairs=tsv(tmp_path, "a", PAIRS * 9))
     src, _ = fit_tokenizers(plain, TokenizerConfig(vocab_size=330))
     assert src.to_ids("ein\tBier") == src.to_ids("ein Bier")
+    with pytest.raises(UserError, match=r"no features, but a source has: V;PST; they are learned"):
+        src.feature_ids("V;PST")
     (tmp_path / "reused").mkdir()
     save_tokenizers(RunFolder(tmp_path / "reused"), Tokenizers(src, src))
-    with pytest.raises(UserError, match="reused has no features"):
+    with pytest.raises(UserError, match="reused lacks <feature PRS>, <feature PST>, <feature V>,"):
         fit_tokenizers(write_features(tmp_path), TokenizerConfig(reuse=tmp_path / "reused"))
+    with pytest.raises(UserError, match="no line has features; leave out"):
+        fit_tokenizers(write_features(tmp_path, [("a", "", "b")]), TokenizerConfig(vocab_size=330))
 
 
 def test_a_wrong_column_of_features_is_found(tmp_path):
     text = write_features(tmp_path, [("a", f"{number}", "b") for number in range(10_001)])
-    with pytest.raises(UserError, match=r"more than 10,000 different features, such as 0, 1, 10:"):
+    with pytest.raises(
+        UserError, match=r"more than 10,000 different features, such as <feature 0>"
+    ):
         fit_tokenizers(text, TokenizerConfig(kind="char", vocab_size=100))
 
 
@@ -296,7 +334,7 @@ def test_corpora_follow_one_another_with_their_tags(tmp_path):
     tagged = [Pair(*pair, "<bt>") for pair in PAIRS]
     assert list(read_pairs(text)) == [*tagged, Pair("neu", "new")]
     assert text.with_tag("<x>").tags == ["<bt>", "<x>"]
-    turned = [Pair(tgt, src, tag) for src, tgt, tag in tagged]
+    turned = [Pair(pair.tgt, pair.src, pair.tag) for pair in tagged]
     both = [*tagged, *turned, Pair("neu", "new"), Pair("new", "neu")]
     assert list(read_pairs(text._replace(direction="both"))) == both
     counts, _ = count_corpus(text._replace(direction="both"), None, "error")

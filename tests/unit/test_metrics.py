@@ -10,7 +10,7 @@ from seq2seq_cli.config.schema import ValidationConfig
 from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.metrics import TEXT_METRICS, Scoring, TextScore, make_metric, score_text
-from seq2seq_cli.text.references import lines_of_sources, references_of_sources
+from seq2seq_cli.text.references import group_by_source, references_of
 from seq2seq_cli.text.test_sets import PublicTestSet
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
@@ -164,9 +164,9 @@ TARGETS = ["t ə m aː", "k æ t", "t ə m eɪ", "d ɒ ɡ", "t ə m aː t"]
 
 def test_lines_of_one_source_are_merged():
     pairs = [Pair(*pair) for pair in zip(LINES, TARGETS, strict=True)]
-    lines = lines_of_sources(pairs, merges=True)
+    lines = group_by_source(pairs, merge=True)
     assert lines == [[0, 2, 4], [1], [3]]
-    references = references_of_sources(TARGETS, lines)
+    references = references_of(TARGETS, lines)
     assert references == [
         ["t ə m aː", "k æ t", "d ɒ ɡ"],
         ["t ə m eɪ", None, None],
@@ -188,19 +188,19 @@ def test_lines_of_one_source_are_merged():
 
 def test_without_merging_each_line_is_by_itself():
     pairs = [Pair(*pair) for pair in zip(LINES, TARGETS, strict=True)]
-    lines = lines_of_sources(pairs, merges=False)
+    lines = group_by_source(pairs, merge=False)
     assert lines == [[n] for n in range(5)]
-    assert references_of_sources(TARGETS, lines) == [TARGETS]
-    assert references_of_sources([], lines_of_sources([], merges=True)) == [[]]
+    assert references_of(TARGETS, lines) == [TARGETS]
+    assert references_of([], group_by_source([], merge=True)) == [[]]
 
 
 def test_a_source_with_another_tag_is_another_source():
     pairs = [Pair("a", "b", "<x>"), Pair("a", "c"), Pair("a", "d", "<x>")]
-    assert lines_of_sources(pairs, merges=True) == [[0, 2], [1]]
+    assert group_by_source(pairs, merge=True) == [[0, 2], [1]]
 
 
 def test_public_test_sets_are_not_merged():
     options = ValidationConfig(merge_references=True)
-    assert Scoring.of(options).merges_references
+    assert Scoring.of(options).merge_references
     public = PublicTestSet("wmt14", "de-en", Path("src"), (Path("ref"),))
-    assert not Scoring.of(options, test_set=public).merges_references
+    assert not Scoring.of(options, test_set=public).merge_references

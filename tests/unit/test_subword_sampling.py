@@ -206,6 +206,13 @@ def test_an_epoch_has_every_pair_once(samplers_and_store, tokenizer, lines):
         assert found.labels_BT.equal(made[position].labels_BT)
 
 
+def test_sampled_batches_have_at_most_pairs_per_batch(samplers_and_store):
+    samplers, store = samplers_and_store
+    batches = BatchSampler(store, 10_000, seed=1, samplers=samplers, pairs_per_batch=7)
+    sizes = [len(batch.src_BS) for batch in batches.batches(1, 0, len(batches))]
+    assert (max(sizes), sum(sizes), len(sizes)) == (7, len(store), math.ceil(len(store) / 7))
+
+
 @pytest.mark.parametrize("used", [5, 32, 40])
 def test_another_batch_size_leaves_the_pairs_that_were_not_used(
     samplers_and_store, tokenizer, lines, used

@@ -289,6 +289,14 @@ def test_graphemes_are_characters_with_their_marks(tmp_path, normalization):
     assert UNK_ID not in src.to_ids("a͡ɕ")
 
 
+def test_characters_come_before_graphemes(tmp_path):
+    """And frequent clusters before rare ones."""
+    text = ["a\u0301 a\u0301 b\u0301 c"] * 3
+    src, _ = fitted(tmp_path, text, text, kind="char", graphemes=True, vocab_size=10)
+    assert set(src.pieces()[4:]) == {"▁", "a", "b", "c", "\u0301", "a\u0301"}
+    assert src.to_pieces("b\u0301") == ["▁", "b", "\u0301"]
+
+
 def test_without_graphemes_marks_are_characters(tmp_path):
     src, _ = fitted(tmp_path, GRAPHEMES, GRAPHEMES, kind="char", vocab_size=100)
     assert src.to_pieces("t͡a") == ["▁", "t", "͡", "a"]
