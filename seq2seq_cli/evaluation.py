@@ -139,11 +139,11 @@ class Scores:
         report: dict[str, Any] = {
             **{str(name): value for name, value in self.metrics().items()},
             "num_lines": self.num_lines,
-            "num_sources": self.num_sources,
             "num_tokens": self.num_tokens,
             "num_too_long": self.num_too_long,
         }
         if self.text:
+            report["num_sources"] = self.num_sources
             report["num_normalized_references"] = self.num_normalized
             report["num_cut_lines"] = self.cuts.lines
             report["num_sentences_in_parts"] = self.cuts.long_sentences
