@@ -432,6 +432,7 @@ def test_same_text_under_another_path_is_no_change(config, whole, seq2seq, tmp_p
         "tgt": "train.v2.tgt",
         "pairs": None,
         "fields": None,
+        "features": None,
         "tag": None,
         "weight": 1.0,
     }
