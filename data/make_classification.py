@@ -23,11 +23,11 @@ seed gives the same bytes.
     python data/make_classification.py [folder]
 """
 
-import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
+
+from tsv_splits import cut, parse_folder, write_splits
 
 SEED = 1
 SIZES = {"train": 4_000, "valid": 300, "test": 600}
@@ -121,10 +121,7 @@ def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str]]]:
         comment, label = draw_comment(rng)
         assert label_of.setdefault(comment, label) == label, "a comment has two labels"
     pairs = list(label_of.items())
-    splits: dict[str, list[tuple[str, str]]] = {}
-    for name, size in SIZES.items():
-        splits[name], pairs = pairs[:size], pairs[size:]
-    return splits
+    return cut(pairs, SIZES)
 
 
 def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
@@ -137,25 +134,12 @@ def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
     assert used <= seen, f"not in train: {used - seen}"
 
 
-def write_splits(folder: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
-    """One file per split, one pair per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        text = "".join(f"{comment}\t{label}\n" for comment, label in pairs)
-        (folder / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the comments, check them and write them."""
-    parser = argparse.ArgumentParser(description="Write the classification data.")
-    default = Path(__file__).parent / "classification"
-    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = parse_folder("classification", arguments)
     splits = make_splits()
     check_splits(splits)
-    write_splits(folder, splits)
-    sizes = ", ".join(f"{name} {len(pairs)}" for name, pairs in splits.items())
-    print(f"{folder}: {sizes} comments")
+    write_splits(folder, splits, "comments")
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ seed gives the same bytes.
     python data/make_continuation.py [folder]
 """
 
-import argparse
 import math
 import random
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
+
+from tsv_splits import cut, parse_folder, write_splits
 
 SEED = 1
 SIZES = {"train": 5_000, "valid": 200, "test": 500}
@@ -180,10 +180,7 @@ def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str]]]:
         if beginning not in continuation_of:
             continuation_of[beginning] = draw_continuation(rng, beginning)
     pairs = list(continuation_of.items())
-    splits: dict[str, list[tuple[str, str]]] = {}
-    for name, size in SIZES.items():
-        splits[name], pairs = pairs[:size], pairs[size:]
-    return splits
+    return cut(pairs, SIZES)
 
 
 def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
@@ -194,25 +191,12 @@ def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
     assert all(math.isfinite(log_probability(*pair)) for pair in splits["test"])
 
 
-def write_splits(folder: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
-    """One file per split, one pair per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        text = "".join(f"{beginning}\t{continuation}\n" for beginning, continuation in pairs)
-        (folder / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the stories, check them and write them."""
-    parser = argparse.ArgumentParser(description="Write the continuation data.")
-    default = Path(__file__).parent / "continuation"
-    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = parse_folder("continuation", arguments)
     splits = make_splits()
     check_splits(splits)
-    write_splits(folder, splits)
-    sizes = ", ".join(f"{name} {len(pairs)}" for name, pairs in splits.items())
-    print(f"{folder}: {sizes} stories")
+    write_splits(folder, splits, "stories")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ bytes.
     python data/make_inflection.py [folder]
 """
 
-import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
+
+from tsv_splits import parse_folder, write_splits
 
 SEED = 1
 SIZES = {"train": 4_000, "valid": 300, "test": 500}
@@ -103,24 +103,11 @@ def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str, str]]]:
     return splits
 
 
-def write_splits(folder: Path, splits: dict[str, list[tuple[str, str, str]]]) -> None:
-    """One file per split, one row per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in splits.items():
-        text = "".join("\t".join(row) + "\n" for row in rows)
-        (folder / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the words and write them."""
-    parser = argparse.ArgumentParser(description="Write the inflection data.")
-    default = Path(__file__).parent / "inflection"
-    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = parse_folder("inflection", arguments)
     splits = make_splits()
-    write_splits(folder, splits)
-    sizes = ", ".join(f"{name} {len(rows)}" for name, rows in splits.items())
-    print(f"{folder}: {sizes} forms")
+    write_splits(folder, splits, "forms")
 
 
 if __name__ == "__main__":

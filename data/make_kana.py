@@ -21,10 +21,10 @@ and test occurs in train. The same seed gives the same bytes.
     python data/make_kana.py [folder]
 """
 
-import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
+
+from tsv_splits import cut, parse_folder, write_splits
 
 SEED = 1
 SIZES = {"train": 5_000, "valid": 300, "test": 300}
@@ -177,10 +177,7 @@ def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str]]]:
         word = random_word(rng)
         word_of.setdefault(to_romaji(word), word)
     pairs = [(word, romaji) for romaji, word in word_of.items()]
-    splits: dict[str, list[tuple[str, str]]] = {}
-    for name, size in SIZES.items():
-        splits[name], pairs = pairs[:size], pairs[size:]
-    return splits
+    return cut(pairs, SIZES)
 
 
 def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
@@ -194,25 +191,12 @@ def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
     assert used <= seen, f"not in train: {used - seen}"
 
 
-def write_splits(folder: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
-    """One file per split, one pair per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        text = "".join(f"{kana}\t{romaji}\n" for kana, romaji in pairs)
-        (folder / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the words, check them and write them."""
-    parser = argparse.ArgumentParser(description="Write the kana to romaji data.")
-    default = Path(__file__).parent / "kana"
-    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = parse_folder("kana", arguments)
     splits = make_splits()
     check_splits(splits)
-    write_splits(folder, splits)
-    sizes = ", ".join(f"{name} {len(pairs)}" for name, pairs in splits.items())
-    print(f"{folder}: {sizes} words")
+    write_splits(folder, splits, "words")
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ The idea is that of COGS (Kim and Linzen 2020); grammar, words and formulas are 
     python data/make_parsing.py [folder]
 """
 
-import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
+
+from tsv_splits import cut, parse_folder, write_splits
 
 SEED = 1
 SIZES = {"train": 5_000, "valid": 300, "test": 500}
@@ -185,10 +185,7 @@ def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str]]]:
         if len(sentence.split()) <= LONGEST:
             assert formula_of.setdefault(sentence, formula) == formula, "two formulas"
     pairs = list(formula_of.items())
-    splits: dict[str, list[tuple[str, str]]] = {}
-    for name, size in SIZES.items():
-        splits[name], pairs = pairs[:size], pairs[size:]
-    return splits
+    return cut(pairs, SIZES)
 
 
 def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
@@ -203,25 +200,12 @@ def check_splits(splits: dict[str, list[tuple[str, str]]]) -> None:
         assert used <= seen, f"not in train: {used - seen}"
 
 
-def write_splits(folder: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
-    """One file per split, one pair per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        text = "".join(f"{sentence}\t{formula}\n" for sentence, formula in pairs)
-        (folder / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the sentences, check them and write them."""
-    parser = argparse.ArgumentParser(description="Write the parsing data.")
-    default = Path(__file__).parent / "parsing"
-    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = parse_folder("parsing", arguments)
     splits = make_splits()
     check_splits(splits)
-    write_splits(folder, splits)
-    sizes = ", ".join(f"{name} {len(pairs)}" for name, pairs in splits.items())
-    print(f"{folder}: {sizes} sentences")
+    write_splits(folder, splits, "sentences")
 
 
 if __name__ == "__main__":

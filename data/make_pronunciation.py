@@ -16,11 +16,11 @@ No word occurs twice in the three files together. The same seed gives the same b
     python data/make_pronunciation.py [folder]
 """
 
-import argparse
 import random
 import re
 from collections.abc import Sequence
-from pathlib import Path
+
+from tsv_splits import cut, parse_folder, write_splits
 
 SEED = 1
 SIZES = {"train": 4_000, "valid": 300, "test": 500}
@@ -95,30 +95,14 @@ def make_splits(seed: int = SEED) -> dict[str, list[tuple[str, str]]]:
     while len(words) < sum(SIZES.values()):
         words[draw_word(rng)] = None
     pairs = [(word, " ".join(phones_of(word))) for word in words]
-    splits: dict[str, list[tuple[str, str]]] = {}
-    for name, size in SIZES.items():
-        splits[name], pairs = pairs[:size], pairs[size:]
-    return splits
-
-
-def write_splits(folder: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
-    """One file per split, one pair per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        text = "".join(f"{word}\t{phones}\n" for word, phones in pairs)
-        (folder / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
+    return cut(pairs, SIZES)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the words and write them."""
-    parser = argparse.ArgumentParser(description="Write the pronunciation data.")
-    default = Path(__file__).parent / "pronunciation"
-    parser.add_argument("folder", nargs="?", type=Path, default=default, help="where to write")
-    folder: Path = parser.parse_args(arguments).folder
+    folder = parse_folder("pronunciation", arguments)
     splits = make_splits()
-    write_splits(folder, splits)
-    sizes = ", ".join(f"{name} {len(pairs)}" for name, pairs in splits.items())
-    print(f"{folder}: {sizes} words")
+    write_splits(folder, splits, "words")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,7 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.export.search_options import (
-    features_note,
-    left_out,
-    longest,
-    named,
-    shortest,
-    tag_note,
-)
+from seq2seq_cli.export.search_options import longest, named, notes, shortest
 from seq2seq_cli.files import read_json
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
@@ -57,7 +50,7 @@ print(translate("a sentence"))
 ```
 
 Translate one sentence at a time, as in the training text.
-{left_out}"""
+{notes}"""
 
 _TAG = "A tag is the first piece of the source: `pieces = [tag, *pieces]`."
 _FEATURES = (
@@ -88,9 +81,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
         shortest=shortest(config.decoding, "len(pieces)"),
         never=_never(tokenizers),
         options=", ".join(f"{name}={value}" for name, value in options.items()),
-        left_out=left_out(config.decoding, _NAMES)
-        + tag_note(config, _TAG)
-        + features_note(tokenizers, _FEATURES),
+        notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=_FEATURES),
     )
 
 

@@ -16,14 +16,7 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
-from seq2seq_cli.export.search_options import (
-    features_note,
-    left_out,
-    longest,
-    named,
-    shortest,
-    tag_note,
-)
+from seq2seq_cli.export.search_options import longest, named, notes, shortest
 from seq2seq_cli.files import write_json
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -58,7 +51,7 @@ print(translate("a sentence"))
 
 Translate one sentence at a time, as in the training text. `generation_config.json` contains the
 other search options.
-{left_out}"""
+{notes}"""
 
 _TAG = """The id of a tag comes before those of the source:
 `[tokenizer.convert_tokens_to_ids(tag), *tokenizer(line)["input_ids"]]`."""
@@ -96,10 +89,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
     return _README.format(
         longest=longest(config.decoding, "length"),
         shortest=shortest(config.decoding, "length"),
-        left_out=left_out(config.decoding, _NAMES)
-        + tag_note(config, _TAG)
-        + features_note(tokenizers, _FEATURES)
-        + normalized,
+        notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=_FEATURES) + normalized,
     )
 
 

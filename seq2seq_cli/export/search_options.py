@@ -17,14 +17,25 @@ def named(options: DecodingConfig, names: Mapping[str, str]) -> dict[str, Any]:
     return {theirs: given[ours] for ours, theirs in names.items() if ours in given}
 
 
-def left_out(options: DecodingConfig, names: Mapping[str, str]) -> str:
+def notes(
+    config: Config, tokenizers: Tokenizers, names: Mapping[str, str], *, tag: str, features: str
+) -> str:
+    """Return what the README says of left-out options, tags and features.
+
+    `names` are those of the other program's options; `tag` and `features` say how to give them.
+    """
+    parts = (_left_out(config.decoding, names), _tags(config, tag), _features(tokenizers, features))
+    return "".join(parts)
+
+
+def _left_out(options: DecodingConfig, names: Mapping[str, str]) -> str:
     """Return a note for the README on options that the other program lacks; usually empty."""
     known = {*names, *_LENGTHS, *_IRRELEVANT, "sampling", "tag"}
     unsupported = [f"`decoding.{name}`" for name in _given(options) if name not in known]
     return f"\nUnsupported options of the run: {', '.join(unsupported)}.\n" if unsupported else ""
 
 
-def tag_note(config: Config, how: str) -> str:
+def _tags(config: Config, how: str) -> str:
     """Return a note for the README on the tags of the model, and `how` to give one."""
     default = config.decoding.tag
     tags = dict.fromkeys([*config.train_text.tags, *([default] if default else [])])
@@ -35,7 +46,7 @@ def tag_note(config: Config, how: str) -> str:
     return f"\nThe model knows the tags {known}.{always} {how}\n"
 
 
-def features_note(tokenizers: Tokenizers, how: str) -> str:
+def _features(tokenizers: Tokenizers, how: str) -> str:
     """Return a note for the README on the features of a source, and `how` to give some."""
     features = [f"`{symbol}`" for symbol in tokenizers.src.features]
     if not features:

@@ -245,7 +245,7 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
 
     def split(line: str) -> Pair:
         columns = line.split("\t")
-        if corpus.all_fields == ("1", "2") and corpus.fields is None and len(columns) != 2:
+        if not (corpus.fields or corpus.features) and len(columns) != 2:
             raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
 from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
 from seq2seq_cli.tools.duplicates import normalized
 
 REST = "train"
-_SIDES = ("src", "tgt")
 
 
 def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, Path]]:
     """Return the files that `split` writes, by part and side."""
     return {
-        part: {side: folder / f"{part}.{side}" for side in _SIDES}
+        part: {side: folder / f"{part}.{side}" for side in SIDES}
         for part in (*(name for name, size in parts.items() if size), REST)
     }
 
@@ -52,11 +52,11 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
             for pair in count_pairs(given, "skip", CorpusCounts()):
                 part = names[bisect.bisect_right(bounds, _key(pair))]
                 sizes[part] += 1
-                for side, text in zip(_SIDES, (pair.source_line, pair.tgt), strict=True):
+                for side, text in zip(SIDES, (pair.source_line, pair.tgt), strict=True):
                     opened[part, side].write(f"{text}\n".encode())
-        for (part, side), path in partial.items():
+        for (part, name), path in partial.items():
             fsync(path)
-            path.replace(files[part][side])
+            path.replace(files[part][name])
     finally:
         for path in partial.values():
             path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from number_task import number_pairs, numbers_config, write_config
 
 from seq2seq_cli import Translator
 from seq2seq_cli.inspection.attention_collector import study_attention
-from seq2seq_cli.inspection.head_facts import head_facts
+from seq2seq_cli.inspection.head_facts import token_pairs
 from seq2seq_cli.text.corpus import Pair
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -87,8 +87,11 @@ def test_features_are_no_part_of_the_text(run):
     assert study.target.text == "drei eins"
     given, *_ = study_attention(translator, "3 1\tNUM;DE", "three one")
     assert given.source == study.source
-    facts = head_facts(translator, [Pair("3 1\tNUM;DE", "drei eins")])
-    assert facts is not None
+    (pair,) = token_pairs(translator, [Pair("3 1", "drei eins", None, "NUM;DE")])
+    assert translator.tokenizers.src.pieces_of(pair.src_ids) == list(study.source.tokens[:-1])
+    (scored,) = translator.score([("3 1\tNUM;DE", "drei eins")])
+    (other,) = translator.score([("3 1\tNUM;EN", "drei eins")])
+    assert scored.log_prob > other.log_prob + 1
 
 
 def test_a_model_without_features_refuses_them(trained, folder, seq2seq):
