@@ -6,6 +6,8 @@ from pathlib import Path
 import yaml
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# With these options of `training`, the task is learned in half as many updates.
+FAST = {"optimizer": "muon", "lr": 2e-2, "warmup_steps": 10, "max_steps": 140}
 WORDS = dict(zip("0123456789", NAMES, strict=True))
 
 
@@ -22,10 +24,10 @@ def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]]) -> dict[s
     return {side: str(folder / f"{name}.{side}") for side in ("src", "tgt")}
 
 
-def numbers_config(folder: Path, **training: object) -> dict:
+def numbers_config(folder: Path, num_pairs: int = 800, **training: object) -> dict:
     return {
         "data": {
-            "train": write_pairs(folder, "train", number_pairs(3_000, seed=1)),
+            "train": write_pairs(folder, "train", number_pairs(num_pairs, seed=1)),
             "valid": write_pairs(folder, "valid", number_pairs(60, seed=2)),
         },
         "tokenizer": {"kind": "word", "shared": False},

@@ -1,7 +1,6 @@
 """translate_stream(): many lines, in order, in bounded memory, in one process or several."""
 
 import math
-import multiprocessing
 import queue
 import signal
 import threading
@@ -22,7 +21,13 @@ from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import available_memory, end_with_parent, held_interrupts, num_cores
+from seq2seq_cli.machine import (
+    available_memory,
+    end_with_parent,
+    held_interrupts,
+    num_cores,
+    process_context,
+)
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import may_wait
@@ -141,7 +146,7 @@ def automatic_processes(job: Job, cores: int, memory: int) -> int:
 
 
 def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
-    context = multiprocessing.get_context("spawn")
+    context = process_context(__name__)
     all_cuts = Cuts()
     with ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool:
         ahead: deque[Future[Translated]] = deque()

@@ -1,11 +1,9 @@
 """`seq2seq bench translate`: measures the speed and memory of translation."""
 
 import itertools
-import multiprocessing
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +13,7 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import peak_memory
+from seq2seq_cli.machine import new_process, peak_memory
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
@@ -68,7 +66,7 @@ def measure_decoding(
     lines = _lines(run, source, num_lines)
     speeds = []
     for precision in precisions:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with new_process(__name__) as pool:
             options = (f"decoding.precision={precision}", *overrides)
             speeds.append(
                 pool.submit(_measure, run_dir, precision, options, device, lines).result()

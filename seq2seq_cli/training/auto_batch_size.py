@@ -7,9 +7,7 @@ and the memory of larger ones is extrapolated linearly.
 
 import logging
 import math
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
@@ -20,13 +18,14 @@ from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import peak_memory
+from seq2seq_cli.machine import new_process, peak_memory
 from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
+from seq2seq_cli.training.launcher import TRAINING_IMPORTS
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizer import build_optimizer
@@ -161,8 +160,7 @@ def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
 
 def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
     """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as executor:
+    with new_process(*TRAINING_IMPORTS) as executor:
         try:
             return executor.submit(sentences_on_cpu, model, wanted, available).result()
         except BrokenProcessPool:  # out of memory: Linux killed it

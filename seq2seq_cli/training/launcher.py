@@ -25,7 +25,13 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.files import read_json, write_json
-from seq2seq_cli.machine import available_memory, end_with_parent, num_cores
+from seq2seq_cli.machine import (
+    allow_interrupts,
+    available_memory,
+    end_with_parent,
+    num_cores,
+    process_context,
+)
 from seq2seq_cli.training.distributed import (
     RUN_ID,
     WHAT_NOW,
@@ -35,6 +41,8 @@ from seq2seq_cli.training.distributed import (
 
 _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _PARENT_IS_GONE = 3  # exit status
+# What training imports in any case: PyTorch's optimizers import torch._dynamo when they start.
+TRAINING_IMPORTS = ("seq2seq_cli.training.loop", "torch._dynamo")
 
 Result = TypeVar("Result")
 
@@ -62,10 +70,11 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    num_threads = max(1, torch.get_num_threads() // num_processes)
+    start_method = process_context(*TRAINING_IMPORTS).get_start_method()
     with (
         tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
-        _environment(num_processes),
-        _forwarded_signals() as received,
+        _forwarded_signals(Path(folder), start_method) as received,
         _silent_loggers(),
     ):
         config = LaunchConfig(
@@ -77,29 +86,17 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
             rdzv_endpoint="127.0.0.1:0",
             local_addr="127.0.0.1",
             max_restarts=0,
+            start_method=start_method,
             signals_to_handle="SIGUSR2",  # SIGTERM and Ctrl-C are not the launcher's business
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         try:
-            results = elastic_launch(config, _in_worker)(work, Path(folder), is_logging_to_stderr())
+            run = elastic_launch(config, _in_worker)
+            results = run(work, Path(folder), num_threads, is_logging_to_stderr())
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise _reason(Path(folder), rank, failure.exitcode, received.number) from None
         return cast(Result, results[0])
-
-
-@contextmanager
-def _environment(num_processes: int) -> Iterator[None]:
-    """Set what new processes read at their start: their share of the CPU cores, among others."""
-    before = dict(os.environ)
-    os.environ["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // num_processes))
-    if Path("/sys/class/net/lo").exists():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 class _Received:
@@ -112,26 +109,30 @@ class _Received:
 
 
 @contextmanager
-def _forwarded_signals() -> Iterator[_Received]:
+def _forwarded_signals(folder: Path, start_method: str) -> Iterator[_Received]:
     """Pass SIGTERM on to the processes while the block runs, and leave Ctrl-C to them.
 
     A terminal sends Ctrl-C to all processes. In those that are started here it is blocked until
-    `_in_worker` runs, so that none prints a traceback while it imports PyTorch.
+    `_in_worker` runs, so that none prints a traceback while it imports PyTorch. A process that does
+    not exist yet finds the number of the signal in `folder`.
     """
     received = _Received()
 
     def forward(number: int, frame: FrameType | None) -> None:
         received.number = number
-        for process in multiprocessing.active_children():
-            process.terminate()
+        write_json(_signal_file(folder), number)
+        if number == signal.SIGTERM:
+            for process in multiprocessing.active_children():
+                process.terminate()
 
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread:
         if received.handlers[signal.SIGINT] != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, lambda number, frame: None)
+            signal.signal(signal.SIGINT, forward)
         signal.signal(signal.SIGTERM, forward)
     resource_tracker.ensure_running()  # which unblocks signals when it starts
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    blocked = {signal.SIGINT} if start_method == "spawn" else set()  # new processes inherit it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         yield received
     finally:
@@ -159,14 +160,21 @@ def _silent_loggers() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _in_worker(work: Callable[[], Result], folder: Path, logs: bool) -> Result | None:
+def _in_worker(
+    work: Callable[[], Result], folder: Path, num_threads: int, logs: bool
+) -> Result | None:
     """Run in each new process: call `work`, and leave in `folder` why it failed, if it did."""
     threading.Thread(target=end_with_parent, args=(_PARENT_IS_GONE,), daemon=True).start()
+    torch.set_num_threads(num_threads)
+    if Path("/sys/class/net/lo").exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine needs no other network
     if logs:
         log_to_stderr()
     status = 0
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        allow_interrupts()
+        if (file := _signal_file(folder)).exists():
+            raise Interrupted("interrupted", 128 + read_json(file))
         result = work()
         return result if os.environ["RANK"] == "0" else None
     except KeyboardInterrupt:
@@ -179,9 +187,13 @@ def _in_worker(work: Callable[[], Result], folder: Path, logs: bool) -> Result |
         kind, reason = "UserError", f"{error.filename or 'system'}: {error.strerror or error}"
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
-    file = _reason_file(folder, int(os.environ["RANK"]))
-    write_json(file, {"kind": kind, "reason": reason, "status": status})
+    reason_file = _reason_file(folder, int(os.environ["RANK"]))
+    write_json(reason_file, {"kind": kind, "reason": reason, "status": status})
     raise SystemExit(1)
+
+
+def _signal_file(folder: Path) -> Path:
+    return folder / "signal.json"
 
 
 def _reason_file(folder: Path, rank: int) -> Path:

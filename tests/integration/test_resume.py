@@ -36,7 +36,7 @@ def config(tmp_path_factory) -> Path:
     """A validation every 8 updates, a checkpoint every 4, 28 updates an epoch."""
     folder = tmp_path_factory.mktemp("numbers")
     settings = numbers_config(
-        folder, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=4, device="cpu"
+        folder, 3_000, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=4, device="cpu"
     )
     settings["validation"] = {"every": 8, "unit": "steps", "metric": "loss", "decode": False}
     return write_config(folder, settings)
@@ -118,12 +118,12 @@ def test_without_validation_text_epochs_save_no_checkpoint(config, seq2seq, tmp_
     """Of a text of one batch each epoch would, which is every update."""
     run = tmp_path / "run"
     given = ("--set", "data.valid=null", *option("tokens_per_batch", 100_000))
-    given = (*given, *option("save_every", 10), *option("keep_last", 100))
+    given = (*given, *option("save_every", 4), *option("keep_last", 100), *option("max_steps", 9))
     given = (*given, "--set", "validation.unit=epochs", "--set", "validation.every=1")
     assert seq2seq("train", config, "--run-dir", run, *given).exit_code == 0
     state = read_state(last_checkpoint(run))
-    assert (state.epoch, state.step) == (STEPS + 1, STEPS)
-    assert list(RunFolder(run).all_checkpoints()) == [24, 20, 10, 0]
+    assert (state.epoch, state.step) == (10, 9)
+    assert list(RunFolder(run).all_checkpoints()) == [9, 8, 4, 0]
     last = load_file(last_checkpoint(run) / "weights.safetensors")
     assert all(t.equal(last[n]) for n, t in load_file(run / "model.safetensors").items())
 
@@ -154,7 +154,14 @@ def test_checkpoints_before_validations_take_at_most_a_tenth_of_the_time(update)
     assert num_saved == num_updates if update > 2.7 else saving > 0.07 * now[0]
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights.safetensors",
+        pytest.param("optimizer.safetensors", marks=pytest.mark.slow),
+        pytest.param("state.json", marks=pytest.mark.slow),
+    ],
+)
 def test_resume_skips_a_damaged_checkpoint(config, whole, seq2seq, tmp_path, name):
     original = begun(config, tmp_path / "original", 13)
     generator = random.Random(name)
@@ -267,8 +274,8 @@ def pairs_in(batch: Batch) -> list[tuple[bytes, bytes]]:
     "change",
     [
         ("training.tokens_per_batch", "256"),
-        ("data.max_length", "5"),
-        ("validation.metric", "accuracy"),
+        pytest.param(("data.max_length", "5"), marks=pytest.mark.slow),
+        pytest.param(("validation.metric", "accuracy"), marks=pytest.mark.slow),
     ],
     ids=lambda change: change[0],
 )
@@ -322,7 +329,7 @@ def test_max_epochs_holds_after_a_change_of_tokens_per_batch(config, seq2seq, tm
 
 
 def test_changed_training_text_starts_a_new_epoch(seq2seq, tmp_path):
-    settings = numbers_config(tmp_path, max_steps=10, warmup_steps=4, device="cpu")
+    settings = numbers_config(tmp_path, 3_000, max_steps=10, warmup_steps=4, device="cpu")
     settings["validation"] |= {"every": 4, "decode": False}
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     assert seq2seq("train", config, "--run-dir", run).exit_code == 0
@@ -536,4 +543,10 @@ def test_verify_resume_compares_whole_runs(config, whole, seq2seq, tmp_path):
     found = {(d.kind, d.name) for d in differing_results(other, whole)}
     assert {("weights", "last model"), ("weights", "best model"), ("weights", "optimizer")} < found
     assert ("metrics", "train/loss at step 3") in found
-    assert seq2seq("verify-resume", config, "--steps", STEPS + 1).exit_code == 2
+
+
+@pytest.mark.slow
+def test_verify_resume_needs_a_run_of_as_many_updates(config, seq2seq):
+    result = seq2seq("verify-resume", config, "--steps", STEPS + 1)
+    assert result.exit_code == 2
+    assert f"the run of this config ends after {STEPS} updates" in result.stderr

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from bare_runs import bare_run, stop_at
-from commands import last_checkpoint
+from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 from torch import distributed
@@ -23,7 +23,7 @@ from torch import distributed
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.distributed import Ranks, choose_num_processes, process_group
@@ -70,7 +70,7 @@ def update_with(ranks: Ranks, config: Config, folder: Path) -> tuple[float, floa
 
 @pytest.fixture
 def config(tmp_path) -> Path:
-    return write_config(tmp_path, numbers_config(tmp_path))
+    return write_config(tmp_path, numbers_config(tmp_path, 3_000))
 
 
 def test_three_processes_match_one(config, tmp_path):
@@ -96,11 +96,10 @@ def killed(config: Config, rank: int) -> None:
         ranks.barrier()
 
 
-def test_killed_process_ends_the_run_with_its_reason(config, capfd):
+def test_killed_process_ends_the_run_with_its_reason(config):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(UserError, match=r"process 1 was killed by signal 9 \(out of memory\?\)"):
         launch(partial(killed, load_config(config), 1), 2)
-    assert "Traceback" not in capfd.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
@@ -116,6 +115,26 @@ class DiesWhenSent:
 def test_process_that_dies_before_it_connects_ends_the_run(config):
     with pytest.raises(UserError, match=r"process [01] failed with status 7"):
         launch(DiesWhenSent(), 2)
+
+
+class SignalsWhenSent:
+    """A function that raises a signal in the first process when it is sent to the others."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __call__(self) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        signal.raise_signal(self.number)
+        return SignalsWhenSent, (self.number,)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_processes_that_did_not_exist_yet(number):
+    with pytest.raises(Interrupted) as stop:
+        launch(SignalsWhenSent(number), 2)
+    assert stop.value.exit_status == 128 + number
 
 
 WATCHED = """
@@ -142,13 +161,14 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path):
     script = tmp_path / "watched.py"
     script.write_text(WATCHED)
     command = [sys.executable, script, config]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "error: process 1 failed with status 9" in done.stderr
+    assert done.stderr.startswith("error: process 1 failed with status 9"), done.stderr
 
 
 def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
@@ -190,10 +210,9 @@ def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
         launch(partial(fail, load_config(config)), 2)
 
 
-def test_user_error_of_the_main_process_ends_the_others(config, tmp_path, capfd):
+def test_user_error_of_the_main_process_ends_the_others(config):
     with pytest.raises(UserError, match=r"^the ids are gone"):
         launch(partial(refuse, load_config(config), 0), 2)
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
@@ -250,12 +269,6 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def run(*arguments: object) -> tuple[int, str]:
-    process = start(*arguments)
-    _, stderr = process.communicate(timeout=120)
-    return process.returncode, stderr
-
-
 TRAIN = (sys.executable, "-m", "seq2seq_cli", "train")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 
@@ -264,46 +277,56 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(folder) / "weights.safetensors")
 
 
+TWO = "--set=training.processes=2"
+
+
 @pytest.fixture(scope="module")
-def by_torchrun(tmp_path_factory) -> Path:
-    """A config with its run, which two processes of torchrun trained."""
-    folder = tmp_path_factory.mktemp("torchrun")
+def whole(tmp_path_factory, seq2seq: Command) -> Path:
+    """A run of two processes, beside its config."""
+    folder = tmp_path_factory.mktemp("whole")
     config = write_config(folder, numbers_config(folder))
-    command = (*TORCHRUN, "-m", "seq2seq_cli", "train", config, "--run-dir", folder / "run")
-    status, stderr = run(*command)
-    assert (status, stderr.count("finished after 40 updates")) == (0, 1)
+    assert seq2seq("train", config, "--run-dir", folder / "run", TWO, *SHORT).exit_code == 0
     points = (folder / "run/metrics.jsonl").read_text().splitlines()
     assert len(points) == 40 // 5 + 2
-    return config
+    return folder / "run"
 
 
-def test_two_processes_log_validate_stop_and_resume_as_one_run(by_torchrun, tmp_path):
-    """Ctrl-C reaches all of them; torchrun's processes make the same run as those started here."""
-    config, parts = by_torchrun, tmp_path / "parts"
-    two = ("--set=training.processes=2",)
-    process = start(*TRAIN, config, "--run-dir", parts, *two, "--set=training.log_every=1")
+def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path):
+    """Ctrl-C reaches all of them."""
+    config, parts = whole.parent / "numbers.yaml", tmp_path / "parts"
+    process = start(*TRAIN, config, "--run-dir", parts, TWO, "--set=training.log_every=1")
     wait_for_a_line(parts / "metrics.jsonl", process)
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert stderr.count("stopping after this update") == 1
-    status, stderr = run(*TRAIN, config, "--run-dir", parts, *two)
-    assert status == 0, stderr
-    found, expected = weights_of(parts), weights_of(config.parent / "run")
+    assert seq2seq("train", config, "--run-dir", parts, TWO, *SHORT).exit_code == 0
+    found, expected = weights_of(parts), weights_of(whole)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_torchrun_trains_the_same_run(whole, tmp_path):
+    config, run = whole.parent / "numbers.yaml", tmp_path / "run"
+    process = start(*TORCHRUN, "-m", "seq2seq_cli", "train", config, "--run-dir", run)
+    _, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr.count("finished after 40 updates")) == (0, 1)
+    assert differing_results(run, whole) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_sigterm_to_one_process_saves_and_stops_all(config, tmp_path, rank):
-    two = ("--set=training.processes=2", "--set=training.log_every=1")
-    process = start(*TRAIN, config, "--run-dir", tmp_path / "run", *two)
+    options = (TWO, "--set=training.log_every=1")
+    process = start(*TRAIN, config, "--run-dir", tmp_path / "run", *options)
     wait_for_a_line(tmp_path / "run/metrics.jsonl", process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    workers = [
-        child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-    os.kill(int(workers[rank]), signal.SIGTERM)
+    (server,) = (
+        child
+        for child in children(process.pid)
+        if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    workers = children(server)
+    os.kill(workers[rank], signal.SIGTERM)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 143, stderr
     assert "stopped and saved at step" in stderr
@@ -325,6 +348,10 @@ def test_three_processes_stop_and_resume_with_another_batch_size(config, tmp_pat
     assert differing_results(tmp_path / "whole", tmp_path / "parts") == []
 
 
+def children(process: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
+
+
 def wait_for_a_line(path: Path, process: subprocess.Popen[str]) -> None:
     while not (path.exists() and path.stat().st_size) and process.poll() is None:
         time.sleep(0.05)
@@ -340,10 +367,12 @@ def train_in_own_group(rank: int, config: Config, run: Path, meeting: Path) -> N
     distributed.destroy_process_group()
 
 
-def test_process_group_of_the_caller_trains_the_same_run(by_torchrun, tmp_path):
+@pytest.mark.slow
+def test_process_group_of_the_caller_trains_the_same_run(whole, tmp_path):
     overrides = [option.removeprefix("--set=") for option in SHORT]
-    config, run_dir = load_config(by_torchrun, overrides), tmp_path / "run"
+    config = load_config(whole.parent / "numbers.yaml", overrides)
+    run_dir = tmp_path / "run"
     arguments = (config, run_dir, tmp_path / "meeting")
     torch.multiprocessing.spawn(train_in_own_group, arguments, nprocs=2)
     assert json.loads((run_dir / "manifest.json").read_text())["processes"] == 2
-    assert differing_results(run_dir, by_torchrun.parent / "run") == []
+    assert differing_results(run_dir, whole) == []
