@@ -5,10 +5,11 @@ import signal
 
 import pytest
 import torch
+from click.testing import CliRunner
 from commands import Command, Result
 from error_catalogue import is_documented
 from hypothesis import HealthCheck, settings
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from seq2seq_cli.cli import app
 
@@ -41,9 +42,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="session")
 def seq2seq() -> Command:
     """Run a command in-process; a traceback or an undocumented error message fails the test."""
+    command = get_command(app)
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
-        result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+        result = CliRunner().invoke(command, [str(a) for a in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         _, is_error, message = result.stderr.partition("error: ")

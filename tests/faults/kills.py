@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch._dynamo
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -91,7 +92,7 @@ def make_config(folder: Path) -> Path:
     """Checkpoints after every other update, logged points and validations out of step with them."""
     settings = numbers_config(
         folder, max_steps=STEPS, warmup_steps=8, log_every=3, save_every=2, device="cpu",
-        processes=1, gradient_accumulation=2, tokens_per_batch=1_000,
+        processes=1, gradient_accumulation=2, tokens_per_batch=400,
     )  # fmt: skip
     settings["model"]["dropout"] = 0.1
     settings["validation"] = {

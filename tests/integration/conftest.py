@@ -11,7 +11,7 @@ from number_task import number_pairs, numbers_config, write_config, write_pairs
 def numbers(tmp_path_factory) -> Path:
     """A folder with the texts `train`, `valid`, `test` and the config `numbers.yaml`."""
     folder = tmp_path_factory.mktemp("numbers")
-    write_config(folder, numbers_config(folder))
+    write_config(folder, numbers_config(folder, 3_000))
     write_pairs(folder, "test", number_pairs(100, seed=3))
     return folder
 

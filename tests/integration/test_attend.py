@@ -186,6 +186,7 @@ def test_documented_lines_open_the_npz_in_bertviz(trained, seq2seq: Command, her
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_documented_lines_attribute_the_export_with_inseq(seq2seq: Command, here):
     """With the method `attention`, inseq gives the cross-attention of `attend`."""
     inseq = pytest.importorskip("inseq")

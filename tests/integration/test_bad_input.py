@@ -51,7 +51,7 @@ def empty_files(folder: Path, config: dict) -> None:
 
 
 def everything_too_long(folder: Path, config: dict) -> None:
-    (folder / "train.src").write_bytes(b"1 2\n" * 3_000)
+    (folder / "train.src").write_bytes(b"1 2\n" * 800)
     config["data"]["max_length"] = 1
 
 
@@ -99,8 +99,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "not UTF-8": (text("train.src", b"1\n" * 9 + b"\xff\n" * 2_991), "line 10, byte 1: not valid"),
     "UTF-16": (text("train.src", ("1\n" * 3_000).encode("utf-16")), "(is it UTF-16?)"),
     "empty files": (empty_files, "no pairs in"),
-    "blank lines only": (text("train.src", b"\n" * 3_000), "3,000 have an empty side"),
-    "everything too long": (everything_too_long, "3,000 are longer than data.max_length 1"),
+    "blank lines only": (text("train.src", b"\n" * 800), "800 have an empty side"),
+    "everything too long": (everything_too_long, "800 are longer than data.max_length 1"),
     "TSV without tab": (pairs("x.tsv", b"1\tone\n2 two\n"), "line 2: needs 2 columns"),
     "broken JSON": (pairs("x.jsonl", b'{"src": "1", "tgt": "one"}\n{\n'), "line 2: not valid JSON"),
     "JSON without tgt": (

@@ -260,8 +260,10 @@ def test_resuming_with_another_config_is_rejected_naming_the_difference(trained,
 
 
 def train_short(seq2seq: Command, config: Path, run: Path, *more: str):
-    short = ("--set", "training.max_steps=60", "--set", "validation.every=25")
-    return seq2seq("train", config, "--run-dir", run, *short, *more)
+    short = ("max_steps=30", "warmup_steps=10", "log_every=10")
+    settings = [part for option in short for part in ("--set", f"training.{option}")]
+    settings += ["--set", "validation.every=12"]
+    return seq2seq("train", config, "--run-dir", run, *settings, *more)
 
 
 def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
@@ -269,7 +271,7 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
     config = numbers / "numbers.yaml"
     dropout = ("--set", "model.dropout=0.1", "--set", "training.gradient_accumulation=2")
     assert train_short(seq2seq, config, tmp_path / "whole", *dropout).exit_code == 0
-    for stop_at in (27, 41):
+    for stop_at in (13, 22):
         with signal_after(stop_at):
             result = train_short(seq2seq, config, tmp_path / "parts", *dropout)
         assert result.exit_code == 130
@@ -280,11 +282,11 @@ def test_interrupted_run_resumes_to_the_same_result(numbers, seq2seq, tmp_path):
         for name in ("train/tokens_per_second", "train/seconds"):
             point.pop(name, None)  # a matter of the machine, not of the run
     assert parts == whole
-    for name in ("model.safetensors", "checkpoints/step-00000060/weights.safetensors"):
+    for name in ("model.safetensors", "checkpoints/step-00000030/weights.safetensors"):
         ours, theirs = load_file(tmp_path / "parts" / name), load_file(tmp_path / "whole" / name)
         assert all(ours[key].equal(theirs[key]) for key in theirs)
     steps = [event.step for event in read_events(tmp_path / "parts").Scalars("train/loss")]
-    assert steps == [20, 40, 60]
+    assert steps == [10, 20, 30]
 
 
 def test_second_ctrl_c_stops_immediately(numbers, seq2seq, tmp_path):
@@ -337,7 +339,7 @@ def test_resuming_with_changed_text_is_rejected(seq2seq, tmp_path, numbers):
     config, run = numbers / "numbers.yaml", tmp_path / "run"
     assert train_short(seq2seq, config, run, *options).exit_code == 0
     write_pairs(tmp_path, "train", number_pairs(500, seed=9))
-    result = train_short(seq2seq, config, run, *options, "--set", "training.max_steps=70")
+    result = train_short(seq2seq, config, run, *options, "--set", "training.max_steps=35")
     assert result.exit_code == 2
     assert "the text of data.train changed since this run started" in result.stderr
 
@@ -396,15 +398,13 @@ def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path
 
 def test_finished_run_can_be_extended(numbers, seq2seq, tmp_path):
     """The automatic warm-up, which depends on the number of updates, keeps its value."""
-    config = yaml.safe_load((numbers / "numbers.yaml").read_text())
-    del config["training"]["warmup_steps"]
-    (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
-    run = tmp_path / "run"
-    assert train_short(seq2seq, tmp_path / "x.yaml", run).exit_code == 0
-    longer = ("--set", "training.max_steps=80", "--set", "validation.every=25")
-    assert seq2seq("train", tmp_path / "x.yaml", "--run-dir", run, *longer).exit_code == 0
-    assert read_metrics(run)[-1]["step"] == 80
-    assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 6
+    config, run = numbers / "numbers.yaml", tmp_path / "run"
+    auto = ("--set", "training.warmup_steps=auto")
+    assert train_short(seq2seq, config, run, *auto).exit_code == 0
+    longer = (*auto, "--set", "training.max_steps=40")
+    assert train_short(seq2seq, config, run, *longer).exit_code == 0
+    assert read_metrics(run)[-1]["step"] == 40
+    assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 3
 
 
 def test_resuming_with_another_metric_is_rejected(trained, numbers, seq2seq):
@@ -486,7 +486,7 @@ def test_training_on_a_gpu(numbers, seq2seq, tmp_path):
         assert json.loads(result.stdout)["exact_match"] >= 95
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_bench_train_measures_each_part_of_a_step(numbers, seq2seq, processes):
     options = ("--updates", 3, "--warmup", 1, "--set", f"training.processes={processes}", "--json")
     result = seq2seq("bench", "train", numbers / "numbers.yaml", *options)
@@ -502,6 +502,7 @@ def test_bench_train_measures_each_part_of_a_step(numbers, seq2seq, processes):
     assert 0 < found["share_of_ceiling"] < 1
 
 
+@pytest.mark.slow
 def test_bench_train_prints_a_table_and_writes_nothing(numbers, seq2seq):
     before = sorted(numbers.iterdir())
     result = seq2seq("bench", "train", numbers / "numbers.yaml", "--updates", 1, "--warmup", 0)

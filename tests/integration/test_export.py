@@ -14,7 +14,7 @@ import pytest
 from faults.hostile_lines import ATOMS
 from hypothesis import given
 from hypothesis import strategies as st
-from number_task import numbers_config, write_config
+from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.export.exporter import DIFFICULT_LINES
@@ -51,7 +51,13 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+OFTEN = ("pre, unigram", "symbols, digits, a lower-cased source")
+PARAMS = [
+    name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS
+]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def run(request, seq2seq, tmp_path_factory) -> Path:
     """A run that is undertrained, but far from random."""
     folder = tmp_path_factory.mktemp("export")
@@ -68,7 +74,7 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
     """A fully trained run with decoding options."""
     folder = tmp_path_factory.mktemp("shared")
-    config = numbers_config(folder, max_steps=320)
+    config = numbers_config(folder, 3_000, **FAST | {"max_steps": 180})
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
     config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
     config["decoding"] |= {"no_repeat_ngram_size": 4, "banned_words": ["xyz"]}
@@ -103,7 +109,9 @@ LINES = [
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("file_format", ["ctranslate2", "huggingface"])
+@pytest.mark.parametrize(
+    "file_format", ["ctranslate2", pytest.param("huggingface", marks=pytest.mark.slow)]
+)
 def test_export_code_in_the_readme_gives_the_same_translations(
     trained_shared, file_format, seq2seq, tmp_path
 ):
@@ -166,6 +174,7 @@ def test_export_rejects_unsupported_models(seq2seq, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_rotary_positions_are_exported_to_ctranslate2_only(seq2seq, tmp_path):
     config = numbers_config(tmp_path, max_steps=60)
     config["tokenizer"] = {"kind": "char", "shared": True}

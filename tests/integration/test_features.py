@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import number_pairs, numbers_config, write_config
+from number_task import FAST, number_pairs, numbers_config, write_config
 
 from seq2seq_cli import Translator
 from seq2seq_cli.inspection.attention_collector import study_attention
@@ -34,7 +34,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, seq2seq: Command) -> Path:
-    config = numbers_config(folder, max_steps=300)
+    config = numbers_config(folder, **FAST | {"max_steps": 200})
     config["data"] = {
         name: write_rows(folder / f"{name}.tsv", count, seed)
         for seed, (name, count) in enumerate({"train": 1_500, "valid": 30}.items())

@@ -57,6 +57,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
     return load_file(last_checkpoint(run) / "weights.safetensors")
 
 
+@pytest.mark.slow
 def test_oom_at_random_batches_does_not_change_the_run(numbers, seq2seq, tmp_path):
     """Without key biases, whose true gradient is zero, so that Adam follows the rounding."""
     settings = (
@@ -88,6 +89,7 @@ def test_oom_at_random_batches_does_not_change_the_run(numbers, seq2seq, tmp_pat
         torch.testing.assert_close(weights[name], expected, atol=2e-3, rtol=1e-2, msg=name)
 
 
+@pytest.mark.slow
 def test_run_with_a_split_batch_resumes_exactly(numbers, seq2seq, tmp_path):
     """What was learned in a failure before the interruption is used after it."""
     tried: list[int] = []
@@ -114,6 +116,7 @@ def budget_of(run: Path) -> int:
     return yaml.safe_load((run / "config.yaml").read_text())["training"]["tokens_per_batch"]
 
 
+@pytest.mark.slow
 def test_auto_batch_size_is_kept_by_the_run(numbers, seq2seq, tmp_path):
     auto, run = "training.tokens_per_batch=auto", tmp_path / "auto"
     assert train(seq2seq, numbers, run, auto).exit_code == 0
@@ -160,9 +163,9 @@ def nan_weight(module: str, after_step: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("weight", "module"),
     [
-        ("encoder.0.feed_forward.expand", "encoder.0.feed_forward.expand"),
         ("decoder.0.cross_attention.key", "decoder.0.cross_attention"),
-        ("decoder_norm", "decoder_norm"),
+        pytest.param(*["encoder.0.feed_forward.expand"] * 2, marks=pytest.mark.slow),
+        pytest.param("decoder_norm", "decoder_norm", marks=pytest.mark.slow),
     ],
 )
 def test_nan_loss_stops_the_run_and_reports_its_source(numbers, seq2seq, tmp_path, weight, module):

@@ -71,8 +71,8 @@ def test_eval_with_lowercase_and_error_rates(trained, numbers, seq2seq, tmp_path
 
 
 def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
-    config = numbers_config(tmp_path, max_steps=120)
-    config["validation"] = {"every": 40, "unit": "steps", "metric": "ter", "metrics": ["ser"]}
+    config = numbers_config(tmp_path, max_steps=60, warmup_steps=10)
+    config["validation"] = {"every": 20, "unit": "steps", "metric": "ter", "metrics": ["ser"]}
     run = tmp_path / "run"
     result = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
     assert result.exit_code == 0, result.stderr

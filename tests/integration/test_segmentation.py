@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import number_pairs, numbers_config, write_config, write_pairs
+from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -29,7 +29,7 @@ def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sentences")
-    config = numbers_config(folder)
+    config = numbers_config(folder, **FAST | {"max_steps": 200})
     config["data"] = {
         "train": write_pairs(folder, "train", sentence_pairs(3_000, seed=1)),
         "valid": write_pairs(folder, "valid", sentence_pairs(60, seed=2)),
@@ -87,7 +87,7 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_segmentation_is_reported_once(run, lines, seq2seq, tmp_path, processes):
     """The lines make more than one chunk."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import numbers_config, write_config
+from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.text import TokenizerConfig
@@ -20,7 +20,7 @@ TAG = "<to-names>"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The number task with a tag before each source, and capital letters."""
     folder = tmp_path_factory.mktemp("options")
-    config = numbers_config(folder)
+    config = numbers_config(folder, 3_000, **FAST | {"max_steps": 200})
     for name in ("train", "valid"):
         for side in ("src", "tgt"):
             path = folder / f"{name}.{side}"
@@ -34,7 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "split_digits": True,
         "normalization": {"src": "nfkc_cf", "tgt": "identity"},
     }
-    config["training"]["max_steps"] = 240
     write_config(folder, config)
     return folder
 
@@ -59,7 +58,7 @@ def test_shared_vocabulary_with_normalization_per_side(run, seq2seq):
 
 def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, seq2seq, tmp_path):
     config = folder / "numbers.yaml"
-    more = ("--set", "training.max_steps=242", "--set", "training.log_every=1")
+    more = ("--set", "training.max_steps=202", "--set", "training.log_every=1")
     assert seq2seq("train", config, "--run-dir", run, *more).exit_code == 0
     short = ("--set", "training.max_steps=2", "--set", "training.warmup_steps=1")
     reuse = ("--set", f"tokenizer.reuse={run}", "--from", run)
@@ -86,9 +85,8 @@ def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
 @pytest.fixture(scope="module")
 def letters_to_words(folder: Path, seq2seq: Command) -> Path:
     """A run whose source has characters and whose target has words."""
-    config = numbers_config(folder)
+    config = numbers_config(folder, **FAST | {"max_steps": 200})
     config["tokenizer"] = {"kind": {"src": "char", "tgt": "word"}}
-    config["training"]["max_steps"] = 360
     path = write_config(folder, config)
     result = seq2seq("train", path, "--run-dir", folder / "letters")
     assert result.exit_code == 0, result.stderr
@@ -106,7 +104,7 @@ def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq,
     assert report["wer"] <= 10
     written = load_config(letters_to_words / "config.yaml").tokenizer
     assert (written.kind.src, written.kind.tgt, written.shared) == ("char", "word", False)
-    more = ("--set", "training.max_steps=361")
+    more = ("--set", "training.max_steps=201")
     again = seq2seq("train", folder / "numbers.yaml", "--run-dir", letters_to_words, *more)
     assert again.exit_code == 0, again.stderr
     target = ("--format", "ctranslate2", "--output", tmp_path / "out")

@@ -51,12 +51,14 @@ def test_translate_rejects_its_input_file_as_output(trained, tmp_path, redirecti
     assert (tmp_path / "lines").read_text() == "1 2\n3\n"
 
 
+@pytest.mark.slow
 def test_translate_accepts_other_files_pipes_and_devices(trained, tmp_path):
     done = run_in_shell(trained, tmp_path, "< lines >> other; cat other")
     assert done.stdout == "one two\nthree\n", done.stderr
     assert run_in_shell(trained, tmp_path, "< /dev/null > /dev/null").returncode == 0
 
 
+@pytest.mark.slow
 def test_translate_answers_a_steady_pipe_before_it_ends(trained):
     """A pipe that never pauses must not be buffered for ever."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
@@ -76,7 +78,7 @@ def test_translate_answers_a_steady_pipe_before_it_ends(trained):
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_lines_before_an_unreadable_line_are_translated(trained, seq2seq, tmp_path, processes):
     (tmp_path / "in.jsonl").write_text('{"src": "1"}\n{"src": "2"}\n{"text": "3"}\n{"src": "4"}\n')
     options = ("--input-format", "jsonl", "--processes", processes)
@@ -92,13 +94,13 @@ def test_lines_before_an_unreadable_line_are_translated(trained, seq2seq, tmp_pa
 def test_no_process_outlives_the_translation(trained, seq2seq, tmp_path):
     """Exit would close the queue that tells them to end, and wait for them."""
     (tmp_path / "in.txt").write_text("1\n2\n")
-    for _ in range(3):
+    for _ in range(2):
         done = seq2seq("translate", trained, "-i", tmp_path / "in.txt", "--processes", 2)
         assert done.stdout == "one\ntwo\n"
         assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_output_stops_before_a_line_that_cannot_be_translated(
     trained, seq2seq, tmp_path, processes
 ):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import WORDS, numbers_config, write_config, write_pairs
+from number_task import FAST, WORDS, numbers_config, write_config, write_pairs
 
 
 def name(generator: random.Random) -> str:
@@ -28,9 +28,9 @@ def pairs_with_names(count: int, seed: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("names")
-    config = numbers_config(folder, max_steps=400)
+    config = numbers_config(folder, **FAST | {"max_steps": 250})
     config["data"] = {
-        "train": write_pairs(folder, "train", pairs_with_names(4_000, seed=1)),
+        "train": write_pairs(folder, "train", pairs_with_names(2_000, seed=1)),
         "valid": write_pairs(folder, "valid", pairs_with_names(60, seed=2)),
     }
     config["tokenizer"]["vocab_size"] = 14

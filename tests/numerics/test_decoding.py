@@ -91,7 +91,13 @@ def test_random_models_end_sentences_at_different_lengths():
     assert len(lengths) > 3
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("gnmt", "groups") else ())
+        for name in MODES
+    ],
+)
 def test_batch_matches_single_sentences(name):
     for seed in range(2):
         model = build(seed)

@@ -164,17 +164,18 @@ def test_packed_batches_match_padded_batches(norm):
 
 
 @pytest.mark.parametrize(
-    ("positions", "use_bf16", "tolerance"),
+    ("backend", "positions", "use_bf16", "tolerance"),
     [
-        ("rotary", False, 1e-5),
-        pytest.param("sinusoidal", False, 1e-5, marks=pytest.mark.slow),
-        pytest.param("rotary", True, 0.05, marks=pytest.mark.slow),
-        pytest.param("sinusoidal", True, 0.05, marks=pytest.mark.slow),
+        ("eager", "rotary", False, 1e-5),
+        pytest.param("aot_eager", "rotary", False, 1e-5, marks=pytest.mark.slow),
+        pytest.param("aot_eager", "sinusoidal", False, 1e-5, marks=pytest.mark.slow),
+        pytest.param("aot_eager", "rotary", True, 0.05, marks=pytest.mark.slow),
+        pytest.param("aot_eager", "sinusoidal", True, 0.05, marks=pytest.mark.slow),
     ],
 )
-def test_compiled_step_matches_the_eager_step(positions, use_bf16, tolerance, monkeypatch):
+def test_compiled_step_matches_the_eager_step(backend, positions, use_bf16, tolerance, monkeypatch):
     """It is traced once for all shapes; PyTorch's operations stand in for kernels."""
-    backend = CompileCounterWithBackend("aot_eager")
+    backend = CompileCounterWithBackend(backend)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     model = build(positions=positions)
     plain = BatchLoss(model, 0.1, use_bf16)
