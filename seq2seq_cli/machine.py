@@ -1,20 +1,13 @@
-"""The cores and memory that this process may use, within container limits, and new processes.
+"""The cores and memory that this process may use, within container limits.
 
 Does not import torch.
 """
 
 import os
 import resource
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing.context import BaseContext
 
 # Environment variables that PyTorch reads on import. Idle threads spin for about 10 µs: with the
 # milliseconds that are GNU OpenMP's default, another program on one core slows the whole process
@@ -29,20 +22,6 @@ def torch_environment() -> dict[str, str]:
     if num_cores() < _num_processors():  # OpenMP knows nothing of quotas
         defaults["OMP_NUM_THREADS"] = str(num_cores())
     return defaults | os.environ
-
-
-@contextmanager
-def held_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C until the block ends; processes started in the block ignore it for good.
-
-    The main process handles it and ends the others, which could only print a traceback while they
-    import PyTorch.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def num_cores(root: Path = _ROOT) -> int:
@@ -67,54 +46,6 @@ def peak_memory() -> int:
         return int(peak.split()[1]) << 10
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_rss if sys.platform == "darwin" else peak_rss << 10
-
-
-def process_context(*imports: str) -> "BaseContext":
-    """Return how to start new processes: on Linux, as forks of one that has made the imports.
-
-    That one, which is started once, has nothing else of this process. The others begin within
-    milliseconds, and share the memory of the imports. They have the environment that the first of
-    them found, and no number of threads that was set here; Ctrl-C is blocked in them.
-    """
-    # Importing these takes 10 ms, which most commands need not spend.
-    from multiprocessing import forkserver, get_context, resource_tracker
-
-    if sys.platform != "linux":
-        return get_context("spawn")
-    context = get_context("forkserver")
-    context.set_forkserver_preload(list(imports))
-    resource_tracker.ensure_running()  # which unblocks signals when it starts
-    with held_interrupts():
-        forkserver.ensure_running()
-    first = context.Process(target=os.getpid)
-    first.start()
-    first.join()  # a Ctrl-C while we wait for the imports raises KeyboardInterrupt here
-    return context
-
-
-def new_process(*imports: str) -> "ProcessPoolExecutor":
-    """Return an executor that has one new process, which Ctrl-C interrupts."""
-    from concurrent.futures import ProcessPoolExecutor  # see process_context
-
-    return ProcessPoolExecutor(1, process_context(*imports), allow_interrupts)
-
-
-def allow_interrupts() -> None:
-    """Unblock Ctrl-C in a process that `process_context` has started."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def end_with_parent(status: int) -> None:
-    """Wait until the parent process ends, then end this process with the given status.
-
-    Call it in a thread: it also ends threads that are blocked.
-    """
-    from multiprocessing import parent_process  # see process_context
-
-    parent = parent_process()
-    assert parent is not None, "started by multiprocessing"
-    parent.join()
-    os._exit(status)
 
 
 def _num_processors() -> int:

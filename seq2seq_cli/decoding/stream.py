@@ -21,14 +21,9 @@ from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import (
-    available_memory,
-    end_with_parent,
-    held_interrupts,
-    num_cores,
-    process_context,
-)
+from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.processes import end_with_parent, held_interrupts, process_context
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import may_wait
 

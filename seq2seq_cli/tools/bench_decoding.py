@@ -13,9 +13,10 @@ from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import new_process, peak_memory
+from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.processes import single_process_pool
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.io import lines_to_translate
@@ -66,7 +67,7 @@ def measure_decoding(
     lines = _lines(run, source, num_lines)
     speeds = []
     for precision in precisions:
-        with new_process(__name__) as pool:
+        with single_process_pool(__name__) as pool:
             options = (f"decoding.precision={precision}", *overrides)
             speeds.append(
                 pool.submit(_measure, run_dir, precision, options, device, lines).result()

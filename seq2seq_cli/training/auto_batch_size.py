@@ -18,10 +18,11 @@ from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import new_process, peak_memory
+from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.processes import single_process_pool
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
@@ -160,7 +161,7 @@ def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
 
 def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
     """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
-    with new_process(*TRAINING_IMPORTS) as executor:
+    with single_process_pool(*TRAINING_IMPORTS) as executor:
         try:
             return executor.submit(sentences_on_cpu, model, wanted, available).result()
         except BrokenProcessPool:  # out of memory: Linux killed it

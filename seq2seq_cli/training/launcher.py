@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar, cast
@@ -25,13 +24,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.files import read_json, write_json
-from seq2seq_cli.machine import (
-    allow_interrupts,
-    available_memory,
-    end_with_parent,
-    num_cores,
-    process_context,
-)
+from seq2seq_cli.machine import available_memory, num_cores
+from seq2seq_cli.processes import allow_interrupts, end_with_parent, process_context
 from seq2seq_cli.training.distributed import (
     RUN_ID,
     WHAT_NOW,
@@ -130,7 +124,6 @@ def _forwarded_signals(folder: Path, start_method: str) -> Iterator[_Received]:
         if received.handlers[signal.SIGINT] != signal.SIG_IGN:
             signal.signal(signal.SIGINT, forward)
         signal.signal(signal.SIGTERM, forward)
-    resource_tracker.ensure_running()  # which unblocks signals when it starts
     blocked = {signal.SIGINT} if start_method == "spawn" else set()  # new processes inherit it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:

@@ -51,13 +51,16 @@ VARIANTS = {
 }
 
 
-OFTEN = ("pre, unigram", "symbols, digits, a lower-cased source")
-PARAMS = [
-    name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS
-]
+SLOW_VARIANTS = ("post, bpe, no bias", "words", "characters")
 
 
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW_VARIANTS else ())
+        for name in VARIANTS
+    ],
+)
 def run(request, seq2seq, tmp_path_factory) -> Path:
     """A run that is undertrained, but far from random."""
     folder = tmp_path_factory.mktemp("export")

@@ -161,7 +161,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path):
     script = tmp_path / "watched.py"
     script.write_text(WATCHED)

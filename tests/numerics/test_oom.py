@@ -115,7 +115,7 @@ def test_update_with_a_split_batch_is_unchanged(way, number):
 def test_random_oom_failures_do_not_change_the_trajectory():
     batches = [
         [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
-        for step in range(20)
+        for step in range(40)
     ]
     expected, weights, _ = updates(never, batches)
     chance, failures = random.Random(4), []
@@ -127,7 +127,7 @@ def test_random_oom_failures_do_not_change_the_trajectory():
         return None
 
     found, close, _ = updates(fails, batches)
-    assert len(failures) > 2
+    assert len(failures) > 5
     assert found == pytest.approx(expected, rel=1e-4)
     for mine, theirs in zip(close, weights, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)

@@ -48,7 +48,7 @@ SOURCES = ["do", "the tea", "they see", "art a", "start", "seem then at"]
 @pytest.mark.parametrize("required", [("do",), ("the", "art"), ("a tea",), ("see !",)], ids=str)
 def test_required_words_appear_as_whole_words(kind, required):
     tokenizer = tokenizer_of(kind, "en")
-    for seed in range(2):
+    for seed in range(4):
         inputs = [TranslationInput(source, "", required) for source in SOURCES]
         found = translator(tokenizer, seed).search(inputs)
         for (one,) in found:
@@ -62,7 +62,7 @@ def test_required_words_appear_as_whole_words(kind, required):
 def test_required_words_of_scripts_without_spaces_get_no_spaces(kind, text):
     tokenizer = tokenizer_of(kind, "ja")
     assert TargetWords(tokenizer).phrase(text).word_ends is None  # any character may follow
-    for seed in range(3):
+    for seed in range(6):
         found = translator(tokenizer, seed).search([TranslationInput("私は", "", (text,))] * 2)
         assert all(text in one.text and f" {text}" not in one.text for (one,) in found)
 
