@@ -19,7 +19,7 @@ IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_e
 
 _MEASURED_PAIRS = 2_000  # how much longer subword sampling makes them
 _MEASURED_BATCHES = 10  # how much padding they have with subword sampling
-_POOL = 32  # batches whose pairs are grouped by their sampled lengths
+_POOL = 128  # batches whose pairs are grouped by their sampled lengths
 
 _NO_SAMPLERS = Samplers()
 

@@ -195,12 +195,12 @@ def sources_of(tokenizer: Tokenizer, batches: list[Batch]) -> list[str]:
 def test_an_epoch_has_every_pair_once(samplers_and_store, tokenizer, lines):
     """Also if its batches are asked for one by one, or from the middle of a pool on."""
     samplers, store = samplers_and_store
-    batches = BatchSampler(store, 100, seed=1, samplers=samplers)
-    assert len(batches) > 70  # more than two pools
+    batches = BatchSampler(store, 25, seed=1, samplers=samplers)
+    assert len(batches) > 260  # more than two pools
     made = batches.batches(2, 0, len(batches))
     assert sources_of(tokenizer, made) == sorted(map(tokenizer.normalize, lines))
-    again = BatchSampler(store, 100, seed=1, samplers=samplers)
-    for position in (40, 3, len(batches) - 1):
+    again = BatchSampler(store, 25, seed=1, samplers=samplers)
+    for position in (150, 3, len(batches) - 1):
         (found,) = again.batches(2, position, 1)
         assert found.src_BS.equal(made[position].src_BS)
         assert found.labels_BT.equal(made[position].labels_BT)
@@ -213,14 +213,14 @@ def test_sampled_batches_have_at_most_pairs_per_batch(samplers_and_store):
     assert (max(sizes), sum(sizes), len(sizes)) == (7, len(store), math.ceil(len(store) / 7))
 
 
-@pytest.mark.parametrize("used", [5, 32, 40])
+@pytest.mark.parametrize("used", [5, 128, 150])
 def test_another_batch_size_leaves_the_pairs_that_were_not_used(
     samplers_and_store, tokenizer, lines, used
 ):
     samplers, store = samplers_and_store
-    first = BatchSampler(store, 100, seed=1, samplers=samplers).batches(3, 0, used)
-    other = BatchSampler(store, 300, seed=1, samplers=samplers)
-    rest = other.batches(3, 0, 1_000, [[100, used]])
+    first = BatchSampler(store, 25, seed=1, samplers=samplers).batches(3, 0, used)
+    other = BatchSampler(store, 75, seed=1, samplers=samplers)
+    rest = other.batches(3, 0, 1_000, [[25, used]])
     assert sources_of(tokenizer, first + rest) == sorted(map(tokenizer.normalize, lines))
 
 
