@@ -32,7 +32,7 @@ def main() -> None:
     if given.measure:
         print(*measured(given.measure[0], int(given.measure[1])))
         return
-    print("| processes | method | seconds | MB |\n|--:|---|--:|--:|")
+    print("| processes | method | seconds | MiB |\n|--:|---|--:|--:|")
     for count in given.processes:
         found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
         for _ in range(given.rounds):
@@ -42,16 +42,17 @@ def main() -> None:
                 seconds, memory = map(float, output.split())
                 found[method].append((seconds, memory))
         for method, pairs in found.items():
-            seconds, memory = (spread(values) for values in zip(*pairs, strict=True))
-            print(f"| {count} | {method} | {seconds} | {memory} |", flush=True)
+            seconds, memory = zip(*pairs, strict=True)
+            row = f"| {count} | {method} | {spread(seconds, '.1f')} | {spread(memory, ',.0f')} |"
+            print(row, flush=True)
 
 
-def spread(values: tuple[float, ...]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+def spread(values: tuple[float, ...], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
 
 
 def measured(method: str, count: int) -> tuple[float, float]:
-    """Return seconds and MB of so many processes that are started by this new one."""
+    """Return seconds and MiB of so many processes that are started by this new one."""
     started = time.perf_counter()
     if method == "spawn":
         context = multiprocessing.get_context("spawn")

@@ -1,31 +1,35 @@
-"""Starting processes, and what Ctrl-C and the end of the first process mean to them."""
+"""Starting processes, and what signals and the end of the first process mean to them."""
 
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 def process_context(*imports: str) -> BaseContext:
-    """Return the context in which to start processes; SIGINT is blocked in them.
+    """Return the context in which to start several processes that make the same imports.
 
-    On Linux they are forks of a server, a process that has made the imports and nothing else. So
-    they start within milliseconds and share the memory of the imports. They have the environment
-    variables that this process had at its first call, which also decides about the imports, and
-    PyTorch's default number of threads.
+    On Linux it is `forkserver`: they are forks of a server, which has made the imports and nothing
+    else, and whose memory they share. Ctrl-C and SIGTERM are blocked in them until they call
+    `unblock_signals`. They have the environment that this process had at its first call, which also
+    decides about the imports; Python has one such server for all callers. Elsewhere it is `spawn`.
     """
-    resource_tracker.ensure_running()  # which unblocks signals when it starts
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(imports))
-    with held_interrupts():
-        forkserver.ensure_running()
+    with _same_import_path():
+        resource_tracker.ensure_running()  # which unblocks signals when it starts
+        with held_signals(signal.SIGINT, signal.SIGTERM):
+            forkserver.ensure_running()
     # Wait for the imports here, where Ctrl-C raises KeyboardInterrupt.
     process = context.Process(target=os.getpid)
     process.start()
@@ -33,28 +37,60 @@ def process_context(*imports: str) -> BaseContext:
     return context
 
 
-def single_process_pool(*imports: str) -> ProcessPoolExecutor:
-    """Return a pool of one new process, which Ctrl-C interrupts."""
-    return ProcessPoolExecutor(1, process_context(*imports), allow_interrupts)
+def call_in_new_process(work: Callable[[], Result]) -> Result:
+    """Call `work` in a new interpreter, which Ctrl-C interrupts, and return what it returns.
+
+    Raises what `work` raised, or BrokenProcessPool if the process died.
+    """
+    resource_tracker.ensure_running()  # which unblocks signals when it starts
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with held_signals(signal.SIGINT):
+            future = pool.submit(_call, work)
+        return future.result()
 
 
-def allow_interrupts() -> None:
-    """Unblock Ctrl-C in this process, which `process_context` has started."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+def _call(work: Callable[[], Result]) -> Result:
+    unblock_signals()
+    return work()
+
+
+def unblock_signals() -> None:
+    """Unblock Ctrl-C and SIGTERM in a process that was started while they were held."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 @contextmanager
-def held_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C until the block ends; it stays blocked in processes started in the block.
+def held_signals(*numbers: signal.Signals) -> Iterator[None]:
+    """Defer these signals until the block ends; they stay blocked in processes started in it.
 
-    The main process handles it and ends the others, which could only print a traceback while they
-    import PyTorch.
+    There they could only end the import of PyTorch with a traceback.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _same_import_path() -> Iterator[None]:
+    """Let interpreters started in the block import from where this one does.
+
+    The server makes its imports without the `sys.path` of this process (CPython issue 117378), and
+    would find files of the working folder, such as random.py, first.
+    """
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    values = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def end_with_parent(status: int) -> None:

@@ -23,7 +23,12 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.processes import end_with_parent, held_interrupts, process_context
+from seq2seq_cli.processes import (
+    end_with_parent,
+    held_signals,
+    process_context,
+    unblock_signals,
+)
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import may_wait
 
@@ -154,7 +159,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
                 except UserError as error:
                     chunk, unreadable = None, error
                 if chunk is not None and chunk[1]:
-                    with held_interrupts():  # the first chunk starts the processes
+                    with held_signals(signal.SIGINT):  # the first chunk starts the processes
                         ahead.append(pool.submit(_translate_in_process, chunk))
                 most = 1 if chunk is None else _CHUNKS_AHEAD * processes
                 while ahead and (ahead[0].done() or len(ahead) >= most):
@@ -179,6 +184,7 @@ _loaded: tuple[Job, Translator] | UserError | None = None
 def _start_in_process(job: Job, processes: int) -> None:
     global _loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
+    unblock_signals()
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     torch.set_num_threads(max(1, num_cores() // processes))
     try:

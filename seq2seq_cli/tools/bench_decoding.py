@@ -4,6 +4,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.processes import single_process_pool
+from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.io import lines_to_translate
@@ -67,11 +68,10 @@ def measure_decoding(
     lines = _lines(run, source, num_lines)
     speeds = []
     for precision in precisions:
-        with single_process_pool(__name__) as pool:
-            options = (f"decoding.precision={precision}", *overrides)
-            speeds.append(
-                pool.submit(_measure, run_dir, precision, options, device, lines).result()
-            )
+        options = (f"decoding.precision={precision}", *overrides)
+        speeds.append(
+            call_in_new_process(partial(_measure, run_dir, precision, options, device, lines))
+        )
     return speeds
 
 

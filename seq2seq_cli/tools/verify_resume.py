@@ -9,10 +9,9 @@ from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.processes import single_process_pool
+from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import Difference, differing_results
-from seq2seq_cli.training.launcher import TRAINING_IMPORTS
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.run import Hooks, TrainingState
 
@@ -68,8 +67,7 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
 
 def _train_in_new_process(config: Config, folder: Path, stop_at: int) -> None:
     hooks = Hooks(on_step=functools.partial(_is_at, stop_at))
-    with single_process_pool(*TRAINING_IMPORTS) as pool:
-        pool.submit(train, config, folder, hooks=hooks).result()
+    call_in_new_process(functools.partial(train, config, folder, hooks=hooks))
 
 
 def _is_at(step: int, state: TrainingState) -> bool:

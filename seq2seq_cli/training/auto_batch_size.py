@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,11 +23,10 @@ from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.processes import single_process_pool
+from seq2seq_cli.processes import call_in_new_process
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.launcher import TRAINING_IMPORTS
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizer import build_optimizer
@@ -161,11 +161,10 @@ def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
 
 def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
     """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
-    with single_process_pool(*TRAINING_IMPORTS) as executor:
-        try:
-            return executor.submit(sentences_on_cpu, model, wanted, available).result()
-        except BrokenProcessPool:  # out of memory: Linux killed it
-            return 0
+    try:
+        return call_in_new_process(partial(sentences_on_cpu, model, wanted, available))
+    except BrokenProcessPool:  # out of memory: Linux killed it
+        return 0
 
 
 def sentences_on_cpu(model: TrialModel, wanted: int, available: int) -> int:

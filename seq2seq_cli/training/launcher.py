@@ -13,7 +13,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar, cast
@@ -25,7 +25,12 @@ from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
-from seq2seq_cli.processes import allow_interrupts, end_with_parent, process_context
+from seq2seq_cli.processes import (
+    end_with_parent,
+    held_signals,
+    process_context,
+    unblock_signals,
+)
 from seq2seq_cli.training.distributed import (
     RUN_ID,
     WHAT_NOW,
@@ -68,7 +73,8 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     start_method = process_context(*TRAINING_IMPORTS).get_start_method()
     with (
         tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
-        _forwarded_signals(Path(folder), start_method) as received,
+        _forwarded_signals(Path(folder)) as received,
+        held_signals(signal.SIGINT) if start_method == "spawn" else nullcontext(),
         _silent_loggers(),
     ):
         config = LaunchConfig(
@@ -94,7 +100,7 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
 
 
 class _Received:
-    """The signal that this process received, and the handlers that it had before."""
+    """The signal that was passed on, 0 for none, and the handlers that were there before."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -103,19 +109,19 @@ class _Received:
 
 
 @contextmanager
-def _forwarded_signals(folder: Path, start_method: str) -> Iterator[_Received]:
+def _forwarded_signals(folder: Path) -> Iterator[_Received]:
     """Pass SIGTERM on to the processes while the block runs, and leave Ctrl-C to them.
 
-    A terminal sends Ctrl-C to all processes. In those that are started here it is blocked until
-    `_in_worker` runs, so that none prints a traceback while it imports PyTorch. A process that does
-    not exist yet finds the number of the signal in `folder`.
+    A terminal sends Ctrl-C to all processes. One that does not exist yet finds the signal in
+    `folder`.
     """
     received = _Received()
 
     def forward(number: int, frame: FrameType | None) -> None:
-        received.number = number
-        write_json(_signal_file(folder), number)
+        with suppress(OSError):  # a full disk
+            _signal_file(folder, number).touch()
         if number == signal.SIGTERM:
+            received.number = number
             for process in multiprocessing.active_children():
                 process.terminate()
 
@@ -124,12 +130,9 @@ def _forwarded_signals(folder: Path, start_method: str) -> Iterator[_Received]:
         if received.handlers[signal.SIGINT] != signal.SIG_IGN:
             signal.signal(signal.SIGINT, forward)
         signal.signal(signal.SIGTERM, forward)
-    blocked = {signal.SIGINT} if start_method == "spawn" else set()  # new processes inherit it
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         yield received
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # a Ctrl-C that waited finds our handler
         if is_main_thread:
             for number, handler in received.handlers.items():
                 signal.signal(number, handler)
@@ -165,9 +168,10 @@ def _in_worker(
         log_to_stderr()
     status = 0
     try:
-        allow_interrupts()
-        if (file := _signal_file(folder)).exists():
-            raise Interrupted("interrupted", 128 + read_json(file))
+        unblock_signals()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if _signal_file(folder, number).exists():
+                raise Interrupted("interrupted", 128 + number)
         result = work()
         return result if os.environ["RANK"] == "0" else None
     except KeyboardInterrupt:
@@ -185,8 +189,8 @@ def _in_worker(
     raise SystemExit(1)
 
 
-def _signal_file(folder: Path) -> Path:
-    return folder / "signal.json"
+def _signal_file(folder: Path, number: int) -> Path:
+    return folder / f"signal-{number}"
 
 
 def _reason_file(folder: Path, rank: int) -> Path:
@@ -196,7 +200,7 @@ def _reason_file(folder: Path, rank: int) -> Path:
 def _reason(folder: Path, rank: int, status: int, received: int) -> Exception:
     """Return the exception that says why the processes ended, of which that of `rank` was first.
 
-    `received`: the number of the signal that they were stopped with; 0: none.
+    `received`: the number of the signal that was passed on to them; 0: none.
     """
 
     def read(rank: int) -> Exception | None:

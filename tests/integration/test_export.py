@@ -77,7 +77,7 @@ def run(request, seq2seq, tmp_path_factory) -> Path:
 def trained_shared(seq2seq, tmp_path_factory) -> Path:
     """A fully trained run with decoding options."""
     folder = tmp_path_factory.mktemp("shared")
-    config = numbers_config(folder, 3_000, **FAST | {"max_steps": 180})
+    config = numbers_config(folder, 3_000, **FAST, max_steps=180)
     config["tokenizer"] = {"kind": "unigram", "vocab_size": 300, "shared": True}
     config["decoding"] = {"beam_size": 3, "max_len_factor": 1.5, "max_len_extra": 9}
     config["decoding"] |= {"no_repeat_ngram_size": 4, "banned_words": ["xyz"]}

@@ -34,7 +34,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, seq2seq: Command) -> Path:
-    config = numbers_config(folder, **FAST | {"max_steps": 200})
+    config = numbers_config(folder, **FAST, max_steps=200)
     config["data"] = {
         name: write_rows(folder / f"{name}.tsv", count, seed)
         for seed, (name, count) in enumerate({"train": 1_500, "valid": 30}.items())

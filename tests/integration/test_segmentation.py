@@ -29,7 +29,7 @@ def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sentences")
-    config = numbers_config(folder, **FAST | {"max_steps": 200})
+    config = numbers_config(folder, **FAST, max_steps=200)
     config["data"] = {
         "train": write_pairs(folder, "train", sentence_pairs(3_000, seed=1)),
         "valid": write_pairs(folder, "valid", sentence_pairs(60, seed=2)),

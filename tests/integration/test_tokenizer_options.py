@@ -20,7 +20,7 @@ TAG = "<to-names>"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The number task with a tag before each source, and capital letters."""
     folder = tmp_path_factory.mktemp("options")
-    config = numbers_config(folder, 3_000, **FAST | {"max_steps": 200})
+    config = numbers_config(folder, 3_000, **FAST, max_steps=200)
     for name in ("train", "valid"):
         for side in ("src", "tgt"):
             path = folder / f"{name}.{side}"
@@ -85,7 +85,7 @@ def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
 @pytest.fixture(scope="module")
 def letters_to_words(folder: Path, seq2seq: Command) -> Path:
     """A run whose source has characters and whose target has words."""
-    config = numbers_config(folder, **FAST | {"max_steps": 200})
+    config = numbers_config(folder, **FAST, max_steps=200)
     config["tokenizer"] = {"kind": {"src": "char", "tgt": "word"}}
     path = write_config(folder, config)
     result = seq2seq("train", path, "--run-dir", folder / "letters")

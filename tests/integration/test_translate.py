@@ -375,7 +375,6 @@ def test_incompatible_decoding_options_are_rejected(trained, seq2seq, tmp_path: 
         assert message in result.stderr
 
 
-@pytest.mark.slow
 def test_bench_translate_measures_each_precision(trained, seq2seq):
     options = ("--precision", "fp32", "--precision", "int8", "--lines", 20)
     found = json.loads(seq2seq("bench", "translate", trained, *options, "--json").stdout)

@@ -78,7 +78,7 @@ def test_translate_answers_a_steady_pipe_before_it_ends(trained):
         assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_lines_before_an_unreadable_line_are_translated(trained, seq2seq, tmp_path, processes):
     (tmp_path / "in.jsonl").write_text('{"src": "1"}\n{"src": "2"}\n{"text": "3"}\n{"src": "4"}\n')
     options = ("--input-format", "jsonl", "--processes", processes)

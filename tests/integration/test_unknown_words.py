@@ -28,7 +28,7 @@ def pairs_with_names(count: int, seed: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("names")
-    config = numbers_config(folder, **FAST | {"max_steps": 250})
+    config = numbers_config(folder, **FAST, max_steps=250)
     config["data"] = {
         "train": write_pairs(folder, "train", pairs_with_names(2_000, seed=1)),
         "valid": write_pairs(folder, "valid", pairs_with_names(60, seed=2)),

@@ -283,7 +283,7 @@ def run_check(seq2seq: Command, folder: Path, config: dict, *more: str):
 def test_huge_line_is_bad_and_never_held_in_memory(config, seq2seq, tmp_path):
     assert run_check(seq2seq, tmp_path, config).exit_code == 0  # what checking needs anyway
     with (tmp_path / "train.src").open("r+b") as file:
-        os.truncate(file.fileno(), file.seek(0, os.SEEK_END) + (150 << 20))
+        os.truncate(file.fileno(), file.seek(0, os.SEEK_END) + (300 << 20))
         file.seek(0, os.SEEK_END)
         file.write(b"\n")
     with (tmp_path / "train.tgt").open("a") as file:
@@ -295,7 +295,7 @@ def test_huge_line_is_bad_and_never_held_in_memory(config, seq2seq, tmp_path):
     assert "train.src, line 801: longer than 4,194,304 bytes" in stopped.stderr
     assert skipped.exit_code == 0, skipped.stderr
     assert "800 pairs; dropped: 1 unreadable" in skipped.stdout
-    assert peak_memory() - before < 100 << 20
+    assert peak_memory() - before < 200 << 20
 
 
 def test_longest_allowed_line_is_read(tmp_path):

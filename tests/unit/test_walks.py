@@ -53,6 +53,7 @@ def test_all_functions_of_the_training_walk_are_called(config, tmp_path):
     others = {
         ("distributed.py", "Ranks", "all_reduce"),
         ("launcher.py", "", "launch"),
+        ("processes.py", "", "process_context"),
         ("resume.py", "", "join_as_replica"),
         ("config/schema.py", "", "Config"),
     }
