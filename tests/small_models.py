@@ -23,12 +23,12 @@ MODES = {
 }
 
 
-def build(seed: int, vocabulary: int = 12, **options) -> Transformer:
+def build(seed: int, vocabulary: int = 12, num_features: int = 0, **options) -> Transformer:
     """A random model whose sentences end at different lengths."""
     torch.manual_seed(seed)
     shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0}
     config = ModelConfig(**(shape | {"tie_embeddings": False} | options))
-    model = Transformer(config, 12, vocabulary, False, PAD_ID).eval()
+    model = Transformer(config, 12, vocabulary, False, PAD_ID, num_features).eval()
     with torch.no_grad():
         model.projection.weight.mul_(3)
         for name, parameter in model.named_parameters():

@@ -111,6 +111,13 @@ class ModelConfig(Section):
         "self-attention (RoPE), with which models learn in fewer updates. rotary needs heads of an "
         "even size and has no export to Hugging Face.",
     )
+    feature_positions: bool = Field(
+        True,
+        description="Give features of the source positions of their own, before those of the text. "
+        "false: all features of a source have the same position, so that their order says nothing "
+        "and their number does not move the text (feature-invariant; Wu et al. 2021). false has no "
+        "export.",
+    )
     attention_scale: AttentionScale = Field(
         "sqrt",
         description="Scale of the attention scores, which are q·k (K: size of a head). sqrt: "
@@ -436,6 +443,15 @@ class Config(Section):
                 "model.dropout, or choose simcut"
             )
         return training
+
+    @field_validator("model")
+    @classmethod
+    def _places_features_that_exist(cls, model: ModelConfig, info: ValidationInfo) -> ModelConfig:
+        data: DataConfig | None = info.data.get("data")
+        has_features = data is None or any(corpus.features for corpus in data.train)
+        if not (model.feature_positions or has_features):
+            raise ValueError("feature_positions false is for data.train with features")
+        return model
 
     @field_validator("tokenizer")
     @classmethod

@@ -76,11 +76,13 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
         tensors.append(NamedTensor(name, dimensions, values))
 
     def record_embedding(side: str, letter: str, embedding: nn.Module, ids: Tensor) -> None:
-        positions = model.position_vectors(0, ids.size(1))
+        vectors = model.position_vectors(0, ids.size(1))
+        positions = model.source_positions(ids) if side == "src" else None
         record(f"{side}_ids", f"B{letter}", ids)
         record(f"{side}_embedding", f"B{letter}D", embedding(ids))
-        if positions is not None:
-            record(f"{side}_positions", f"{letter}D", positions)
+        if vectors is not None:
+            placed = vectors if positions is None else vectors[positions[0]]
+            record(f"{side}_positions", f"{letter}D", placed)
 
     with _hooks(model, record):
         record_embedding("src", "S", model.src_embedding, src_BS)

@@ -33,6 +33,17 @@ def sinusoidal_positions(
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
+def source_positions(src_BS: Tensor, features: range) -> Tensor:
+    """Return the position of every token: 0 up to the last feature, then 1, 2, and so on.
+
+    `features` are the ids that are features. Wu et al. 2021, section 3.2 ("feature-invariant").
+    """
+    index_S = torch.arange(src_BS.size(1), device=src_BS.device)
+    is_feature_BS = (src_BS >= features.start) & (src_BS < features.stop)
+    last_B1 = (index_S * is_feature_BS).amax(dim=1, keepdim=True)
+    return (index_S - last_B1).clamp(min=0)
+
+
 class FeedForward(nn.Module):
     """max(0, x W₁ + b₁) W₂ + b₂ at every position (section 3.3), or another activation."""
 
@@ -105,9 +116,14 @@ class EncoderLayer(nn.Module):
         layout: BatchLayout,
         mask_B11S: Tensor | None,
         attention_log: AttentionLog | None = None,
+        positions_BS: Tensor | None = None,
     ) -> Tensor:
+        """Run the layer; `positions_BS` None: the tokens have the positions 0, 1, 2, ...."""
+
         def attend_to_source(x_BSD: Tensor) -> Tensor:
-            q_BHSK, keys_values = self.self_attention.queries_keys_values(x_BSD, layout)
+            q_BHSK, keys_values = self.self_attention.queries_keys_values(
+                x_BSD, layout, positions_BM=positions_BS
+            )
             attended_BSD: Tensor = self.self_attention(
                 q_BHSK, keys_values, mask_B11S, layout, attention_log
             )

@@ -26,9 +26,10 @@ from seq2seq_cli.model.layers import (
     EncoderLayer,
     LayerCache,
     sinusoidal_positions,
+    source_positions,
 )
 from seq2seq_cli.model.packing import BatchLayout, Padded
-from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers
+from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 
 class Memory(NamedTuple):
@@ -82,14 +83,26 @@ class Transformer(nn.Module):
     """Computes the logits of the next target token from the source and the target so far."""
 
     def __init__(
-        self, config: ModelConfig, src_vocab: int, tgt_vocab: int, shared: bool, pad_id: int
+        self,
+        config: ModelConfig,
+        src_vocab: int,
+        tgt_vocab: int,
+        shared: bool,
+        pad_id: int,
+        num_features: int = 0,
     ) -> None:
-        """Build the model; with a `shared` vocabulary, tying includes the source embedding."""
+        """Build the model; with a `shared` vocabulary, tying includes the source embedding.
+
+        `num_features`: the ids after EOS that are features of the source.
+        """
         super().__init__()
         assert not shared or src_vocab == tgt_vocab, "a shared vocabulary has one size"
         d_model = config.d_model
         self.config = config
         self.pad_id = pad_id
+        has_unplaced = num_features > 0 and not config.feature_positions
+        # Ids that have no positions of their own; None: all have.
+        self.unplaced = range(EOS_ID + 1, EOS_ID + 1 + num_features) if has_unplaced else None
         self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
         self.tgt_embedding = _embedding(tgt_vocab, d_model, pad_id)
         self.src_embedding = (
@@ -151,9 +164,10 @@ class Transformer(nn.Module):
         """Encode the source; every sentence must have at least one token (its EOS)."""
         mask_B11S = padding_mask(src_BS, self.pad_id)
         src_layout = layout(mask_B11S[:, 0, 0])
-        states_BSD = self._embed(self.src_embedding, src_BS, src_layout, 0, cut_BS)
+        positions_BS = self.source_positions(src_BS)
+        states_BSD = self._embed(self.src_embedding, src_BS, src_layout, 0, cut_BS, positions_BS)
         for layer in self.encoder:
-            states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log)
+            states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log, positions_BS)
         return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S)
 
     def start_cache(self, memory: Memory) -> Cache:
@@ -226,6 +240,10 @@ class Transformer(nn.Module):
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
 
+    def source_positions(self, src_BS: Tensor) -> Tensor | None:
+        """Return the position of every token of the source; None: 0, 1, 2, ...."""
+        return None if self.unplaced is None else source_positions(src_BS, self.unplaced)
+
     def position_vectors(self, start: int, stop: int) -> Tensor | None:
         """Return what is added to the embeddings of these positions, TD; None if nothing is."""
         if self.config.positions == "rotary":
@@ -239,16 +257,20 @@ class Transformer(nn.Module):
         layout: BatchLayout,
         start: int,
         cut_BT: Tensor | None = None,
+        positions_BT: Tensor | None = None,
     ) -> Tensor:
         """Return embeddings plus positional encodings, BTD; the first position is `start`.
 
-        Tokens that are cut off (True) have their positional encodings alone, if there are any.
+        `positions_BT`: other positions, relative to `start`. Tokens that are cut off (True) have
+        their positional encodings alone, if there are any.
         """
         positions_TD = self.position_vectors(start, start + ids_BT.size(1))
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale
         if cut_BT is not None:
             vectors_BTD = vectors_BTD.masked_fill(layout.pack_ids(cut_BT, True)[..., None], 0)
-        if positions_TD is not None:
+        if positions_TD is not None and positions_BT is not None:
+            vectors_BTD = vectors_BTD + positions_TD[layout.pack_ids(positions_BT, 0)]
+        elif positions_TD is not None:
             vectors_BTD = vectors_BTD + layout.pack_positions(positions_TD)
         embedded_BTD: Tensor = self.dropout(vectors_BTD)
         return embedded_BTD.to(activation_dtype(embedded_BTD))
@@ -267,7 +289,8 @@ def build_model(config: ModelConfig, tokenizers: Tokenizers) -> Transformer:
     """
     src_vocab, tgt_vocab = len(tokenizers.src), len(tokenizers.tgt)
     try:
-        return Transformer(config, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID)
+        num_features = len(tokenizers.src.features)
+        return Transformer(config, src_vocab, tgt_vocab, tokenizers.is_shared, PAD_ID, num_features)
     except RuntimeError as error:
         if "can't allocate memory" not in str(error):
             raise

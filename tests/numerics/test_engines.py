@@ -98,6 +98,19 @@ def test_rotary_positions_are_known_to_all_but_hugging_face():
     assert ENGINES["torch"].unsupported(model, "fp32") == "layers differ in positions"
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_features_without_positions_are_known_to_all_but_exports(engine, positions):
+    """The sources of `stepwise_logits` have features before the text, in its middle, or none."""
+    options = {"tie_embeddings": True, "positions": positions, "feature_positions": False}
+    model = build(0, vocabulary=70, num_features=3, **options)
+    if ENGINES[engine].unsupported(model, "fp32") is None:
+        assert_same_logits(engine, model)
+    assert ctranslate2.unsupported(model, SHARED) == "model.feature_positions is false"
+    if positions == "sinusoidal":
+        assert huggingface.unsupported(model, SHARED) == "model.feature_positions is false"
+
+
 def test_new_activation_runs_on_supporting_engines_only(swish):
     assert ENGINES["native"].unsupported(swish, "fp32")
     with pytest.raises(UserError, match=r"decoding\.engine native"):

@@ -37,10 +37,11 @@ VARIANTS = {
 }
 
 
-def build(shared: bool = False, **options: object) -> Transformer:
+def build(shared: bool = False, num_features: int = 0, **options: object) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig.model_validate(SHAPE | options)
-    model = Transformer(config, 13 if shared else 11, 13, shared, PAD_ID).eval()
+    sizes = (13 if shared else 11, 13, shared)
+    model = Transformer(config, *sizes, PAD_ID, num_features).eval()
     for parameter in model.parameters():  # biases and norms too: zeros and ones hide mistakes
         if parameter.dim() == 1:
             nn.init.normal_(parameter.data, mean=0.5, std=0.5)
@@ -220,6 +221,14 @@ def test_traced_tensors_equal_a_plain_recomputation(model):
         sizes = dict(zip("BSTDFHKV", (1, 7, 5, 16, 24, 2, 8, 13), strict=True))
         letters = dict(zip(tensor.dimensions, tensor.values.shape, strict=True))
         assert {k: v for k, v in letters.items() if k not in "QM"}.items() <= sizes.items(), name
+
+
+def test_traced_positions_are_those_of_features_and_text():
+    model = build(feature_positions=False, num_features=3)  # SRC_BS begins with two of them
+    traced = {tensor.name: tensor.values for tensor in trace_tensors(model, SRC_BS, TGT_BT)}
+    vectors_SD = sinusoidal_positions(0, 7, SHAPE["d_model"])
+    assert traced["src_positions"].equal(vectors_SD[[0, 0, 1, 2, 3, 4, 5]])
+    assert traced["tgt_positions"].equal(vectors_SD[:5])
 
 
 def test_tracing_leaves_the_model_as_it_is(model):

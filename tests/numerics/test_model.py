@@ -22,7 +22,7 @@ from seq2seq_cli.model.attention import (
 )
 from seq2seq_cli.model.device import choose_bf16
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import sinusoidal_positions
+from seq2seq_cli.model.layers import sinusoidal_positions, source_positions
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import (
@@ -44,10 +44,10 @@ each_kind = pytest.mark.parametrize(
 TINY = {"d_model": 16, "heads": 4, "layers": 2, "d_ff": 24, "dropout": 0.0}
 
 
-def build(src_vocab=11, tgt_vocab=13, shared=False, **options) -> Transformer:
+def build(src_vocab=11, tgt_vocab=13, shared=False, num_features=0, **options) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig.model_validate(TINY | options)
-    model = Transformer(config, src_vocab, tgt_vocab, shared, PAD).eval()
+    model = Transformer(config, src_vocab, tgt_vocab, shared, PAD, num_features).eval()
     for parameter in model.parameters():  # biases and norms too: zeros and ones hide mistakes
         if parameter.dim() == 1:
             nn.init.normal_(parameter.data, mean=0.5, std=0.5)
@@ -170,6 +170,38 @@ def test_rotated_products_depend_on_the_distance_of_positions_only():
     torch.testing.assert_close(shifted, products, atol=1e-4, rtol=0)
     torch.testing.assert_close(rotate(q, near).norm(dim=-1), q.norm(dim=-1))
     assert not torch.allclose(products[0, 0, 0], products[0, 0, 0, 0])
+
+
+def test_features_have_the_position_before_the_text():
+    src_BS = torch.tensor([[5, 4, 6, 9, 9, 3], [9, 9, 3, PAD, PAD, PAD], [8, 4, 9, 3, PAD, PAD]])
+    expected = [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4]]
+    assert source_positions(src_BS, range(4, 7)).tolist() == expected
+    assert build(num_features=3).source_positions(src_BS) is None
+    assert build(feature_positions=False).source_positions(src_BS) is None
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_the_order_of_features_without_positions_says_nothing(positions):
+    placed, unplaced = (
+        build(num_features=3, positions=positions, feature_positions=is_placed)
+        for is_placed in (True, False)
+    )
+    one_BS = torch.tensor([[4, 5, 9, 8, 7, 3]])
+    other_BS = one_BS[:, [1, 0, 2, 3, 4, 5]]
+    tgt_BT = TGT_BT[:1]
+    torch.testing.assert_close(unplaced(one_BS, tgt_BT), unplaced(other_BS, tgt_BT))
+    assert not torch.allclose(placed(one_BS, tgt_BT), placed(other_BS, tgt_BT), atol=1e-3)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_features_without_positions_are_the_same_in_packed_batches(positions):
+    model = build(num_features=3, positions=positions, feature_positions=False)
+    src_BS = torch.tensor([[4, 5, 9, 8, 7, 3], [6, 8, 7, 3, PAD, PAD]])
+    packed = model.encode(src_BS, Packed)
+    states_BHSD = packed.layout.split_heads(packed.states_BSD, 1)
+    expected_BSD = model.encode(src_BS).states_BSD
+    for row, length in enumerate((6, 4)):
+        torch.testing.assert_close(states_BHSD[row, 0, :length], expected_BSD[row, :length])
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -276,6 +276,11 @@ training:
             ("data.train={pairs: x.tsv, fields: [1, 3], features: 2}", "data.direction=reverse"),
             "features are those of the source: leave direction at forward",
         ),
+        (
+            MINIMAL,
+            ("model.feature_positions=false",),
+            "model: feature_positions false is for data.train with features",
+        ),
         (MINIMAL, ("tokenizer.kind={src: bep, tgt: char}",), "kind.src: must be one of word, char"),
         (MINIMAL, ("validation.metrics=ser",), "validation.metrics: "),
         (MINIMAL, ("validation={ter: true, metrics: null}",), "validation.metrics: "),

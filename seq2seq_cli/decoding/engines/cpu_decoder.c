@@ -582,7 +582,7 @@ typedef struct {
     float *states, *normed, *heads, *wide; /* rows of d_model; of `wide`, of 3 d_model or d_ff */
     const float **keys; /* of the positions that a row attends to, for each thread; like scores */
     float *scores;
-    int32_t *sentences; /* of every row, in an encoder */
+    int32_t *sentences, *places; /* of every row in an encoder, and its position there */
 } Pass;
 
 static long most(long a, long b)
@@ -601,7 +601,7 @@ static long words_for_inputs(const Stack *stack)
 /* Bytes of scratch memory that a pass needs. */
 long workspace_size(const Stack *stack, long rows, long longest, int threads)
 {
-    long d = stack->d_model, of_row = 3 * d + most(3 * d, stack->d_ff) + 1;
+    long d = stack->d_model, of_row = 3 * d + most(3 * d, stack->d_ff) + 2;
     long numbers = words_for_inputs(stack) + rows * of_row + threads * (longest + LANES);
     return numbers * sizeof(float) + threads * longest * sizeof(float *);
 }
@@ -635,7 +635,7 @@ static Pass begin(const Stack *stack, const float *positions, long rows, long lo
         threads = 1;
     int in_attention = work_of_attention(stack, rows, longest) < LOOP_THRESHOLD ? 1 : threads;
     return (Pass){stack, positions, rows, longest, threads, in_attention, words, states, normed,
-                  heads, wide, keys, scores, sentences};
+                  heads, wide, keys, scores, sentences, sentences + rows};
 }
 
 /* An id that is no token gets the vector of token 0: a search among NaN logits may ask for one. */
@@ -738,7 +738,7 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
     apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++)
-        rotate(p, r - b->starts[p->sentences[r]], p->wide + r * 3 * d);
+        rotate(p, p->places[r], p->wide + r * 3 * d);
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++) {
         long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
@@ -752,18 +752,20 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
 }
 
 /* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
-   [sentences][longest], of which `rows` are not `pad`; `positions`: for each position a vector of
-   d_model that is added to the embedding or, if it is rotary, the rotations of a head. */
+   [sentences][longest], of which `rows` are not `pad`; `places`: the position of each id;
+   `positions`: for each position a vector of d_model that is added to the embedding or, if it is
+   rotary, the rotations of a head. */
 void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
-            const float *positions, void *workspace, int threads)
+            const int64_t *places, const float *positions, void *workspace, int threads)
 {
     Pass p = begin(encoder, positions, rows, b->longest, workspace, threads);
     for (long sentence = 0, row = 0; sentence < b->sentences; sentence++) {
         b->starts[sentence] = row;
-        for (long i = 0; i < b->longest; i++, ids++)
+        for (long i = 0; i < b->longest; i++, ids++, places++)
             if (*ids != pad) {
                 p.sentences[row] = sentence;
-                embed(&p, row++, *ids, i);
+                p.places[row] = *places;
+                embed(&p, row++, *ids, *places);
             }
         b->lengths[sentence] = row - b->starts[sentence];
     }

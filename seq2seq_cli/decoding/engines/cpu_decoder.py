@@ -17,7 +17,12 @@ from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.linear import Precision, scaled_query
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.model.attention import rotations
-from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from seq2seq_cli.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    sinusoidal_positions,
+    source_positions,
+)
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import EOS_ID
 
@@ -63,6 +68,7 @@ class CpuDecoder:
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
         self._head_size = encoder[0].self_attention.head_size
         self._is_rotary = model.config.positions == "rotary"
+        self._unplaced = model.unplaced or range(0)
         self._positions = self._position_table(1)
 
     def positions(self, length: int) -> Tensor:
@@ -88,12 +94,14 @@ class CpuDecoder:
         threads = torch.get_num_threads()
         workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
         positions = self.positions(src_BS.size(1))
+        positions_BS = source_positions(src_BS, self._unplaced)
         cpu_library.library().encode(
             addressof(self.encoder),
             addressof(state.batch),
             num_tokens,
             src_BS.data_ptr(),
             self.pad_id,
+            positions_BS.data_ptr(),
             positions.data_ptr(),
             workspace.data_ptr(),
             threads,

@@ -130,7 +130,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
     library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
     library.workspace_size.restype = c_long
-    library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 2, c_int)
+    library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 3, c_int)
     choice = (c_long, pointer, c_int64, pointer)
     library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)

@@ -26,7 +26,12 @@ from seq2seq_cli.decoding.engines.torch_layers import (
 )
 from seq2seq_cli.model.attention import padding_mask, rotations
 from seq2seq_cli.model.device import use_threads
-from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from seq2seq_cli.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    sinusoidal_positions,
+    source_positions,
+)
 from seq2seq_cli.model.transformer import Transformer
 
 _ROOM = 32  # slots of the buffers at first
@@ -73,6 +78,7 @@ class TorchDecoder:
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._is_rotary = model.config.positions == "rotary"
+        self._unplaced = model.unplaced
         self._positions = self._position_table(_ROOM)
         self.projection = make_linear([_round_up(model.projection)], precision)
         self._encoder_size = _num_weights(model.encoder)
@@ -107,6 +113,11 @@ class TorchDecoder:
         if not mask_B11S.all():
             mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
         vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
+        if self._unplaced is not None:
+            index_BS = source_positions(src_BS, self._unplaced)
+            vectors_SD, rotation_SJ = (
+                table if table is None else table[index_BS] for table in (vectors_SD, rotation_SJ)
+            )
         states_BSD = F.embedding(src_BS, self.scaled_src)
         if vectors_SD is not None:
             states_BSD += vectors_SD

@@ -149,7 +149,7 @@ def _rotate(qkv_BS3HK: Tensor, rotation_SJ: Tensor | None) -> None:
     if rotation_SJ is not None:
         pairs_BS3HJ = torch.view_as_complex(qkv_BS3HK.view(*qkv_BS3HK.shape[:-1], -1, 2))
         pairs_BS2HJ = pairs_BS3HJ[:, :, :2]
-        pairs_BS2HJ *= rotation_SJ[:, None, None]
+        pairs_BS2HJ *= rotation_SJ[..., None, None, :]
 
 
 def _split_heads(states: Tensor, shape: Shape, heads: int) -> Tensor:
