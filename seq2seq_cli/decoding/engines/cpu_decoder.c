@@ -752,20 +752,21 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
 }
 
 /* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
-   [sentences][longest], of which `rows` are not `pad`; `places`: the position of each id;
-   `positions`: for each position a vector of d_model that is added to the embedding or, if it is
-   rotary, the rotations of a head. */
+   [sentences][longest], of which `rows` are not `pad`; `places`: the position of each id, NULL for
+   0, 1, 2 and so on; `positions`: for each position a vector of d_model that is added to the
+   embedding or, if it is rotary, the rotations of a head. */
 void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
             const int64_t *places, const float *positions, void *workspace, int threads)
 {
     Pass p = begin(encoder, positions, rows, b->longest, workspace, threads);
     for (long sentence = 0, row = 0; sentence < b->sentences; sentence++) {
         b->starts[sentence] = row;
-        for (long i = 0; i < b->longest; i++, ids++, places++)
+        for (long i = 0; i < b->longest; i++, ids++)
             if (*ids != pad) {
                 p.sentences[row] = sentence;
-                p.places[row] = *places;
-                embed(&p, row++, *ids, *places);
+                p.places[row] = places ? places[sentence * b->longest + i] : i;
+                embed(&p, row, *ids, p.places[row]);
+                row++;
             }
         b->lengths[sentence] = row - b->starts[sentence];
     }

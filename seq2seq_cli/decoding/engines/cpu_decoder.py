@@ -68,7 +68,7 @@ class CpuDecoder:
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
         self._head_size = encoder[0].self_attention.head_size
         self._is_rotary = model.config.positions == "rotary"
-        self._unplaced = model.unplaced or range(0)
+        self._unplaced = model.unplaced
         self._positions = self._position_table(1)
 
     def positions(self, length: int) -> Tensor:
@@ -94,14 +94,15 @@ class CpuDecoder:
         threads = torch.get_num_threads()
         workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
         positions = self.positions(src_BS.size(1))
-        positions_BS = source_positions(src_BS, self._unplaced)
+        unplaced = self._unplaced
+        positions_BS = None if unplaced is None else source_positions(src_BS, unplaced)
         cpu_library.library().encode(
             addressof(self.encoder),
             addressof(state.batch),
             num_tokens,
             src_BS.data_ptr(),
             self.pad_id,
-            positions_BS.data_ptr(),
+            None if positions_BS is None else positions_BS.data_ptr(),
             positions.data_ptr(),
             workspace.data_ptr(),
             threads,
