@@ -36,7 +36,7 @@ def sinusoidal_positions(
 def source_positions(src_BS: Tensor, features: range) -> Tensor:
     """Return the position of every token: 0 up to the last feature, then 1, 2, and so on.
 
-    `features` are the ids that are features. Wu et al. 2021, section 3.2 ("feature-invariant").
+    `features` are the ids that are features. Wu et al. 2021 ("feature-invariant Transformer").
     """
     index_S = torch.arange(src_BS.size(1), device=src_BS.device)
     is_feature_BS = (src_BS >= features.start) & (src_BS < features.stop)
