@@ -19,15 +19,15 @@ def process_context(*imports: str) -> BaseContext:
 
     On Linux it is `forkserver`: they are forks of a server, which has made the imports and nothing
     else, and whose memory they share. Ctrl-C and SIGTERM are blocked in them until they call
-    `unblock_signals`. They have the environment that this process had at its first call, which also
-    decides about the imports; Python has one such server for all callers. Elsewhere it is `spawn`.
+    `unblock_signals`. Python has one such server for all callers: the first call decides about the
+    imports and the environment, in which PYTHONPATH is `sys.path`. Elsewhere it is `spawn`.
     """
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(imports))
     with _same_import_path():
         resource_tracker.ensure_running()  # which unblocks signals when it starts
+        if sys.platform != "linux":
+            return multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(imports))
         with held_signals(signal.SIGINT, signal.SIGTERM):
             forkserver.ensure_running()
     # Wait for the imports here, where Ctrl-C raises KeyboardInterrupt.
@@ -42,10 +42,12 @@ def call_in_new_process(work: Callable[[], Result]) -> Result:
 
     Raises what `work` raised, or BrokenProcessPool if the process died.
     """
-    resource_tracker.ensure_running()  # which unblocks signals when it starts
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with _same_import_path():
+        resource_tracker.ensure_running()  # which unblocks signals when it starts
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         with held_signals(signal.SIGINT):
             future = pool.submit(_call, work)
+    with pool:
         return future.result()
 
 
@@ -63,7 +65,8 @@ def unblock_signals() -> None:
 def held_signals(*numbers: signal.Signals) -> Iterator[None]:
     """Defer these signals until the block ends; they stay blocked in processes started in it.
 
-    There they could only end the import of PyTorch with a traceback.
+    There Ctrl-C could only end the import of PyTorch with a traceback, and SIGTERM the server on
+    which others depend.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -76,8 +79,8 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
 def _same_import_path() -> Iterator[None]:
     """Let interpreters started in the block import from where this one does.
 
-    The server makes its imports without the `sys.path` of this process (CPython issue 117378), and
-    would find files of the working folder, such as random.py, first.
+    Python hands `sys.path` to them only after their first imports (those of the server: CPython
+    issue 117378). These would find files of the working folder first, such as random.py.
     """
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     values = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

@@ -114,9 +114,8 @@ class ModelConfig(Section):
     feature_positions: bool = Field(
         True,
         description="Give features of the source positions of their own, before those of the text. "
-        "false: all features of a source have the same position, so that their order says nothing "
-        "and their number does not move the text (feature-invariant; Wu et al. 2021). false has no "
-        "export.",
+        "false: all features of a source share one position, so that their order says nothing and "
+        "their number does not move the text (Wu et al. 2021). false has no export.",
     )
     attention_scale: AttentionScale = Field(
         "sqrt",

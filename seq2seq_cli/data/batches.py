@@ -216,10 +216,11 @@ class BatchSampler:
         """Identifies the pairs of the epochs and their lengths.
 
         It is a hash of the text, with what epochs draw from its corpora if that is not all of them,
-        and the strength of subword sampling.
+        and with subword sampling its strength and the batches that are grouped together.
         """
         drawn = f"{self.drawn}" if self.is_mixed else ""
-        return " ".join(filter(None, [self._store.key, drawn, self._samplers.key]))
+        sampled = f"{self._samplers.key} of {_POOL}" if any(self._samplers) else ""
+        return " ".join(filter(None, [self._store.key, drawn, sampled]))
 
     def __len__(self) -> int:
         """Return the number of batches in the first epoch, and in others if each has all pairs."""

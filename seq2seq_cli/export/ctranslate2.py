@@ -87,7 +87,7 @@ def readme(config: Config, tokenizers: Tokenizers) -> str:
 
 def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
     """Return the reason why CTranslate2 cannot compute this model; None if it can."""
-    if model.unplaced is not None:
+    if model.feature_ids is not None:
         return "model.feature_positions is false"
     return unsupported_model(model, _ACTIVATIONS)
 

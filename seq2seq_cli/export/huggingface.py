@@ -101,7 +101,7 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
         return "it needs model.tie_embeddings"
     if model.config.positions != "sinusoidal":
         return f"model.positions is {model.config.positions}"
-    if model.unplaced is not None:
+    if model.feature_ids is not None:
         return "model.feature_positions is false"
     return unsupported_model(model, _ACTIVATIONS)
 

@@ -159,18 +159,17 @@ class MultiHeadAttention(nn.Module):
         states_BMD: Tensor,
         layout: BatchLayout,
         start: int = 0,
-        positions_BM: Tensor | None = None,
+        rotation: Tensor | None = None,
     ) -> tuple[Tensor, KeysValues]:
-        """Project to queries (BHMK), keys and values, for self-attention.
+        """Project to queries (BHMK), keys and values, for self-attention from position `start`.
 
-        `positions_BM` None: the positions are `start`, `start` + 1, and so on.
+        With rotary positions, `rotation` (MJ2 or B1MJ2) is that of other positions.
         """
         q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, self.query, self.key, self.value)
         if self.is_rotary:
-            rotation_MJ2 = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
-            if positions_BM is not None:
-                rotation_MJ2 = rotation_MJ2[positions_BM][:, None]  # B1MJ2
-            q_BHMK, k_BHMK = rotate(q_BHMK, rotation_MJ2), rotate(k_BHMK, rotation_MJ2)
+            if rotation is None:
+                rotation = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
+            q_BHMK, k_BHMK = rotate(q_BHMK, rotation), rotate(k_BHMK, rotation)
         return q_BHMK, KeysValues(k_BHMK, v_BHMK)
 
     def forward(

@@ -116,13 +116,13 @@ class EncoderLayer(nn.Module):
         layout: BatchLayout,
         mask_B11S: Tensor | None,
         attention_log: AttentionLog | None = None,
-        positions_BS: Tensor | None = None,
+        rotation_B1SJ2: Tensor | None = None,
     ) -> Tensor:
-        """Run the layer; `positions_BS` None: the tokens have the positions 0, 1, 2, ...."""
+        """Run the layer; `rotation_B1SJ2`: see `MultiHeadAttention.queries_keys_values`."""
 
         def attend_to_source(x_BSD: Tensor) -> Tensor:
             q_BHSK, keys_values = self.self_attention.queries_keys_values(
-                x_BSD, layout, positions_BM=positions_BS
+                x_BSD, layout, rotation=rotation_B1SJ2
             )
             attended_BSD: Tensor = self.self_attention(
                 q_BHSK, keys_values, mask_B11S, layout, attention_log

@@ -17,6 +17,7 @@ from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     causal_mask,
     padding_mask,
+    rotations,
 )
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
@@ -100,9 +101,9 @@ class Transformer(nn.Module):
         d_model = config.d_model
         self.config = config
         self.pad_id = pad_id
-        has_unplaced = num_features > 0 and not config.feature_positions
-        # Ids that have no positions of their own; None: all have.
-        self.unplaced = range(EOS_ID + 1, EOS_ID + 1 + num_features) if has_unplaced else None
+        shares_position = num_features > 0 and not config.feature_positions
+        # The ids of features, which share one position; None: every token has its own.
+        self.feature_ids = range(EOS_ID + 1, EOS_ID + 1 + num_features) if shares_position else None
         self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
         self.tgt_embedding = _embedding(tgt_vocab, d_model, pad_id)
         self.src_embedding = (
@@ -166,8 +167,13 @@ class Transformer(nn.Module):
         src_layout = layout(mask_B11S[:, 0, 0])
         positions_BS = self.source_positions(src_BS)
         states_BSD = self._embed(self.src_embedding, src_BS, src_layout, 0, cut_BS, positions_BS)
+        rotation_B1SJ2 = None
+        if positions_BS is not None and self.config.positions == "rotary":
+            head_size = self.config.d_model // self.config.heads
+            rotation_SJ2 = rotations(0, src_BS.size(1), head_size, src_BS.device)
+            rotation_B1SJ2 = rotation_SJ2[positions_BS][:, None]
         for layer in self.encoder:
-            states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log, positions_BS)
+            states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log, rotation_B1SJ2)
         return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S)
 
     def start_cache(self, memory: Memory) -> Cache:
@@ -242,7 +248,7 @@ class Transformer(nn.Module):
 
     def source_positions(self, src_BS: Tensor) -> Tensor | None:
         """Return the position of every token of the source; None: 0, 1, 2, ...."""
-        return None if self.unplaced is None else source_positions(src_BS, self.unplaced)
+        return None if self.feature_ids is None else source_positions(src_BS, self.feature_ids)
 
     def position_vectors(self, start: int, stop: int) -> Tensor | None:
         """Return what is added to the embeddings of these positions, TD; None if nothing is."""
@@ -261,8 +267,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return embeddings plus positional encodings, BTD; the first position is `start`.
 
-        `positions_BT`: other positions, relative to `start`. Tokens that are cut off (True) have
-        their positional encodings alone, if there are any.
+        `positions_BT`: the positions, if they do not follow one another from 0 on. Tokens that are
+        cut off (True) have their positional encodings alone, if there are any.
         """
         positions_TD = self.position_vectors(start, start + ids_BT.size(1))
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale

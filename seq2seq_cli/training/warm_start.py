@@ -17,7 +17,10 @@ from seq2seq_cli.training.run import Run
 
 logger = logging.getLogger(__name__)
 
-_MAY_DIFFER = ("dropout", "attention_dropout", "activation_dropout", "tie_embeddings")
+_MAY_DIFFER = (
+    *("dropout", "attention_dropout", "activation_dropout"),
+    *("tie_embeddings", "feature_positions"),
+)
 
 
 def with_vocabulary_of(source: Path, config: Config) -> Config:

@@ -94,6 +94,21 @@ def test_features_are_no_part_of_the_text(run):
     assert scored.log_prob > other.log_prob + 1
 
 
+def test_features_that_share_a_position_have_no_order(run, folder, seq2seq, tmp_path):
+    options = ("model.feature_positions=false", "training.max_steps=30")
+    sets = [part for option in options for part in ("--set", option)]
+    trained = seq2seq("train", folder / "numbers.yaml", "--run-dir", tmp_path / "run", *sets)
+    assert trained.exit_code == 0, trained.stderr
+    pairs = [("3 1\tNUM;DE", "drei eins"), ("3 1\tDE;NUM", "drei eins")]
+    one, other = (scored.log_prob for scored in Translator.load(tmp_path / "run").score(pairs))
+    assert one == pytest.approx(other, rel=1e-5)
+    one, other = (scored.log_prob for scored in Translator.load(run).score(pairs))
+    assert one != pytest.approx(other, rel=1e-5)
+    export = ("export", tmp_path / "run", "--format", "ctranslate2")
+    refused = seq2seq(*export, "--output", tmp_path / "out")
+    assert "model.feature_positions is false" in refused.stderr
+
+
 def test_a_model_without_features_refuses_them(trained, folder, seq2seq):
     write_rows(folder / "test.tsv", 40, seed=7)
     files = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)

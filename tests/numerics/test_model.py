@@ -176,12 +176,14 @@ def test_features_have_the_position_before_the_text():
     src_BS = torch.tensor([[5, 4, 6, 9, 9, 3], [9, 9, 3, PAD, PAD, PAD], [8, 4, 9, 3, PAD, PAD]])
     expected = [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4]]
     assert source_positions(src_BS, range(4, 7)).tolist() == expected
+    unknown_BS = torch.tensor([[1, 4, 9, 3], [4, 1, 9, 3]])  # the second stands after the last one
+    assert source_positions(unknown_BS, range(4, 7)).tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
     assert build(num_features=3).source_positions(src_BS) is None
     assert build(feature_positions=False).source_positions(src_BS) is None
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_the_order_of_features_without_positions_says_nothing(positions):
+def test_the_order_of_features_that_share_a_position_says_nothing(positions):
     placed, unplaced = (
         build(num_features=3, positions=positions, feature_positions=is_placed)
         for is_placed in (True, False)
@@ -194,7 +196,7 @@ def test_the_order_of_features_without_positions_says_nothing(positions):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_features_without_positions_are_the_same_in_packed_batches(positions):
+def test_features_that_share_a_position_are_the_same_in_packed_batches(positions):
     model = build(num_features=3, positions=positions, feature_positions=False)
     src_BS = torch.tensor([[4, 5, 9, 8, 7, 3], [6, 8, 7, 3, PAD, PAD]])
     packed = model.encode(src_BS, Packed)

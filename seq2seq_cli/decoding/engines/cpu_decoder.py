@@ -68,7 +68,7 @@ class CpuDecoder:
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
         self._head_size = encoder[0].self_attention.head_size
         self._is_rotary = model.config.positions == "rotary"
-        self._unplaced = model.unplaced
+        self._feature_ids = model.feature_ids
         self._positions = self._position_table(1)
 
     def positions(self, length: int) -> Tensor:
@@ -94,8 +94,8 @@ class CpuDecoder:
         threads = torch.get_num_threads()
         workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
         positions = self.positions(src_BS.size(1))
-        unplaced = self._unplaced
-        positions_BS = None if unplaced is None else source_positions(src_BS, unplaced)
+        ids = self._feature_ids
+        positions_BS = None if ids is None else source_positions(src_BS, ids)
         cpu_library.library().encode(
             addressof(self.encoder),
             addressof(state.batch),

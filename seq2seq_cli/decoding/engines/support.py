@@ -21,7 +21,7 @@ from seq2seq_cli.model.transformer import Transformer
 _OPTIONS = {
     *("d_model", "heads", "layers", "d_ff", "attention_bias", "embedding_scale", "tie_embeddings"),
     *("dropout", "attention_dropout", "activation_dropout"),
-    "feature_positions",  # exports look at `Transformer.unplaced`
+    "feature_positions",  # exports look at `Transformer.feature_ids`
 }
 _VALUES = {
     "norm": {"pre", "post"},

@@ -78,7 +78,7 @@ class TorchDecoder:
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._is_rotary = model.config.positions == "rotary"
-        self._unplaced = model.unplaced
+        self._feature_ids = model.feature_ids
         self._positions = self._position_table(_ROOM)
         self.projection = make_linear([_round_up(model.projection)], precision)
         self._encoder_size = _num_weights(model.encoder)
@@ -113,8 +113,8 @@ class TorchDecoder:
         if not mask_B11S.all():
             mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
         vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
-        if self._unplaced is not None:
-            index_BS = source_positions(src_BS, self._unplaced)
+        if self._feature_ids is not None:
+            index_BS = source_positions(src_BS, self._feature_ids)
             vectors_SD, rotation_SJ = (
                 table if table is None else table[index_BS] for table in (vectors_SD, rotation_SJ)
             )
