@@ -6,6 +6,7 @@
 #          bash benchmarks/translation_quality.sh reverse SEED...      models of the other direction
 #          bash benchmarks/translation_quality.sh diversified SEED...  on the text and the translations
 #                                                                      of all models of the others
+#          bash benchmarks/translation_quality.sh tuned SEED...        these, with less dropout
 set -euo pipefail
 what=$1
 shift
@@ -42,12 +43,23 @@ reverse() { # seed
     --input "$text/train.de" --output "$runs/backward-$1.en" 2> /dev/null
 }
 
+corpora() {
+  local file
+  echo "{src: $text/train.en, tgt: $text/train.de}"
+  for file in "$runs"/forward-*.de; do echo ", {src: $text/train.en, tgt: $file}"; done
+  for file in "$runs"/backward-*.en; do echo ", {src: $file, tgt: $text/train.de}"; done
+}
+
 diversified() { # seed
-  local corpora="{src: $text/train.en, tgt: $text/train.de}" file
-  for file in "$runs"/forward-*.de; do corpora+=", {src: $text/train.en, tgt: $file}"; done
-  for file in "$runs"/backward-*.en; do corpora+=", {src: $file, tgt: $text/train.de}"; done
-  train diversified "$1" --set "data.train=[$corpora]" --set training.max_steps=6000
+  train diversified "$1" --set "data.train=[$(corpora)]" --set training.max_steps=6000
   score "$runs/diversified-$1"
+}
+
+tuned() { # seed
+  train tuned "$1" --from "$runs/diversified-$1" --set "data.train=[$(corpora)]" \
+    --set training.max_steps=3000 --set training.warmup_steps=100 --set training.lr=1e-2 \
+    --set model.dropout=0.2
+  score "$runs/tuned-$1"
 }
 
 fewer_jobs_than() {
