@@ -445,11 +445,14 @@ class Config(Section):
 
     @field_validator("model")
     @classmethod
-    def _places_features_that_exist(cls, model: ModelConfig, info: ValidationInfo) -> ModelConfig:
+    def _features_share_a_position_if_there_are_any(
+        cls, model: ModelConfig, info: ValidationInfo
+    ) -> ModelConfig:
         data: DataConfig | None = info.data.get("data")
-        has_features = data is None or any(corpus.features for corpus in data.train)
-        if not (model.feature_positions or has_features):
-            raise ValueError("feature_positions false is for data.train with features")
+        if data is None or model.feature_positions:
+            return model
+        if not ParallelText(data.train, data.direction).has_features:
+            raise ValueError("feature_positions: false needs features in data.train")
         return model
 
     @field_validator("tokenizer")

@@ -194,17 +194,17 @@ def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     assert ended
 
 
-def refuse(config: Config, rank: int) -> None:
+def refuse(config: Config) -> None:
     with process_group(config) as ranks:
         ranks.barrier()
-        if ranks.rank == rank:
+        if not ranks.is_main:
             raise UserError("the ids are gone")
         ranks.barrier()
 
 
 def test_user_error_of_one_process_is_reported(config):
     with pytest.raises(UserError, match="process 1: the ids are gone"):
-        launch(partial(refuse, load_config(config), 1), 2)
+        launch(partial(refuse, load_config(config)), 2)
 
 
 def fail(config: Config) -> None:

@@ -279,7 +279,7 @@ training:
         (
             MINIMAL,
             ("model.feature_positions=false",),
-            "model: feature_positions false is for data.train with features",
+            "model: feature_positions: false needs features in data.train",
         ),
         (MINIMAL, ("tokenizer.kind={src: bep, tgt: char}",), "kind.src: must be one of word, char"),
         (MINIMAL, ("validation.metrics=ser",), "validation.metrics: "),
