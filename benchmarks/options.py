@@ -63,6 +63,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "SimCut": SIMCUT,
     "SimCut, AdamW, sinusoidal positions": SIMCUT + ADAMW + SINUSOIDAL,
     "vocabulary by the size of the corpus": ("tokenizer.vocab_size=auto",),
+    "2,000 entries": ("tokenizer.vocab_size=2000",),
+    "4,000 entries": ("tokenizer.vocab_size=4000",),
+    "16,000 entries": ("tokenizer.vocab_size=16000",),
     "weight decay": ("training.weight_decay=0.1",),
 }
 METRICS = ("loss", "accuracy", "bleu", "exact_match")

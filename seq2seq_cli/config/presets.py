@@ -117,6 +117,11 @@ def preset_for(num_pairs: int) -> PresetName:
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 
+def chooses_preset(config: Config) -> bool:
+    """Return True if a preset is chosen for a config: it names none, and says nothing of a size."""
+    return config.preset == "auto" and not config.model.model_fields_set & _SIZE
+
+
 def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> Config:
     """Return the config with the values of its preset for the options that it leaves out.
 
@@ -125,7 +130,7 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
     """
     name = config.preset
     if name == "auto":
-        name = "none" if config.model.model_fields_set & _SIZE else preset_for(num_pairs)
+        name = preset_for(num_pairs) if chooses_preset(config) else "none"
     updated: dict[str, Any] = {"preset": name}
     for section, values in (as_tree(PRESETS[name].choices) if name in PRESETS else {}).items():
         present = getattr(config, section)

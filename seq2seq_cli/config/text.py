@@ -290,6 +290,11 @@ class ParallelText(NamedTuple):
     def has_features(self) -> bool:
         return any(corpus.features for corpus in self.corpora)
 
+    @property
+    def num_directions(self) -> int:
+        """How many times every pair is read and counted."""
+        return 2 if self.direction == "both" else 1
+
     def with_tag(self, tag: str | None) -> "ParallelText":
         """Return the text with a tag for the corpora that have none."""
         corpora = [c if c.tag else c.model_copy(update={"tag": tag}) for c in self.corpora]

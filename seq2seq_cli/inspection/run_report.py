@@ -219,7 +219,9 @@ class RunReport:
 
 
 def _which(which: str) -> str:
-    return f"{which} model" if which in ("best", "last") else f"model of step {int(which):,}"
+    if which.isdigit():
+        return f"model of step {int(which):,}"
+    return f"{which} model" if which in ("best", "last") else which
 
 
 def report_run(run: RunFolder, translator: Translator, which: str) -> RunReport:

@@ -44,12 +44,10 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     """Return the config with numbers in place of `tokenizer.vocab_size: auto`.
 
     `num_pairs` are all pairs of the training text, also of one from which the vocabulary is learnt
-    in part. Pairs that are read in both directions have one text, and count once. A vocabulary of
-    `tokenizer.reuse` keeps its size.
+    in part; pairs that are read in both directions count once. A vocabulary of `tokenizer.reuse`
+    keeps its size.
     """
     tokenizer = config.tokenizer
-    if config.data.direction == "both":
-        num_pairs //= 2
     asked = tokenizer.vocab_size
     if "auto" not in (asked.src, asked.tgt):
         return config

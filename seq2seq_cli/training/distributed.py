@@ -94,13 +94,13 @@ class Ranks:
         return values
 
     def in_main(self, action: Callable[[], Value]) -> Value | None:
-        """Call `action` in the main process; a UserError that it raises is raised in all."""
+        """Call `action` in the main process; its UserError or Interrupted is raised in all."""
         result, error = None, None
         if self.is_main:
             try:
                 result = action()
-            except UserError as user_error:
-                error = user_error
+            except (UserError, Interrupted) as raised:
+                error = raised
         error = self.broadcast(error)
         if error is not None:
             raise error

@@ -28,7 +28,7 @@ from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
 from seq2seq_cli.training.setup import limit_of_updates
-from seq2seq_cli.training.signals import stop_on_signals
+from seq2seq_cli.training.signals import StopRequest, stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
 from seq2seq_cli.training.summary import summarize
 
@@ -85,7 +85,7 @@ def train(
             if stops:
                 note_stop(run, stop_signal)
                 return
-        score = functools.partial(score_model, run)
+        score = functools.partial(score_candidate, run, stop)
         run.ranks.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
         logger.info("%s", finished_line(folder, run))
 
@@ -257,6 +257,17 @@ def score_model(run: Run) -> Scores:
     assert held_out is not None, "the main process has read it"
     with evaluation_of(run):
         return evaluate(translator_of(run), held_out, decode=decode)
+
+
+def score_candidate(run: Run, stop: StopRequest) -> Scores:
+    """Score the model as it is, for the comparison at the end; raise Interrupted after a signal.
+
+    Nothing is lost then: the comparison starts over with the same command.
+    """
+    if stop.signal:
+        message = "stopped while comparing models; the same command compares them again"
+        raise Interrupted(message, 128 + stop.signal)
+    return score_model(run)
 
 
 def draw_attention(run: Run) -> AttentionPlots:

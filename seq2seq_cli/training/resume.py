@@ -38,7 +38,7 @@ from seq2seq_cli.training.manifest import (
 )
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run, settle_warmup, total_updates
-from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_vocabulary_of
+from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_options_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def start_run(
     The config is written last, so that its presence marks a complete start.
     """
     if source is not None:
-        config = with_vocabulary_of(source, config)
+        config = with_options_of(source, config)
     run = set_up_run(config, ranks, hooks)
     settle_warmup(run)
     if source is not None:

@@ -83,7 +83,8 @@ def load_data(
     if reads_text:
         logger.info("reading %s", ", ".join(map(str, text.files)))
         train_counts, valid_counts = count_corpus(text, held_out, data.on_bad_line)
-        config = with_vocab_size(with_preset(config, train_counts.pairs), train_counts.pairs)
+        num_pairs = train_counts.pairs // text.num_directions
+        config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     samplers = make_samplers(tokenizers, config.training, data.max_length)
     train = open_store(text, tokenizers, data.on_bad_line, data.max_length)

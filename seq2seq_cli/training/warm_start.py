@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
+from seq2seq_cli.config.presets import chooses_preset
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
@@ -23,17 +24,21 @@ _MAY_DIFFER = (
 )
 
 
-def with_vocabulary_of(source: Path, config: Config) -> Config:
-    """Return the config with the vocabulary of the run folder `source`.
+def with_options_of(source: Path, config: Config) -> Config:
+    """Return the config with the vocabulary and the preset of the run folder `source`.
 
-    The config keeps its own if its section `tokenizer` sets `reuse`, or another option to a value
-    that the run does not have. Raises UserError if there is no run.
+    The config keeps its own vocabulary if its section `tokenizer` sets `reuse`, or another option
+    to a value that the run does not have; and its own preset, if it names one or gives the size of
+    the model. Raises UserError if there is no run.
     """
     run = RunFolder(source)
     run.ensure_is_run()
-    theirs = load_config(run.config).tokenizer.model_copy(update={"reuse": source})
-    if other := asks_for_another(config.tokenizer, theirs):
-        logger.info(f"--from {source}: learning a new vocabulary, because the config sets {other}")
+    other = load_config(run.config)
+    if chooses_preset(config) and other.preset != "auto":
+        config = config.model_copy(update={"preset": other.preset})
+    theirs = other.tokenizer.model_copy(update={"reuse": source})
+    if option := asks_for_another(config.tokenizer, theirs):
+        logger.info(f"--from {source}: learning a new vocabulary, because the config sets {option}")
         return config
     logger.info(f"--from {source}: reusing its vocabulary (tokenizer.reuse: null learns a new one)")
     return config.model_copy(update={"tokenizer": theirs})

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,13 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.candidates import find_candidates
 from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.run import Hooks
+from seq2seq_cli.training.run import Hooks, TrainingState
 
 STEPS = 20
 EMA = ("training.ema_decay=0.8", "training.average_checkpoints=3", "validation.keep_best=2")
@@ -111,6 +112,7 @@ def test_checkpoints_that_only_averaging_needs_keep_their_weights(runs, seq2seq:
     ]  # fmt: skip
     for which in ("12", "16", "20", "last", "ema", str(folder.best_model(16))):
         assert seq2seq("translate", folder.path, "--model", which, "1 2").exit_code == 0
+        assert seq2seq("inspect", folder.path, "--model", which).exit_code == 0
     losses = [
         json.loads(seq2seq("eval", folder.path, "--model", name, "--json", "--loss-only").stdout)
         for name in ("last", "ema", "20")
@@ -138,6 +140,20 @@ def test_interrupted_run_ends_as_the_undisturbed_one(config, runs, tmp_path, kin
     assert not folder.candidates.exists()
     train(given, folder.path)
     must_be_equal(folder.path, runs[kind])
+
+
+def test_signal_stops_the_comparison_which_the_same_command_repeats(config, runs, tmp_path):
+    given, folder = load_config(config, EMA), RunFolder(tmp_path / "run")
+
+    def stop(state: TrainingState) -> None:
+        if state.step == STEPS:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="stopped while comparing models"):
+        train(given, folder.path, hooks=Hooks(on_step=stop))
+    assert not folder.candidates.exists()
+    train(given, folder.path)
+    must_be_equal(folder.path, runs["ema"])
 
 
 def test_extended_run_ends_as_one_that_was_long_from_the_start(config, runs, tmp_path):

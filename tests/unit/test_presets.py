@@ -81,6 +81,22 @@ def test_a_run_keeps_its_values_when_its_preset_changes():
     assert with_preset(config(preset="medium"), 0, begun).model.d_model != 64
 
 
+def test_fine_tuning_keeps_the_preset_of_the_first_run(tmp_path, seq2seq):
+    """A config of text alone describes the same model, whatever number of pairs the new text has."""
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text("one two three\n" * 20, encoding="utf-8")
+    data = f"data: {{train: {{src: {tmp_path}/src, tgt: {tmp_path}/tgt}}}}\n"
+    (tmp_path / "tiny.yaml").write_text(f"{data}tokenizer: {{kind: word}}\n", encoding="utf-8")
+    train = ("train", tmp_path / "tiny.yaml", "--set", "training.max_steps=1")
+    first = seq2seq(*train, "--run-dir", tmp_path / "first", "--set", "preset=medium")
+    assert first.exit_code == 0, first.stderr
+    tuned = seq2seq(*train, "--run-dir", tmp_path / "tuned", "--from", tmp_path / "first")
+    assert tuned.exit_code == 0, tuned.stderr
+    assert load_config(tmp_path / "tuned" / "config.yaml").preset == "medium"
+    other = ("--run-dir", tmp_path / "other", "--from", tmp_path / "first", "--set", "preset=small")
+    assert "its model.d_model is 192, this config's 128" in seq2seq(*train, *other).stderr
+
+
 def test_run_resumes_with_its_preset(tmp_path, seq2seq):
     """Whatever number of pairs another text has; a run that is older than presets has none."""
     for side in ("src", "tgt"):
