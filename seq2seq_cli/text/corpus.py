@@ -46,7 +46,8 @@ class Pair(NamedTuple):
     @property
     def source_line(self) -> str:
         """The source as a line to translate, with its features after a tab."""
-        return f"{self.src}{TAB}{self.features}" if self.features else self.src
+        src = self.src.replace(TAB, " ")  # as tokenizers read it
+        return f"{src}{TAB}{self.features}" if self.features else self.src
 
     @property
     def is_empty(self) -> bool:

@@ -7,7 +7,7 @@ the longest, E edges of a lattice, V vocabulary.
 import array
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,8 @@ Numbers = npt.NDArray[np.uint64]
 Pieces = Mapping[str, LearnedPiece]
 
 _IMPOSSIBLE = np.int32(2**31 - 1)  # the rank of no merge
-_MOST_EDGES = 1 << 21
+_MOST_SYMBOLS = 1 << 22  # merged at once, 32 MiB
+_MOST_EDGES = 1 << 20
 
 
 class Stretches(NamedTuple):
@@ -92,12 +93,15 @@ class BpeDropout:
         offsets_N = np.repeat(self._characters_start_V[ids_N] - (ends_N - lengths_N), lengths_N)
         text = self._characters[offsets_N + np.arange(ends_N[-1])]
         first_W, lengths_W = (ends_N - lengths_N)[starts_W[changed]], lengths_W[changed]
-        columns_L = np.arange(lengths_W.max() + 1)
-        symbols_WL = text[(first_W[:, None] + columns_L).clip(max=len(text) - 1)]
-        symbols_WL[columns_L >= lengths_W[:, None]] = UNK_ID  # which no merge has
-        first_drop_W = steps_kept_W[changed].astype(np.int64)
-        merged = self._merge(symbols_WL, lengths_W, first_drop_W, numbers_W[changed])
-        return Segmentations(changed, *merged)
+        first_drop_W, numbers_W = steps_kept_W[changed].astype(np.int64), numbers_W[changed]
+        merged = []
+        for group in groups_by_length(lengths_W, _MOST_SYMBOLS):
+            columns_L = np.arange(lengths_W[group].max() + 1)
+            symbols_WL = text[(first_W[group, None] + columns_L).clip(max=len(text) - 1)]
+            symbols_WL[columns_L >= lengths_W[group, None]] = UNK_ID  # which no merge has
+            given = lengths_W[group], first_drop_W[group], numbers_W[group]
+            merged.append((group, *self._merge(symbols_WL, *given)))
+        return Segmentations(changed, *_in_order(*map(np.concatenate, zip(*merged, strict=True))))
 
     def _merge(
         self, symbols_WL: Counts, lengths_W: Counts, first_drop_W: Counts, numbers_W: Numbers
@@ -160,6 +164,19 @@ class BpeDropout:
         return ranks
 
 
+def groups_by_length(lengths_W: Counts, most: int) -> Iterator[Counts]:
+    """Yield the indices of all stretches in groups, each of which pads to at most `most` symbols.
+
+    A longer stretch is a group of its own.
+    """
+    order_W = np.argsort(lengths_W, kind="stable")
+    while len(order_W):
+        padded_W = np.arange(1, len(order_W) + 1) * (lengths_W[order_W] + 1)
+        size = max(1, int(np.searchsorted(padded_W, most, side="right")))
+        yield order_W[:size]
+        order_W = order_W[size:]
+
+
 def _in_order(order_C: Counts, sizes_C: Counts, ids_N: Counts) -> tuple[Counts, Counts]:
     """Return sizes and ids of stretches sorted by their numbers, which are `order_C`."""
     starts_C, sorted_C = np.cumsum(sizes_C) - sizes_C, np.argsort(order_C)
@@ -196,20 +213,24 @@ class UnigramSampling:
         ids_N, starts_W, sizes_W, numbers_W = stretches
         lengths_W = np.add.reduceat(self._lengths_V[ids_N], starts_W)
         changed = (lengths_W > 1).nonzero()[0]
-        if len(self._values_E) > _MOST_EDGES:
-            self._forget()
-        ids = ids_N.tolist()
-        nodes_W = np.array(
-            [
-                self._node(tuple(ids[start : start + size]))
-                for start, size in zip(
-                    starts_W[changed].tolist(), sizes_W[changed].tolist(), strict=True
-                )
-            ],
-            np.int64,
-        )
+        if not len(changed):
+            return _NO_SEGMENTATIONS
+        ids, numbers_W = ids_N.tolist(), numbers_W[changed]
+        drawn: list[tuple[Counts, Counts]] = []
+        nodes: list[int] = []
+        for start, size in zip(starts_W[changed].tolist(), sizes_W[changed].tolist(), strict=True):
+            if len(self._values_E) > _MOST_EDGES:
+                drawn.append(self._draw(nodes, numbers_W[: len(nodes)]))
+                numbers_W, nodes = numbers_W[len(nodes) :], []
+                self._forget()
+            nodes.append(self._node(tuple(ids[start : start + size])))
+        drawn.append(self._draw(nodes, numbers_W))
+        return Segmentations(changed, *map(np.concatenate, zip(*drawn, strict=True)))
+
+    def _draw(self, nodes: list[int], numbers_W: Numbers) -> tuple[Counts, Counts]:
+        """Draw pieces from the first node of each stretch to its end; return sizes and ids."""
+        nodes_W, rows_W = np.array(nodes, np.int64), np.arange(len(nodes))
         drawn: list[tuple[Counts, Counts]] = [(np.zeros(0, np.int64),) * 2]  # stretches, their ids
-        rows_W, numbers_W = np.arange(len(changed)), numbers_W[changed]
         values_E = np.frombuffer(self._values_E)
         next_node_E, ids_E = (np.frombuffer(x, np.int64) for x in (self._next_node_E, self._ids_E))
         while len(rows_W):
@@ -221,8 +242,8 @@ class UnigramSampling:
             goes_on = nodes_W >= 0
             nodes_W, rows_W, numbers_W = nodes_W[goes_on], rows_W[goes_on], mix(numbers_W[goes_on])
         rows_N, sampled_N = map(np.concatenate, zip(*drawn, strict=True))
-        sizes_C = np.bincount(rows_N, minlength=len(changed))
-        return Segmentations(changed, sizes_C, sampled_N[np.argsort(rows_N, kind="stable")])
+        sizes_C = np.bincount(rows_N, minlength=len(nodes))
+        return sizes_C, sampled_N[np.argsort(rows_N, kind="stable")]
 
     def _node(self, stretch: tuple[int, ...]) -> int:
         """Return the first node of a stretch, given by its usual ids."""

@@ -145,14 +145,16 @@ class Tokenizer:
     def feature_ids(self, features: str) -> list[int]:
         """Return the ids of features such as `V;PST`; those that the vocabulary lacks are <unk>.
 
-        Raises UserError if it has none.
+        These come first, as text begins after the last known feature. Raises UserError if the
+        vocabulary has none.
         """
         if features and not self.features:
             raise UserError(
                 f"the vocabulary has no features, but a source has: {short(features)}; they are "
                 "learned if data.train has features"
             )
-        return [self.features.get(symbol, UNK_ID) for symbol in feature_symbols(features)]
+        ids = [self.features.get(symbol, UNK_ID) for symbol in feature_symbols(features)]
+        return sorted(ids, key=lambda number: number != UNK_ID)
 
     @functools.cached_property
     def features(self) -> dict[str, int]:

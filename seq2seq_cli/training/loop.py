@@ -104,6 +104,8 @@ def open_run(
         with process_group(config) as ranks, ExitStack() as stack:
             ranks.in_main(lambda: stack.enter_context(folder.locked()))
             run = start_or_resume(folder, config, options, ranks, hooks)
+            if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
+                run.state.awaits_validation |= run.state.validated_step != run.state.step
             retain_freed_pages()
             yield run
     except (RuntimeError, MemoryError) as error:
@@ -238,7 +240,7 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
         score, loss = scores.metrics()[validation.metric], scores.loss
     score, loss = run.ranks.broadcast((score, loss))
     is_kept = record_score(run, score, loss)
-    run.state.awaits_validation = False
+    run.state.awaits_validation, run.state.validated_step = False, run.state.step
     if held_out is not None and scores is not None:
         step = run.state.step
         monitor.validation_point(step, scores, run.state.best_step == step)

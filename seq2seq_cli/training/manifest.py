@@ -78,9 +78,10 @@ def _log_changed_environment(before: dict[str, Any], now: dict[str, Any]) -> Non
     """Log in what this environment differs from the one before, and with what consequence."""
     names = [n for n in ("device", "threads", "processes", "packages") if before.get(n) != now[n]]
     if names:
+        noise = "rounding and dropout" if "processes" in names else "rounding"
         logger.info(
             f"the environment changed ({', '.join(names)}): data order is unaffected; results may "
-            "differ by rounding"
+            f"differ by {noise}"
         )
 
 

@@ -98,6 +98,7 @@ def start_run(
     if source is not None:
         config = with_options_of(source, config)
     run = set_up_run(config, ranks, hooks)
+    run.total_steps = total_updates(run)
     settle_warmup(run)
     if source is not None:
         start_from(source, run)

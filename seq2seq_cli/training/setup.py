@@ -1,6 +1,8 @@
 """Setting up a run: reads the text, learns the vocabulary, resolves `auto`, builds the model."""
 
+import itertools
 import logging
+import math
 from typing import Any
 
 import torch
@@ -69,7 +71,6 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
             has_ema=decay is not None,
         ),
     )
-    run.total_steps = total_updates(run)
     return run
 
 
@@ -146,17 +147,20 @@ def settle_metric(config: Config, valid: HeldOut) -> Config:
 
 def total_updates(run: Run) -> int:
     """Return the updates done plus those left until `max_steps` or the end of `max_epochs`."""
-    training, state = run.config.training, run.state
+    training, state, sampler = run.config.training, run.state, run.data.batches
+    most = math.inf if training.max_steps is None else training.max_steps
     if training.max_epochs is None:
         assert training.max_steps is not None, "one of the two is a number"
         return training.max_steps
-    epoch = run.data.batches.plan(state.epoch, state.earlier_parts)
-    accumulation = training.gradient_accumulation
-    left = -(-(len(epoch) - state.position) // accumulation)
-    later = run.data.batches.num_batches(range(state.epoch + 1, training.max_epochs + 1))
-    left += sum(-(-batches // accumulation) * epochs for batches, epochs in later)
-    by_epochs = state.step + max(left, 0)
-    return by_epochs if training.max_steps is None else min(training.max_steps, by_epochs)
+    total = state.step
+    if state.epoch <= training.max_epochs:
+        left = len(sampler.plan(state.epoch, state.earlier_parts)) - state.position
+        later = sampler.num_batches(range(state.epoch + 1, training.max_epochs + 1))
+        for batches, epochs in itertools.chain([(left, 1)], later):
+            total += -(-batches // training.gradient_accumulation) * epochs
+            if total >= most:  # epochs that are planned one by one take time
+                break
+    return int(min(most, total))
 
 
 def limit_of_updates(config: TrainingConfig, total_steps: int) -> str:

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from bare_runs import stop_at
 from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,27 @@ def test_auto_warmup_is_a_tenth_of_a_short_run(config, seq2seq: Command, tmp_pat
     epochs = points(run, "train/epoch")  # those of the updates, not of what comes next
     assert [epochs[step] for step in (1, 28, 29, 56)] == [1, 1, 2, 2]
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 5
+    again = seq2seq("train", config, "--run-dir", run, *given)
+    assert "finished after 56 updates (training.max_epochs reached)" in again.stderr
+    lowered = seq2seq("train", config, "--run-dir", run, *options(max_epochs=1))
+    assert "finished after 56 updates" in lowered.stderr
+    assert max(points(run, "train/loss")) == 56
+
+
+def test_last_model_of_a_run_that_is_ended_by_a_new_limit_is_validated(
+    config, seq2seq: Command, tmp_path
+):
+    """The run was left between two validations, and ends where it was left."""
+    run, given = tmp_path / "run", options(warmup_steps=1, max_steps=40)
+    train(load_config(config, given[1::2]), run, hooks=stop_at(3))
+    assert not (run / "model.safetensors").exists()
+    command = ("train", config, "--run-dir", run, *options(warmup_steps=1, max_steps=3))
+    for _ in range(2):
+        ended = seq2seq(*command)
+        assert ended.exit_code == 0, ended.stderr
+        assert "finished after 3 updates (training.max_steps reached)" in ended.stderr
+        assert list(points(run, "valid/loss")) == [3]
+        assert (run / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("command", ["check", "train"])

@@ -262,6 +262,7 @@ def test_features_are_read_beside_the_sides(tmp_path):
 def test_features_without_text_are_an_empty_source():
     assert EXPECTED[2].is_empty
     assert EXPECTED[0].source_line == "gehen\tV;PST"
+    assert Pair("a\tb", "c", None, "V").source_line == "a b\tV"  # a tab of the text is a space
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
@@ -277,7 +278,7 @@ def test_each_feature_is_a_token_before_those_of_the_text(tmp_path, kind, normal
     store = open_store(text, Tokenizers(src, tgt), "error")
     assert store.src[0].tolist() == [v, pst, *src.to_ids("gehen"), EOS_ID]
     assert store.src[len(store) - 1].tolist() == [*src.to_ids("gehen"), EOS_ID]
-    assert src.feature_ids("V PRS;NEG") == [v, prs, UNK_ID]
+    assert src.feature_ids("V PRS;NEG") == [UNK_ID, v, prs]
     assert src.feature_ids("") == []
     assert src.to_text([*src.feature_ids("V"), *src.to_ids("gehen")]) == "gehen"
     assert src.is_of_words == (kind == "word")

@@ -1,7 +1,9 @@
 """Sampled segmentations: their distribution, and what they depend on."""
 
+import itertools
 import math
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -18,6 +20,7 @@ from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batches import Batch, BatchSampler
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.segmenters import groups_by_length
 from seq2seq_cli.text.subword_sampling import SubwordSampler, make_samplers
 from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, LearnedPiece, Tokenizer, Tokenizers
 
@@ -234,6 +237,30 @@ def test_batches_of_an_epoch_have_its_segmentations(samplers_and_store):
     tokenizer_ids = [[i for i in row if i > 0] for row in batch.src_BS.tolist()]
     targets = [[i for i in row if i > 0] for row in batch.labels_BT.tolist()]
     assert tokenizer_ids != targets  # the same text on both sides, sampled apart
+
+
+def test_long_stretches_are_sampled_apart_from_short_ones(tokenizer, lines):
+    """A line of thousands of characters without a space costs its own memory, not that of all."""
+    some = ids_of(tokenizer, lines[:40])
+    long = ids_of(tokenizer, ["ab" * 2_000])
+    alone = sampler_of(tokenizer)(some, range(40), epoch=1)
+    tracemalloc.start()
+    together = sampler_of(tokenizer)(some * 50 + long, [*range(40)] * 50 + [40], epoch=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 400_000_000
+    for one, other in zip(alone * 50, together, strict=False):
+        assert one.tolist() == other.tolist()
+    assert tokenizer.to_text(together[-1].tolist()) == "ab" * 2_000
+
+
+def test_groups_by_length_have_every_stretch_once_and_are_small():
+    lengths = np.array([3, 1, 50, 2, 3, 1])
+    groups = [group.tolist() for group in groups_by_length(lengths, 12)]
+    assert sorted(itertools.chain(*groups)) == list(range(6))
+    assert [2] in groups  # longer than a group may be
+    for group in groups:
+        assert len(group) == 1 or len(group) * (lengths[group].max() + 1) <= 12
 
 
 def test_a_reused_vocabulary_without_subwords_is_refused(tmp_path: Path):
