@@ -54,7 +54,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
     freeze(model, config.training.freeze)
     training, decay = config.training, config.training.ema_decay
     use_bf16 = choose_bf16(training.precision, device)
-    run = Run(
+    return Run(
         config=config,
         data=data,
         model=model,
@@ -71,7 +71,6 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
             has_ema=decay is not None,
         ),
     )
-    return run
 
 
 def load_data(

@@ -82,7 +82,7 @@ def test_a_run_keeps_its_values_when_its_preset_changes():
 
 
 def test_fine_tuning_keeps_the_preset_of_the_first_run(tmp_path, seq2seq):
-    """A config of text alone describes the same model, whatever number of pairs the new text has."""
+    """A config of text alone has the same model, whatever number of pairs the new text has."""
     for side in ("src", "tgt"):
         (tmp_path / side).write_text("one two three\n" * 20, encoding="utf-8")
     data = f"data: {{train: {{src: {tmp_path}/src, tgt: {tmp_path}/tgt}}}}\n"
