@@ -12,7 +12,7 @@ class _ConsoleHandler(logging.Handler):
         from tqdm import tqdm
 
         try:
-            tqdm.write(self.format(record), file=sys.stderr)
+            tqdm.write(printable_lines(self.format(record)), file=sys.stderr)
         except BrokenPipeError:
             raise
         except OSError:  # a full disk behind a redirected stderr ends no training
@@ -36,6 +36,11 @@ def is_logging_to_stderr() -> bool:
 def printable(text: str) -> str:
     """Return text with unprintable characters escaped, as they may control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return text of several lines with its other unprintable characters escaped."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
-from seq2seq_cli.console import log_to_stderr
+from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.paths import expanded
@@ -54,7 +54,7 @@ class _Program(TyperGroup):
 
 
 def _fail(message: str, exit_status: int) -> NoReturn:
-    typer.echo(message, err=True)
+    typer.echo(printable_lines(message), err=True)
     raise typer.Exit(exit_status) from None
 
 
@@ -199,6 +199,12 @@ WhichModel = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def check_model_of_runs(model: str, runs: Sequence[Path]) -> None:
+    """Raise UserError for a file of weights that would replace those of several runs."""
+    if len(runs) > 1 and model.endswith(".safetensors"):
+        raise UserError(f"--model {model} belongs to one run, but {len(runs)} are given")
 
 
 def load_config_file(

@@ -12,6 +12,7 @@ from seq2seq_cli.cli.app import (
     RunDir,
     WhichModel,
     app,
+    check_model_of_runs,
     decoding_overrides,
     path_option,
 )
@@ -129,6 +130,7 @@ def attend(
     check_outputs(paths, figure)
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]
+    check_model_of_runs(model, runs)
     translators = [
         Translator.load(run, device or "auto", search, which=model, exact=True) for run in runs
     ]

@@ -22,6 +22,7 @@ from seq2seq_cli.cli.app import (
     TestSetName,
     WhichModel,
     app,
+    check_model_of_runs,
     decoding_overrides,
     path_argument,
     path_option,
@@ -97,6 +98,7 @@ def compare(
     for run in run_dirs or ():
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
+    check_model_of_runs(model, run_dirs or ())
     with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of

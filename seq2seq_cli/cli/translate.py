@@ -16,6 +16,7 @@ from seq2seq_cli.cli.app import (
     Tag,
     WhichModel,
     app,
+    check_model_of_runs,
     decoding_overrides,
     is_terminal,
     path_option,
@@ -187,6 +188,8 @@ def translate(
     """
     _check_files(sentences, input_file, output_file)
     _check_format(output_format, align, log_probs, n_best)
+    run_dirs = (run_dir, *(ensemble or ()))
+    check_model_of_runs(model, run_dirs)
     from seq2seq_cli.decoding.stream import Job, translate_stream
     from seq2seq_cli.text.io import lines_to_translate
 
@@ -195,7 +198,7 @@ def translate(
     )
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
-        run_dirs=(run_dir, *(ensemble or ())),
+        run_dirs=run_dirs,
         device=device or "auto",
         overrides=(*given, *flags, *(overrides or ())),
         which=model,

@@ -10,9 +10,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from seq2seq_cli.config.loader import yaml_text
-from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import PresetName
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import PresetName, Section
+from seq2seq_cli.errors import UserError
 
 _WIDTH = 100  # characters of a line
 
@@ -126,7 +129,8 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
     """Return the config with the values of its preset for the options that it leaves out.
 
     `auto` is resolved for a training text of so many pairs. A run that has `begun` keeps its values
-    of the options that may not change in a run: the preset may be another one today.
+    of the options that may not change in a run: the preset may be another one today. Raises
+    UserError for options that do not go together with those of the preset.
     """
     name = config.preset
     if name == "auto":
@@ -141,8 +145,23 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
             theirs = getattr(begun, section)
             kept = {name for name in taken if present.resume_policy(name) != "free"}
             taken |= theirs.model_dump(include=kept)
-        updated[section] = type(present).model_validate(taken | present.model_dump(include=given))
+        try:
+            updated[section] = type(present).model_validate(_merged(taken, present))
+        except ValidationError as error:
+            problems = [mistake["msg"].removeprefix("Value error, ") for mistake in error.errors()]
+            raise UserError(
+                f"section {section} does not go together with preset {name}: {'; '.join(problems)}"
+            ) from None
     return config.model_copy(update=updated)
+
+
+def _merged(taken: Mapping[str, Any], present: Section) -> dict[str, Any]:
+    """Return options of a preset and in their place those that the config gives, one depth too."""
+    given = present.model_dump(include=present.model_fields_set)
+    if isinstance(present, ModelConfig) and "layers" in given and "layers" in taken:
+        depths = ModelConfig.model_validate({"layers": taken["layers"]}).layers
+        given["layers"] = depths.model_dump() | present.layers.model_dump(exclude_unset=True)
+    return {**taken, **given}
 
 
 def preset_yaml(name: PresetName) -> str:

@@ -69,7 +69,8 @@ def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
 class Sampling:
     """Draws tokens from the softmax of the logits, with temperature, top-k and nucleus sampling.
 
-    A draw depends on the seed, on the numbers of line and segment, and on the position only.
+    A draw depends on the seed, on the numbers of line and segment, and on the position only. It is
+    EOS where the rules leave no token.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class Sampling:
             [torch.empty(size).exponential_(generator=self._generators[b]) for b in sentences]
         )
         gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
-        return (logits_BWV + gumbel_BWV).argmax(dim=-1)  # the Gumbel-max trick: an exact draw
+        drawn = (logits_BWV + gumbel_BWV).max(dim=-1)  # the Gumbel-max trick: an exact draw
+        return drawn.indices.masked_fill(drawn.values == -torch.inf, EOS_ID)
 
 
 def _nucleus(logits_BWV: Tensor, top_p: float) -> Tensor:

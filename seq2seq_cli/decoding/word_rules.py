@@ -18,7 +18,8 @@ class TargetWords:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.surfaces = [unquote(piece.replace(SPACE, " ")) for piece in tokenizer.pieces()]
-        self.continues_word = [_continues_word(surface[:1]) for surface in self.surfaces]
+        of_parts = not tokenizer.is_of_words  # where symbols of the user's stand alone
+        self.continues_word = [of_parts and _continues_word(s[:1]) for s in self.surfaces]
         ends = (
             token
             for token in range(EOS_ID, len(tokenizer))

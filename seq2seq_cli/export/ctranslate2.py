@@ -65,7 +65,7 @@ _NAMES = {
     "top_p": "sampling_topp",
     "temperature": "sampling_temperature",
 }
-_POSITIONS = 4_096  # size of the table of positional encodings; longer sentences are rejected
+MOST_POSITIONS = 4_096  # size of the table of positional encodings; longer sentences are rejected
 
 
 def readme(config: Config, tokenizers: Tokenizers) -> str:
@@ -174,7 +174,7 @@ def _never(tokenizers: Tokenizers) -> list[list[str]]:
 def _fill_side(side: Any, layers: nn.ModuleList, norm: nn.Module, config: ModelConfig) -> None:
     side.scale_embeddings = config.embedding_scale
     if config.positions == "sinusoidal":
-        encodings = sinusoidal_positions(0, _POSITIONS, config.d_model)
+        encodings = sinusoidal_positions(0, MOST_POSITIONS, config.d_model)
         side.position_encodings.encodings = encodings.numpy()
     elif hasattr(side, "position_encodings"):  # not used, but required by the specification
         side.position_encodings.encodings = np.zeros((1, config.d_model), np.float32)

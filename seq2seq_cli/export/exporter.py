@@ -45,6 +45,8 @@ DIFFICULT_LINES = (
 class Format(Protocol):
     """The module of a format: what it supports, writing it, and using the result."""
 
+    MOST_POSITIONS: int  # of a source with EOS, and of a target with BOS
+
     def unsupported(self, model: Transformer, tokenizers: Tokenizers) -> str | None:
         """Return the reason why the format cannot represent a model; None if it can."""
 
@@ -86,14 +88,13 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     write_atomic(output / "README.md", target.readme(config, tokenizers).encode("utf-8"))
     lines = _validation_lines(translator, run_dir)
     _check_ids(target, output, [*DIFFICULT_LINES, *lines], tokenizers)
-    lines = _unsegmented(translator, lines)
+    limited = _with_length_limits(target, translator, _unsegmented(translator, lines))
+    lines = [line for line, _ in limited]
     if not lines:
         return f"wrote {output}; there is no validation text to compare translations of"
     inputs = [TranslationInput(line) for line in lines]
     ours = _greedy(translator).search(inputs, report=lambda cuts: None)  # it says nothing new
-    ids = tokenizers.src.to_ids_batch(lines)
-    limits = [config.decoding.max_length(len(of_line)) for of_line in ids]
-    theirs = target.translate_lines(output, lines, limits)
+    theirs = target.translate_lines(output, lines, [limit for _, limit in limited])
     equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, ours, strict=True))
     report = f"{equal} of {len(lines)} greedy translations of validation lines are equal"
     if equal < _SHARE_EQUAL * len(lines):
@@ -121,6 +122,19 @@ def _unsegmented(translator: Translator, lines: Sequence[str]) -> list[str]:
     """Return the lines that are not split into segments, as other programs do not split lines."""
     all_segments, _ = translator.cut([TranslationInput(line) for line in lines])
     return [line for line, segments in zip(lines, all_segments, strict=True) if len(segments) == 1]
+
+
+def _with_length_limits(
+    target: Format, translator: Translator, lines: Sequence[str]
+) -> list[tuple[str, int]]:
+    """Return the lines for which the format has positions, and the longest translation of each."""
+    sizes = map(len, translator.tokenizers.src.to_ids_batch(lines))
+    limited = [(size, translator.config.decoding.max_length(size)) for size in sizes]
+    return [
+        (line, limit)
+        for line, (size, limit) in zip(lines, limited, strict=True)
+        if max(size, limit) < target.MOST_POSITIONS
+    ]
 
 
 def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:

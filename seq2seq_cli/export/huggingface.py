@@ -80,7 +80,7 @@ _NAMES = {
     "top_p": "top_p",
     "temperature": "temperature",
 }
-_POSITIONS = 1_024  # size of the table of positional encodings; longer sentences do not fit
+MOST_POSITIONS = 1_024  # size of the table of positional encodings; longer sentences do not fit
 
 
 def readme(config: Config, tokenizers: Tokenizers) -> str:
@@ -108,7 +108,7 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
 
 def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:
     """Write weights, config, generation config, and a tokenizer for both sides."""
-    tokenizer = fast_tokenizer(tokenizers.src, _POSITIONS)
+    tokenizer = fast_tokenizer(tokenizers.src, MOST_POSITIONS)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(config.model, len(tokenizers.tgt)))
     write_json(folder / "generation_config.json", _generation_config(config))
@@ -160,7 +160,7 @@ def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
         "model_type": "marian" if is_marian else "pegasus",
         "vocab_size": vocab_size,
         "decoder_vocab_size": vocab_size,
-        "max_position_embeddings": _POSITIONS,
+        "max_position_embeddings": MOST_POSITIONS,
         "d_model": config.d_model,
         **sides,
         "activation_function": _ACTIVATIONS[config.activation],
@@ -187,7 +187,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
         **_SPECIAL_TOKENS,
         "max_new_tokens": min(
             options.max_length(config.data.max_length) + 1,
-            _POSITIONS - 1,
+            MOST_POSITIONS - 1,
         ),
         "num_beams": 1,
         **named(options, _NAMES),

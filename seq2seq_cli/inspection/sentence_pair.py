@@ -20,6 +20,7 @@ def source_and_targets(
     long.
     """
     tokenizers = translator.tokenizers
+    source = source.encode("utf-8", "replace").decode("utf-8")  # without lone surrogates
     if target is not None:
         limit = translator.config.data.max_length
         text, control_ids = translator.source_of(TranslationInput(source, tag=tag))

@@ -16,6 +16,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.model.transformer import Transformer
 
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+
 
 def count_parameters(model: Transformer) -> dict[str, int]:
     """Count the parameters of each part; a tied matrix counts where it occurs first."""
@@ -78,7 +80,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
-    """Read weights for a model of this shape, which they do not change.
+    """Read weights for a model of this shape, in its types; they do not change the model.
 
     Raises UserError if the file is damaged or belongs to a model of another shape.
     """
@@ -87,17 +89,23 @@ def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise UserError(f"{path} is damaged: {name} contains NaN or infinity")
-    return tensors
+    # Other programs also write halves and doubles.
+    return {name: tensors[name].to(p.dtype) for name, p in model.named_parameters()}
 
 
 def check_shapes(path: Path, model: nn.Module) -> None:
-    """Check names and shapes, reading only the header of the file.
+    """Check names, shapes and types, reading only the header of the file.
 
-    Raises UserError naming the first parameter that is missing or of another shape.
+    Raises UserError naming the first parameter that is missing, of another shape, or not of
+    floating-point numbers.
     """
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     with _open(path) as file:
-        shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
+        headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        shapes = {
+            name: tuple(header.get_shape()) if header.get_dtype() in _FLOATS else None
+            for name, header in headers.items()
+        }
     if shapes != expected:
         differing = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")

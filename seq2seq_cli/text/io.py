@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
+from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.compression import limited, opened
 
@@ -37,7 +38,7 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     lines that are too long, and for archives and translation memories.
     """
     is_stdin = path in (None, STANDARD_STREAM)
-    if path is not None and {".zip", ".tmx"} & {*path.suffixes[-2:]}:
+    if path is not None and without_compression(path.name).endswith((".zip", ".tmx")):
         raise UserError(f"{path} is not text with a sentence on each line")
     source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     num_damaged = 0

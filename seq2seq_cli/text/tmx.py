@@ -69,6 +69,8 @@ class _Reader:
         except expat.ExpatError as error:
             problem = expat.ErrorString(error.code)
             raise UserError(f"{self._name}, line {error.lineno:,}: not XML: {problem}") from None
+        except (ValueError, LookupError) as error:  # of Python's binding
+            raise UserError(f"{self._name}: {error}; convert it to UTF-8") from None
         self._num_fed += len(chunk)
         if self._num_fed - self._parser.CurrentByteIndex > MOST_BYTES:  # kept, and parsed again
             raise UserError(f"{self._place()}: a tag has more than {MOST_BYTES:,} bytes")

@@ -62,7 +62,10 @@ def read_systems(
     """
     if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
-    text = text or valid_text(runs[0][1].config)
+    if text is None:
+        config = runs[0][1].config  # whose own tag is not that of the other runs
+        untagged = config.decoding.model_copy(update={"tag": None})
+        text = valid_text(config.model_copy(update={"decoding": untagged}))
     # Skipping a line would shift the translations in files.
     on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
     pairs = list(readable_pairs(text, on_bad_line))

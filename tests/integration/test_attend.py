@@ -164,6 +164,12 @@ def test_control_characters_are_escaped_on_the_terminal(trained, seq2seq: Comman
     assert "\x1b" not in shown.stdout and "\\x1b[31m" in shown.stdout
 
 
+def test_bytes_that_are_no_text_are_question_marks(trained, seq2seq: Command, here):
+    shown = seq2seq("attend", trained, "2 caf\udce9", "-o", "a.json", "--sample", 0)
+    assert shown.exit_code == 0, shown.stderr
+    assert studies_of(here / "a.json")[0]["source"]["text"] == "2 caf?"
+
+
 def python_block(heading: str) -> str:
     """The code of a section of the page."""
     page = (ROOT / "docs/attention.md").read_text(encoding="utf-8")

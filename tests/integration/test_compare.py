@@ -1,6 +1,7 @@
 """`seq2seq compare`, and public test sets of sacreBLEU, without a network."""
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -81,6 +82,12 @@ def test_a_run_does_not_differ_from_itself_on_its_validation_text(trained, seq2s
     assert metric["systems"][1]["score"] == scores["bleu"]
 
 
+def test_a_file_of_text_may_be_named_after_the_archive_that_it_is_from(damaged, text, seq2seq):
+    named = shutil.copy(damaged, damaged.parent / "corpus.tmx.en")
+    result = seq2seq("compare", "--hypotheses", damaged, "--hypotheses", named, *text)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, tmp_path):
     (tmp_path / "short").write_text("one\n")
     for arguments, message in (
@@ -89,6 +96,7 @@ def test_unusable_systems_are_refused(trained, numbers, damaged, text, seq2seq, 
         ([trained, damaged, *text], "is a file: give translations as --hypotheses"),
         ([trained, "--hypotheses", "a.tmx.gz", *text], "a.tmx.gz is not text with a sentence"),
         (["--hypotheses", damaged, "--hypotheses", damaged], "give the text: --src and --ref"),
+        ([trained, trained, "--model", "x.safetensors"], "belongs to one run, but 2 are given"),
         ([trained, trained, "--metrics", "blue"], "no metric blue of translations (valid: bleu,"),
         ([trained, trained, "--test-set", "wmt14"], "give --test-set and --langs together"),
         ([trained, trained, "--test-set", "x", "--langs", "y", *text], "--test-set excludes"),

@@ -151,8 +151,12 @@ def test_export_compares_on_validation_text_if_it_exists(run, seq2seq, tmp_path,
     project = tmp_path / "project"
     moved = Path(shutil.copytree(run, project / "runs" / "one"))
     config = (moved / "config.yaml").read_text()
+    config = config.replace("max_length: 256", "max_length: 6000")
     (moved / "config.yaml").write_text(config.replace(f"{run.parent}/", "texts/"))
     shutil.copytree(run.parent, project / "texts", ignore=shutil.ignore_patterns("run", "*.yaml"))
+    for side in ("src", "tgt"):  # the first line is too long for the format
+        text = project / "texts" / f"valid.{side}"
+        text.write_text("1 " * 5_000 + "\n" + text.read_text())
     monkeypatch.chdir(tmp_path)
     result = seq2seq("export", moved, "--format", "ctranslate2", "-o", tmp_path / "out")
     assert result.stderr == ""

@@ -177,6 +177,20 @@ def test_changed_weight_is_refused_or_begins_an_epoch(back_translated, folder, t
         (folder / "moved.tgt").rename(folder / "mono.tgt")
 
 
+def test_compare_gives_each_run_its_own_tag(back_translated, folder, seq2seq, tmp_path):
+    """The validation text is that of the first run, its tag is not."""
+    tagged = shutil.copytree(folder / "mixed", tmp_path / "tagged")
+    config = yaml.safe_load((tagged / "config.yaml").read_text())
+    config["decoding"]["tag"] = "<bt>"
+    write_config(tagged, config, "config.yaml")
+    scores = {}
+    for order in ([tagged, folder / "mixed"], [folder / "mixed", tagged]):
+        given = ("--metrics", "chrf", "--trials", 10, "--json")
+        (metric,) = json.loads(run(seq2seq, "compare", *order, *given))["metrics"].values()
+        scores[order[0]] = {system["system"]: system["score"] for system in metric["systems"]}
+    assert scores[tagged] == scores[folder / "mixed"]
+
+
 def test_run_length_in_epochs_is_exact_for_fractions_of_corpora(back_translated, tmp_path, seq2seq):
     """However often it is resumed: the learning rate depends on the last update's number."""
     given = ("training.max_steps=null", "training.max_epochs=3", "training.tokens_per_batch=256")

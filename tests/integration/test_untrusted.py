@@ -88,6 +88,12 @@ def weights_of_another_shape(run: Path) -> None:
     save_file(weights, run / "model.safetensors")
 
 
+def weights_of_integers(run: Path) -> None:
+    weights = load_file(run / "model.safetensors")
+    weights["encoder_norm.bias"] = torch.zeros(64, dtype=torch.int32)
+    save_file(weights, run / "model.safetensors")
+
+
 def a_tokenizer_that_is_no_text(run: Path) -> None:
     model = (run / "src.model").read_bytes()
     (run / "src.model").write_bytes(model.replace(b"\xe2\x96\x817", b"\xff\xff\xff7"))
@@ -135,6 +141,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "weights of another shape": (
         weights_of_another_shape,
         "encoder_norm.bias is missing or differs",
+    ),
+    "weights of integers": (weights_of_integers, "encoder_norm.bias is missing or differs"),
+    "a terminal's escape sequence": (
+        replaced("config.yaml", D_MODEL, f'{D_MODEL}\n  "\\e]52;c": 1'),
+        "\\x1b]52;c: unknown option",
     ),
     "a header that lies": (
         written("model.safetensors", b"\xff" * 7 + b"\x7f{}"),

@@ -73,6 +73,10 @@ def test_mean_of_files_equals_the_mean_of_each_number(tmp_path):
         stacked = torch.stack([weights_of(model)[name].double() for model in models])
         assert torch.equal(found, stacked.mean(dim=0).float())
     must_be_equal(dict(mean_of_files(paths[1:2], models[0])), weights_of(models[1]))
+    halves = {name: tensor.bfloat16() for name, tensor in weights_of(models[0]).items()}
+    save_file(halves, paths[0])  # as other programs write them
+    of_halves = mean_of_files(paths[:1], models[0])
+    must_be_equal(dict(of_halves), {name: tensor.float() for name, tensor in halves.items()})
     save_file(weights_of(build(1, d_ff=8)), paths[2])
     with pytest.raises(UserError, match="does not fit the config"):
         mean_of_files(paths, models[0])

@@ -33,7 +33,7 @@ from seq2seq_cli.decoding.search import search
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:
@@ -469,6 +469,14 @@ def test_sampling_depends_on_seed_and_line_number():
     assert len({tuple(ids) for ids in first}) > 40  # the lines are equal, their numbers are not
     assert len({tuple(ids) for ids in sample(number=7)}) == 1
     assert first != sample(segment=1)
+
+
+def test_sampling_ends_where_the_rules_leave_no_token():
+    config = DecodingConfig(sampling=True, no_repeat_ngram_size=1)
+    request = Request(random_sources(1)[0], max_length=60, min_length=50, number=0)
+    (ids,) = best(search(PlainDecoder(build(0)), [request], config))
+    assert len(ids) == len({*ids}) < 50
+    assert PAD_ID not in ids
 
 
 def test_sampling_only_the_most_probable_token_is_greedy_search():

@@ -120,3 +120,13 @@ def test_banned_words_ban_whole_words_only():
     assert "भ" in allowed("हिन्दी")
     with pytest.raises(UserError, match="empty word"):
         BannedWords([""], tokenizer)
+
+
+def test_words_are_banned_as_tokens_where_tokens_are_words():
+    """Also if a tag, which is an entry without a space before it, begins with a letter."""
+    config = TokenizerConfig(kind="word", vocab_size=30, user_defined_symbols=("de",))
+    tokenizer = Tokenizer.fit(iter(["tea bier tee"] * 9), config)
+    logits = torch.zeros(1, 1, len(tokenizer))
+    BannedWords(["tea"], tokenizer).apply(logits, torch.tensor([[tokenizer.to_ids("bier")]]))
+    (banned,) = (logits[0, 0] < 0).nonzero().tolist()
+    assert [banned] == [tokenizer.to_ids("tea")]

@@ -149,6 +149,16 @@ def test_tmx_is_read_in_its_own_encoding(tmp_path, encoding):
 
 
 @pytest.mark.parametrize(
+    ("encoding", "reason"), [("Shift_JIS", "multi-byte encodings"), ("x-none", "unknown encoding")]
+)
+def test_tmx_in_an_encoding_that_cannot_be_read_is_refused(tmp_path, encoding, reason):
+    content = TMX.format(encoding=encoding, units=UNITS.format("ein", "one"))
+    (tmp_path / "x.tmx").write_bytes(content.encode("ascii"))
+    with pytest.raises(UserError, match=rf"x\.tmx: {reason}.*; convert it to UTF-8"):
+        texts(ParallelText.of(pairs=tmp_path / "x.tmx", fields=["de", "en"]))
+
+
+@pytest.mark.parametrize(
     ("segment", "text"),
     [
         ("a &lt;b&gt; &amp;#228; &#228;", "a <b> &#228; ä"),
@@ -295,7 +305,9 @@ def test_each_feature_is_a_token_before_those_of_the_text(tmp_path, kind, normal
         ("Case=Nom|Number=Sing", ["Case=Nom", "Number=Sing"]),
         (" V ;; PST ", ["V", "PST"]),
         ("", []),
+        ("a," * 300_000, ["a"] * 300_000),
     ],
+    ids=range(6),
 )
 def test_separators_of_features(features, expected):
     assert feature_symbols(features) == [f"<feature {name}>" for name in expected]

@@ -8,6 +8,7 @@ from commands import ROOT
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.presets import PRESETS, as_tree, with_preset
 from seq2seq_cli.config.schema import Config, TrainingConfig
+from seq2seq_cli.errors import UserError
 
 DATA = {"train": {"src": "a", "tgt": "b"}}
 
@@ -31,6 +32,21 @@ def test_config_of_a_preset_is_that_preset():
         left_out = with_preset(config(), pairs)
         for section in ("model", "training", "validation"):
             assert getattr(written, section) == getattr(left_out, section)
+
+
+def test_options_that_do_not_go_together_with_the_preset_are_refused():
+    for name, reason in (("small", "rotary needs heads of an even size"), ("large", "8 heads")):
+        given = config(preset=name, model={"d_model": 100})
+        with pytest.raises(UserError, match=f"model does not go together with preset {name}: .*"):
+            with_preset(given, 10)
+        with pytest.raises(UserError, match=reason):
+            with_preset(given, 10)
+
+
+def test_one_depth_leaves_the_other_to_the_preset():
+    whole = with_preset(config(preset="large"), 10).model.layers
+    found = with_preset(config(preset="large", model={"layers": {"encoder": 12}}), 10).model.layers
+    assert (found.encoder, found.decoder) == (12, whole.decoder) != (12, 4)
 
 
 @pytest.mark.parametrize("size", [{"d_model": 64}, {"heads": 2}, {"layers": 1}, {"d_ff": 8}])
