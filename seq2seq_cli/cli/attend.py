@@ -1,5 +1,6 @@
 """The command attend: shows the attention of a trained model in given sentences."""
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Annotated, Literal
@@ -131,9 +132,8 @@ def attend(
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]
     check_model_of_runs(model, runs)
-    translators = [
-        Translator.load(run, device or "auto", search, which=model, exact=True) for run in runs
-    ]
+    load = functools.partial(Translator.load, which=model, exact=True)
+    translators = [load(run, device or "auto", search) for run in runs]
     for translator in translators:
         figure.check(translator.config.model)
     facts = [head_facts(t, validation_sample(t, sample)) if sample else None for t in translators]

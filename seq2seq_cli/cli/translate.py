@@ -190,17 +190,16 @@ def translate(
     _check_format(output_format, align, log_probs, n_best)
     run_dirs = (run_dir, *(ensemble or ()))
     check_model_of_runs(model, run_dirs)
-    from seq2seq_cli.decoding.stream import Job, translate_stream
-    from seq2seq_cli.text.io import lines_to_translate
+    from seq2seq_cli.decoding.stream import Job
 
-    given = decoding_overrides(
+    search = decoding_overrides(
         beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
     )
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
         run_dirs=run_dirs,
         device=device or "auto",
-        overrides=(*given, *flags, *(overrides or ())),
+        overrides=(*search, *flags, *(overrides or ())),
         which=model,
         input_format=input_format,
         output_format=output_format,
@@ -212,11 +211,8 @@ def translate(
     )
     if not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
-        return
-    lines = sentences or lines_to_translate(input_file)
-    with _printer(output_file, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
-        for outputs in translate_stream(job, lines, input_file, processes):
-            print_lines(outputs)
+    else:
+        _translate(job, sentences, input_file, output_file, processes)
 
 
 def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
@@ -236,6 +232,22 @@ def _check_files(sentences: list[str] | None, source: Path | None, output: Path 
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
+
+
+def _translate(
+    job: "Job",
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+    processes: int | None,
+) -> None:
+    from seq2seq_cli.decoding.stream import translate_stream
+    from seq2seq_cli.text.io import lines_to_translate
+
+    lines = sentences or lines_to_translate(source)
+    with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
+        for outputs in translate_stream(job, lines, source, processes):
+            print_lines(outputs)
 
 
 @contextmanager
