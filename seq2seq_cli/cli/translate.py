@@ -32,6 +32,7 @@ EXAMPLES = (
     "**Examples**\n\n"
     'seq2seq translate runs/quickstart "ich möchte ein Bier."\n\n'
     "seq2seq translate runs/quickstart --input test.de --output test.en\n\n"
+    "seq2seq translate runs/quickstart --input big.de --shard 3/20 --output part-3\n\n"
     "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
     'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
     "seq2seq translate runs/quickstart      (interactive; Ctrl-D ends)\n\n"
@@ -154,6 +155,16 @@ NumProcesses = Annotated[
     ),
 ]
 
+ShardNumber = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="K/N",
+        help="Translate shard K of N of the file; seq2seq join joins all of them.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 
 @app.command(epilog=EXAMPLES)
 def translate(
@@ -177,6 +188,7 @@ def translate(
     ban: Ban = None,
     replace_unk: ReplaceUnk = False,
     processes: NumProcesses = None,
+    shard: ShardNumber = None,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
@@ -186,7 +198,7 @@ def translate(
     Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
     Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
-    _check_files(sentences, input_file, output_file)
+    _check_files(sentences, input_file, output_file, shard)
     _check_format(output_format, align, log_probs, n_best)
     run_dirs = (run_dir, *(ensemble or ()))
     check_model_of_runs(model, run_dirs)
@@ -209,7 +221,9 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
-    if not sentences and input_file is None and is_terminal(sys.stdin):
+    if shard is not None:
+        _translate_shard(job, shard, input_file, output_file, processes)
+    elif not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
     else:
         _translate(job, sentences, input_file, output_file, processes)
@@ -223,9 +237,13 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
 
 
-def _check_files(sentences: list[str] | None, source: Path | None, output: Path | None) -> None:
-    from seq2seq_cli.text.io import is_one_file
+def _check_files(
+    sentences: list[str] | None, source: Path | None, output: Path | None, shard: str | None
+) -> None:
+    from seq2seq_cli.text.io import STANDARD_STREAM, is_one_file, may_wait
 
+    if shard and (sentences or output in (None, STANDARD_STREAM) or may_wait(source)):
+        raise UserError("--shard needs --input and --output, which are files")
     if sentences and source:
         raise UserError("give sentences or --input, not both")
     if not sentences and source is None and output and is_terminal(sys.stdin):
@@ -247,6 +265,25 @@ def _translate(
     lines = sentences or lines_to_translate(source)
     with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
         for outputs in translate_stream(job, lines, source, processes):
+            print_lines(outputs)
+
+
+def _translate_shard(
+    job: "Job", shard: str, source: Path | None, output: Path | None, processes: int | None
+) -> None:
+    from seq2seq_cli.decoding.shards import Shard, ShardTask
+    from seq2seq_cli.decoding.stream import translate_stream
+
+    assert source is not None and output is not None, "they were checked"
+    task = ShardTask(job, Shard.parse(shard), source, output)
+    if task.is_done():
+        typer.echo(f"{output} has the translations of shard {task.shard} already", err=True)
+        return
+    with (
+        task.opened() as (first_number, lines, part),
+        _printer(part, is_watched=is_terminal(sys.stderr)) as print_lines,
+    ):
+        for outputs in translate_stream(job, lines, source, processes, first_number):
             print_lines(outputs)
 
 

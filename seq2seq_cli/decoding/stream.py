@@ -91,20 +91,26 @@ class Job:
 
 
 def translate_stream(
-    job: Job, lines: Iterable[str], file: Path | None, processes: int | None
+    job: Job,
+    lines: Iterable[str],
+    file: Path | None,
+    processes: int | None,
+    first_number: int = 0,
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
-    `lines` are those of `file`, or of standard input if it is None, unless they are a sequence.
+    `lines` are those of `file`, from line `first_number` on, or of standard input if it is None,
+    unless they are a sequence.
     `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
     cannot be read raises UserError after all lines before it. Cut lines are reported at the end.
     """
     processes = processes or _choose_processes(job, file)
-    inputs = (job.parse(number, line) for number, line in enumerate(lines))
+    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
     if isinstance(lines, Sequence) or not may_wait(file):
-        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE))
+        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), first_number)
     else:
-        chunks = _numbered(live_chunks(inputs, _LINES_AT_ONCE, polls=processes > 1))
+        live = live_chunks(inputs, _LINES_AT_ONCE, polls=processes > 1)
+        chunks = _numbered(live, first_number)
     if processes > 1:
         return _translate_in_processes(job, chunks, processes)
     return translate_chunks(job, job.load(), chunks, Cuts.report)
@@ -202,8 +208,7 @@ def _translate_in_process(chunk: Chunk) -> Translated:
     return lines, cuts[0]
 
 
-def _numbered(chunks: Iterable[list[TranslationInput]]) -> Iterator[Chunk]:
-    number = 0
+def _numbered(chunks: Iterable[list[TranslationInput]], number: int) -> Iterator[Chunk]:
     for inputs in chunks:
         yield number, inputs
         number += len(inputs)

@@ -1,10 +1,11 @@
 """Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
 import logging
+import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -41,12 +42,15 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     if path is not None and without_compression(path.name).endswith((".zip", ".tmx")):
         raise UserError(f"{path} is not text with a sentence on each line")
     source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
+    yield from decoded_lines(source, str(path or "standard input"))
+
+
+def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> Iterator[str]:
+    """Decode lines as `lines_to_translate` does; `name` and number are for messages."""
     num_damaged = 0
-    for number, raw in enumerate(source, 1):
+    for number, raw in enumerate(source, first_number):
         if len(raw) > MOST_BYTES:
-            raise UserError(
-                f"{path or 'standard input'}, line {number:,}: longer than {MOST_BYTES:,} bytes"
-            )
+            raise UserError(f"{name}, line {number:,}: longer than {MOST_BYTES:,} bytes")
         line = raw.decode("utf-8", errors="replace")
         num_damaged += "\ufffd" in line and b"\xef\xbf\xbd" not in raw
         yield line
@@ -113,17 +117,28 @@ def standard_input() -> BinaryIO:
         return cast(BinaryIO, sys.stdin.buffer)
 
 
-def strip_line_ends(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of an open file as `raw_lines` does."""
-    for number, raw in enumerate(bounded_lines(file)):
+def strip_line_ends(
+    file: BinaryIO, first_number: int = 0, num_bytes: float = math.inf
+) -> Iterator[bytes]:
+    """Yield the lines of an open file as `raw_lines` does.
+
+    They are those that begin in the next `num_bytes` bytes; the next line has `first_number`.
+    """
+    for number, raw in enumerate(bounded_lines(file, num_bytes), first_number):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
 
-def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines with their line ends; lines that are too long are truncated."""
+def bounded_lines(file: BinaryIO, num_bytes: float = math.inf) -> Iterator[bytes]:
+    """Yield lines with their line ends; lines that are too long are truncated.
+
+    They are those that begin in the next `num_bytes` bytes.
+    """
     limit = MOST_BYTES + 8  # for the line end and a byte order mark
-    while raw := file.readline(limit):
+    position = 0
+    while position < num_bytes and (raw := file.readline(limit)):
+        position += len(raw)
         yield raw
         while len(raw) == limit and not raw.endswith(b"\n"):
             raw = file.readline(limit)
+            position += len(raw)

@@ -33,10 +33,12 @@ VERBS = {
         "ban",
         "replace_unk",
         "processes",
+        "shard",
         "overrides",
         "device",
         "model",
     },
+    "join": {"parts", "output_file"},
     "attend": {
         "run_dir",
         "sentences",

@@ -1,0 +1,178 @@
+"""A large file that is translated in shards, and joined again."""
+
+import fcntl
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import zstandard
+from commands import Command
+from number_task import number_pairs
+
+from seq2seq_cli.decoding.shards import Shard, lines_of_shard
+from seq2seq_cli.text.io import raw_lines
+
+LINES = [src for src, _ in number_pairs(40, seed=8)]
+HOSTILE = "\ufeff" + "\r\n".join([*LINES[:5], "", " ", "1\u20282", "\x1b[0m 3"]) + "\n\n" + LINES[9]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "big.src"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return path
+
+
+def translate_shards(
+    seq2seq: Command, run: Path, source: Path, count: int, *options: object
+) -> list[Path]:
+    outputs = [source.parent / f"part-{number}" for number in range(1, count + 1)]
+    for number, output in enumerate(outputs, 1):
+        shard = ("-i", source, "-o", output, "--shard", f"{number}/{count}")
+        result = seq2seq("translate", run, *shard, *options)
+        assert result.exit_code == 0, result.stderr
+    return outputs
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"a", b"\n\nab\n", "ä\n".encode() * 9, None])
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+def test_every_line_is_in_one_shard(tmp_path, content, suffix):
+    """Whatever their number is; the number of each line is known."""
+    generator = random.Random(4)
+    for _ in range(1 if content is not None else 20):
+        words = [bytes(generator.choices(b"ab\r\n ", k=generator.randrange(40))) for _ in range(5)]
+        text = b"\n".join(words) if content is None else content
+        path = tmp_path / f"x{suffix}"
+        path.write_bytes(zstandard.compress(text) if suffix else text)
+        whole = list(raw_lines(path))
+        for count in (1, 2, 3, len(text) + 1, 100):
+            found = []
+            for number in range(1, count + 1):
+                with lines_of_shard(path, Shard(number, count), len(text)) as (first, lines):
+                    numbered = list(enumerate(lines, first))
+                assert all(whole[place] == line for place, line in numbered)
+                found += numbered
+            assert [place for place, _ in found] == list(range(len(whole)))
+
+
+@pytest.mark.parametrize("count", [1, 3, 60])
+def test_joined_shards_are_the_translation_of_the_file(trained, seq2seq, tmp_path, count):
+    path = tmp_path / "big.src"
+    path.write_text(HOSTILE, encoding="utf-8", newline="")
+    whole = seq2seq("translate", trained, "-i", path).stdout
+    outputs = translate_shards(seq2seq, trained, path, count)
+    assert seq2seq("join", *reversed(outputs), "-o", tmp_path / "joined").exit_code == 0
+    assert (tmp_path / "joined").read_text(encoding="utf-8") == whole
+    given = sorted(tmp_path.glob("part-*"))  # with the records, as the shell gives them
+    assert len(given) == 2 * count
+    assert seq2seq("join", *given).stdout == whole
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--sampling",), ("--beam-size", 2, "--n-best", 2, "--format", "nbest"), ("--format", "tsv")],
+    ids=str,
+)
+def test_shards_know_the_numbers_of_their_lines(trained, seq2seq, source, options):
+    whole = seq2seq("translate", trained, "-i", source, *options).stdout
+    outputs = translate_shards(seq2seq, trained, source, 4, *options)
+    assert seq2seq("join", *outputs).stdout == whole
+
+
+def test_finished_shard_is_not_made_again(trained, seq2seq, source, tmp_path):
+    (output,) = translate_shards(seq2seq, trained, source, 1)
+    expected = output.read_bytes()
+    shard = ("translate", trained, "-i", source, "-o", output, "--shard", "1/1")
+    before = output.stat().st_mtime_ns, output.stat().st_ino
+    moved = shutil.copytree(trained, tmp_path / "moved")  # on another machine, for example
+    for command in (shard, (*shard[:1], moved, *shard[2:])):
+        again = seq2seq(*command)
+        assert "has the translations of shard 1/1 already" in again.stderr
+        assert (output.stat().st_mtime_ns, output.stat().st_ino) == before
+    output.write_bytes(expected[:-1])  # cut short
+    assert "already" not in seq2seq(*shard).stderr
+    assert output.read_bytes() == expected
+    other = ("--prefix", "nine")
+    assert "already" not in seq2seq(*shard, *other).stderr
+    assert output.read_bytes() != expected
+    source.write_text(source.read_text().replace(LINES[0], "1", 1))
+    assert "already" not in seq2seq(*shard, *other).stderr
+    assert "already" in seq2seq(*shard, *other).stderr
+    Path(f"{output}.shard.json").write_text("{")
+    assert "already" not in seq2seq(*shard, *other).stderr
+
+
+def test_shard_that_fails_leaves_no_output(trained, seq2seq, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"src": "1 2"}\n{"src": 3}\n')
+    shard = ("-i", path, "-o", tmp_path / "part", "--shard", "1/1", "--input-format", "jsonl")
+    failed = seq2seq("translate", trained, *shard)
+    assert failed.exit_code == 2
+    assert "line 2" in failed.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["part.part", "x.jsonl"]
+    assert "is its shard complete?" in seq2seq("join", tmp_path / "part").stderr
+    path.write_text('{"src": "1 2"}\n{"src": "3"}\n')
+    assert seq2seq("translate", trained, *shard).exit_code == 0
+    assert (tmp_path / "part").read_text() == "one two\nthree\n"
+
+
+def test_two_processes_do_not_write_the_same_shard(trained, seq2seq, source, tmp_path):
+    with (tmp_path / "part.part").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        shard = ("-i", source, "-o", tmp_path / "part", "--shard", "1/2")
+        refused = seq2seq("translate", trained, *shard)
+    assert refused.exit_code == 2
+    assert "another process is writing" in refused.stderr
+
+
+def test_what_does_not_fit_together_is_not_joined(trained, seq2seq, source, tmp_path):
+    parts = translate_shards(seq2seq, trained, source, 3)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def refused(*given: Path) -> str:
+        result = seq2seq("join", *given, "-o", elsewhere / "out")
+        assert result.exit_code == 2
+        assert not list(elsewhere.glob("out*"))
+        return result.stderr
+
+    def shard_of(which: Path, name: str, *options: object, number: str = "2/3") -> Path:
+        output = elsewhere / name
+        given = ("-i", which, "-o", output, "--shard", number, *options)
+        assert seq2seq("translate", trained, *given).exit_code == 0
+        return output
+
+    assert "of 3 shards 1 are missing: 2" in refused(parts[0], parts[2])
+    twin = shard_of(source, "twin")
+    assert "are the same shard, 2/3" in refused(*parts, twin)
+    other = shard_of(source, "other", "--prefix", "nine")
+    assert "have different models or options" in refused(parts[0], other, parts[2])
+    fourths = shard_of(source, "fourths", number="2/4")
+    assert "is shard 2/4" in refused(parts[0], fourths, parts[2])
+    (elsewhere / "big.src").write_text(source.read_text().replace(LINES[0], "1", 1))
+    foreign = shard_of(elsewhere / "big.src", "foreign")
+    assert "are translations of different texts" in refused(parts[0], foreign, parts[2])
+    record = parts[1].with_name(f"{parts[1].name}.shard.json")
+    for damage, message in (("{}", "not the record of a shard"), ("{", "is not JSON")):
+        whole = record.read_text()
+        record.write_text(damage)
+        assert message in refused(*parts)
+        record.write_text(whole)
+    record.write_text(json.dumps(json.loads(whole) | {"format": 2}))
+    assert "another version" in refused(*parts)
+    record.write_text(whole)
+    parts[1].write_bytes(parts[1].read_bytes()[:-1])
+    assert "it was changed or cut short" in refused(*parts)
+    assert "give the outputs of all shards" in refused(record)
+
+
+def test_shards_need_files(trained, seq2seq, source):
+    for given in (["1"], ["-i", source], ["-i", "-", "-o", "out"], ["-i", source, "-o", "-"]):
+        refused = seq2seq("translate", trained, *given, "--shard", "1/2", stdin="1\n")
+        assert "--shard needs --input and --output, which are files" in refused.stderr
+    for number in ("0/2", "3/2", "1", "1/2/3", "-1/2", "²/3"):
+        options = ("-i", source, "-o", source.parent / "part", "--shard", number)
+        refused = seq2seq("translate", trained, *options)
+        assert "give its number and their count, such as 3/20" in refused.stderr
