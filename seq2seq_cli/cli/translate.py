@@ -223,8 +223,6 @@ def translate(
     )
     if shard is not None:
         _translate_shard(job, shard, input_file, output_file, processes)
-    elif not sentences and input_file is None and is_terminal(sys.stdin):
-        _interactive(job)
     else:
         _translate(job, sentences, input_file, output_file, processes)
 
@@ -240,9 +238,9 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
 def _check_files(
     sentences: list[str] | None, source: Path | None, output: Path | None, shard: str | None
 ) -> None:
-    from seq2seq_cli.text.io import STANDARD_STREAM, is_one_file, may_wait
+    from seq2seq_cli.text.io import STANDARD_STREAM, is_one_file
 
-    if shard and (sentences or output in (None, STANDARD_STREAM) or may_wait(source)):
+    if shard and (sentences or {source, output} & {None, STANDARD_STREAM}):
         raise UserError("--shard needs --input and --output, which are files")
     if sentences and source:
         raise UserError("give sentences or --input, not both")
@@ -262,6 +260,9 @@ def _translate(
     from seq2seq_cli.decoding.stream import translate_stream
     from seq2seq_cli.text.io import lines_to_translate
 
+    if not sentences and source is None and is_terminal(sys.stdin):
+        _interactive(job)
+        return
     lines = sentences or lines_to_translate(source)
     with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
         for outputs in translate_stream(job, lines, source, processes):
@@ -280,10 +281,10 @@ def _translate_shard(
         typer.echo(f"{output} has the translations of shard {task.shard} already", err=True)
         return
     with (
-        task.opened() as (first_number, lines, part),
+        task.opened() as (place, lines, part),
         _printer(part, is_watched=is_terminal(sys.stderr)) as print_lines,
     ):
-        for outputs in translate_stream(job, lines, source, processes, first_number):
+        for outputs in translate_stream(job, lines, source, processes, place):
             print_lines(outputs)
 
 

@@ -4,9 +4,12 @@ Shard 3 of 20 has the lines that begin in the third twentieth of the bytes. Besi
 lies a record of what they are translations of, and by what.
 """
 
+import errno
 import fcntl
 import functools
+import itertools
 import json
+import logging
 import re
 import shutil
 import sys
@@ -23,10 +26,18 @@ from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
 from seq2seq_cli.text.corpus import hash_of_files
-from seq2seq_cli.text.io import STANDARD_STREAM, decoded_lines, strip_line_ends
+from seq2seq_cli.text.io import (
+    STANDARD_STREAM,
+    Place,
+    decoded_lines,
+    refuse_archive,
+    strip_line_ends,
+)
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.stream import Job
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1  # of records
 _RECORD = ".shard.json"  # what the name of a record ends in
@@ -35,21 +46,21 @@ _MOST_LISTED = 10
 
 
 class Shard(NamedTuple):
-    """One of `count` shards; the first has number 1."""
+    """One of several shards; the first has number 1."""
 
     number: PositiveInt
-    count: PositiveInt
+    num_shards: PositiveInt
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
         """Read `3/20`. Raises UserError for anything else."""
-        match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", text, re.ASCII)
+        match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
         if match is None or int(match[1]) > int(match[2]):
             raise UserError(f"--shard {text}: give its number and their count, such as 3/20")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.num_shards}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,9 @@ class SourceText:
 
     @classmethod
     def of(cls, path: Path) -> "SourceText":
-        return cls(path.name, hash_of_files([path]), _num_bytes(path))
+        if path.exists() and not path.is_file():
+            raise UserError(f"the input {path} is not a file")
+        return cls(_as_text(path.name), hash_of_files([path]), _num_bytes(path))
 
 
 @dataclass(frozen=True)
@@ -82,8 +95,8 @@ class Record:
     @classmethod
     def read(cls, output: Path) -> "Record":
         """Read the record of an output. Raises UserError if it has none, or if that is damaged."""
-        path = cls.path(output)
-        if not path.exists():
+        path = cls.path(output) if output.name else output
+        if not path.is_file():
             raise UserError(f"{output} has no {path.name} beside it: is its shard complete?")
         try:
             record = TypeAdapter(cls).validate_python(read_json(path))
@@ -113,23 +126,22 @@ class ShardTask:
             return False
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[int, Iterator[str], Path]]:
-        """Give the number of the first line (from 0), the lines, and the file to write to.
+    def opened(self) -> Iterator[tuple[Place, Iterator[str], Path]]:
+        """Give the place of the lines in the file, the lines, and the file to write to.
 
         That becomes the output at the end of the block, if it ends without an error. Raises
-        UserError if another process is writing it.
+        UserError for what is no text, and if another process is writing it.
         """
-        part = self.output.with_name(self.output.name + ".part")
-        Record.path(self.output).unlink(missing_ok=True)
+        refuse_archive(self.source)
+        part = _part_of(self.output, [self.source])
+        place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
+        _ = self._described_job  # before the models may change
         with part.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"another process is writing {part}") from None
-            with lines_of_shard(self.source, self.shard, self._text.num_bytes) as (first, lines):
-                yield first, decoded_lines(lines, str(self.source), first + 1), part
+            _lock(file, part)
+            yield place, decoded_lines(lines, str(self.source), place.first_number + 1), part
             fsync(part)
             record = self._record(part)
+            Record.path(self.output).unlink(missing_ok=True)
             part.replace(self.output)
         write_json(Record.path(self.output), asdict(record))
 
@@ -137,10 +149,44 @@ class ShardTask:
     def _text(self) -> SourceText:
         return SourceText.of(self.source)
 
+    @functools.cached_property
+    def _described_job(self) -> dict[str, Any]:
+        return _described(self.job)
+
     def _record(self, output: Path) -> Record:
-        return Record(
-            _FORMAT, self.shard, self._text, _described(self.job), hash_of_files([output])
+        translations = hash_of_files([output])
+        return Record(_FORMAT, self.shard, self._text, self._described_job, translations)
+
+
+def _part_of(output: Path, sources: Sequence[Path]) -> Path:
+    """Return the file to write until the output is complete.
+
+    Raises UserError if the output is something else than a file, or if a source would be written.
+    """
+    if not output.name or (output.exists() and not output.is_file()):
+        raise UserError(f"the output {output} is not a file")
+    part = output.with_name(output.name + ".part")
+    if part.exists() and any(source.exists() and part.samefile(source) for source in sources):
+        raise UserError(f"{part}, which would be written, is part of the input")
+    return part
+
+
+def _lock(file: BinaryIO, part: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another process is writing {part}") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        logger.warning(
+            f"{part} is on a file system without locks: make sure that no other process writes it"
         )
+
+
+def _as_text(name: str) -> str:
+    """Return a name without the lone surrogates of bytes that are no UTF-8."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _described(job: "Job") -> dict[str, Any]:
@@ -149,7 +195,8 @@ def _described(job: "Job") -> dict[str, Any]:
     for name in ("run_dirs", "which", "device"):
         del options[name]
     runs = [_hash_of_run(RunFolder(run_dir), job.which) for run_dir in job.run_dirs]
-    described: dict[str, Any] = json.loads(json.dumps({"runs": runs, **options}))
+    as_json = json.dumps({"runs": runs, **options}, ensure_ascii=False)
+    described: dict[str, Any] = json.loads(_as_text(as_json))
     return described
 
 
@@ -168,20 +215,29 @@ def _num_bytes(path: Path) -> int:
         return sum(map(len, limited(path, iter(lambda: file.read(_BLOCK), b""))))
 
 
-@contextmanager
-def lines_of_shard(
-    path: Path, shard: Shard, num_bytes: int
-) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Give the number of the first line (from 0) and the lines, without line ends.
+def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Iterator[bytes]]:
+    """Return where the shard is in a file, and its lines, without line ends.
 
     `num_bytes` is the size of the file, unpacked. Every line is in the one shard in whose share of
     the bytes it begins; a shard may have none.
     """
-    start, end = (num_bytes * number // shard.count for number in (shard.number - 1, shard.number))
+    numbers = (shard.number - 1, shard.number)
+    start, end = (num_bytes * number // shard.num_shards for number in numbers)
     with opened(path) as file:
-        first, position = _skip_to(file, start)
-        lines = strip_line_ends(file, first, max(0, end - position))
-        yield first, limited(path, lines)
+        first_number, position = _skip_to(file, start)
+    lines = _lines_between(path, first_number, position, end)
+    return Place(first_number, 1 / shard.num_shards), lines
+
+
+def _lines_between(path: Path, first_number: int, start: int, end: int) -> Iterator[bytes]:
+    with opened(path) as file:
+        if path.suffix in BY_SUFFIX:
+            left = start
+            while left and (block := file.read(min(left, _BLOCK))):
+                left -= len(block)
+        else:
+            file.seek(start)
+        yield from limited(path, strip_line_ends(file, first_number, max(0, end - start)))
 
 
 def _skip_to(file: BinaryIO, start: int) -> tuple[int, int]:
@@ -206,15 +262,16 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     names them all. Raises UserError if an output is missing, foreign, or not what its record says;
     nothing is written then.
     """
-    records = {path: Record.read(path) for path in outputs if not path.name.endswith(_RECORD)}
-    if not records:
+    given = [path for path in outputs if not path.name.endswith(_RECORD)]
+    if not given:
         raise UserError("give the outputs of all shards")
+    records = {path: Record.read(path) for path in given}
     _check(records)
     ordered = sorted(records, key=lambda path: records[path].shard)
-    if target in (None, STANDARD_STREAM):
+    if target is None or target == STANDARD_STREAM:
         _copy(ordered, sys.stdout.buffer)
     else:
-        part = target.with_name(target.name + ".part")
+        part = _part_of(target, given)
         with part.open("wb") as file:
             _copy(ordered, file)
         fsync(part)
@@ -236,17 +293,18 @@ def _check(records: Mapping[Path, Record]) -> None:
             raise UserError(f"{path} and {first_path} are translations of different texts")
         if record.job != first.job:
             raise UserError(f"{path} and {first_path} have different models or options")
-        if record.shard.count != first.shard.count:
+        if record.shard.num_shards != first.shard.num_shards:
             raise UserError(f"{path} is shard {record.shard}, {first_path} is {first.shard}")
     found: dict[int, Path] = {}
     for path, record in records.items():
         other = found.setdefault(record.shard.number, path)
         if other != path:
             raise UserError(f"{path} and {other} are the same shard, {record.shard}")
-    missing = [n for n in range(1, first.shard.count + 1) if n not in found]
-    if missing:
-        listed = ", ".join(map(str, missing[:_MOST_LISTED])) + ", …" * (len(missing) > _MOST_LISTED)
-        raise UserError(f"of {first.shard.count} shards {len(missing)} are missing: {listed}")
+    num_shards = first.shard.num_shards
+    missing = (str(n) for n in range(1, num_shards + 1) if n not in found)
+    if listed := list(itertools.islice(missing, _MOST_LISTED + 1)):
+        numbers = ", ".join([*listed[:_MOST_LISTED], *["…"] * (len(listed) > _MOST_LISTED)])
+        raise UserError(f"of {num_shards:,} shards these are missing: {numbers}")
     for path, record in records.items():
         if not path.is_file() or hash_of_files([path]) != record.sha256:
             raise UserError(f"{path} is not what its record says: it was changed or cut short")

@@ -30,7 +30,7 @@ from seq2seq_cli.processes import (
     unblock_signals,
 )
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.io import may_wait
+from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
 
 Line = list[str]  # what is printed for one line of the input
 Chunk = tuple[int, list[TranslationInput]]  # with the number of its first line
@@ -95,22 +95,22 @@ def translate_stream(
     lines: Iterable[str],
     file: Path | None,
     processes: int | None,
-    first_number: int = 0,
+    place: Place = WHOLE_FILE,
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
-    `lines` are those of `file`, from line `first_number` on, or of standard input if it is None,
-    unless they are a sequence.
+    `lines` are those of `file`, or of a `place` in it, or of standard input if it is None, unless
+    they are a sequence.
     `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
     cannot be read raises UserError after all lines before it. Cut lines are reported at the end.
     """
-    processes = processes or _choose_processes(job, file)
-    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
+    processes = processes or _choose_processes(job, file, place.share)
+    inputs = (job.parse(number, line) for number, line in enumerate(lines, place.first_number))
     if isinstance(lines, Sequence) or not may_wait(file):
-        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), first_number)
+        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), place.first_number)
     else:
         live = live_chunks(inputs, _LINES_AT_ONCE, polls=processes > 1)
-        chunks = _numbered(live, first_number)
+        chunks = _numbered(live, place.first_number)
     if processes > 1:
         return _translate_in_processes(job, chunks, processes)
     return translate_chunks(job, job.load(), chunks, Cuts.report)
@@ -138,8 +138,8 @@ def translate_chunks(
         report(sum(cuts, Cuts()))
 
 
-def _choose_processes(job: Job, file: Path | None) -> int:
-    is_large = file is not None and file.is_file() and file.stat().st_size >= _LARGE_FILE
+def _choose_processes(job: Job, file: Path | None, share: float) -> int:
+    is_large = file is not None and file.is_file() and file.stat().st_size * share >= _LARGE_FILE
     is_cpu = job.device == "cpu" or not torch.cuda.is_available()
     if is_large and is_cpu:
         return automatic_processes(job, num_cores(), available_memory())

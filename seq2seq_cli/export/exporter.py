@@ -91,7 +91,7 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     limited = _with_length_limits(target, translator, _unsegmented(translator, lines))
     lines = [line for line, _ in limited]
     if not lines:
-        return f"wrote {output}; there is no validation text to compare translations of"
+        return f"wrote {output}; there are no validation lines to compare translations of"
     inputs = [TranslationInput(line) for line in lines]
     ours = _greedy(translator).search(inputs, report=lambda cuts: None)  # it says nothing new
     theirs = target.translate_lines(output, lines, [limit for _, limit in limited])
@@ -128,12 +128,13 @@ def _with_length_limits(
     target: Format, translator: Translator, lines: Sequence[str]
 ) -> list[tuple[str, int]]:
     """Return the lines for which the format has positions, and the longest translation of each."""
+    config = translator.config
     sizes = map(len, translator.tokenizers.src.to_ids_batch(lines))
-    limited = [(size, translator.config.decoding.max_length(size)) for size in sizes]
+    limited = [(size, config.decoding.max_length(size)) for size in sizes]
     return [
         (line, limit)
         for line, (size, limit) in zip(lines, limited, strict=True)
-        if max(size, limit) < target.MOST_POSITIONS
+        if max(size, limit) < target.MOST_POSITIONS or config.model.positions == "rotary"
     ]
 
 

@@ -103,7 +103,7 @@ def check_shapes(path: Path, model: nn.Module) -> None:
     with _open(path) as file:
         headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         shapes = {
-            name: tuple(header.get_shape()) if header.get_dtype() in _FLOATS else None
+            name: tuple(header.get_shape()) if header.get_dtype() in _FLOATS else "no floats"
             for name, header in headers.items()
         }
     if shapes != expected:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
@@ -19,6 +19,16 @@ logger = logging.getLogger(__name__)
 MOST_BYTES = 1 << 22  # of a line
 
 STANDARD_STREAM = Path("-")
+
+
+class Place(NamedTuple):
+    """Where in a file some of its lines are."""
+
+    first_number: int = 0  # of the first one, from 0
+    share: float = 1.0  # of the bytes of the file
+
+
+WHOLE_FILE = Place()
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
@@ -39,10 +49,16 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     lines that are too long, and for archives and translation memories.
     """
     is_stdin = path in (None, STANDARD_STREAM)
-    if path is not None and without_compression(path.name).endswith((".zip", ".tmx")):
-        raise UserError(f"{path} is not text with a sentence on each line")
+    if path is not None:
+        refuse_archive(path)
     source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
     yield from decoded_lines(source, str(path or "standard input"))
+
+
+def refuse_archive(path: Path) -> None:
+    """Raise UserError for the name of an archive or a translation memory."""
+    if without_compression(path.name).endswith((".zip", ".tmx")):
+        raise UserError(f"{path} is not text with a sentence on each line")
 
 
 def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> Iterator[str]:

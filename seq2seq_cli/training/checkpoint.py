@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHARE = 0.1  # of the time, that checkpoints before validations may take
-_FORMAT = 4  # of state.json; counted up when its fields change
+_FORMAT = 4  # of state.json; counted up when the states of before cannot be read any more
 
 
 class OptimizerMismatch(UserError):

@@ -105,7 +105,10 @@ def open_run(
             ranks.in_main(lambda: stack.enter_context(folder.locked()))
             run = start_or_resume(folder, config, options, ranks, hooks)
             if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
-                run.state.awaits_validation |= run.state.validated_step != run.state.step
+                run.state.awaits_validation |= run.state.validated_step not in (
+                    None,
+                    run.state.step,
+                )
             retain_freed_pages()
             yield run
     except (RuntimeError, MemoryError) as error:

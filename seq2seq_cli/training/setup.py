@@ -69,6 +69,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
             text=data.batches.key,
             tokens_per_batch=training.batch_budget,
             has_ema=decay is not None,
+            validated_step=0,
         ),
     )
 

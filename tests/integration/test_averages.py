@@ -23,7 +23,7 @@ from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.candidates import find_candidates
 from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.run import Hooks, TrainingState
+from seq2seq_cli.training.run import Hooks
 
 STEPS = 20
 EMA = ("training.ema_decay=0.8", "training.average_checkpoints=3", "validation.keep_best=2")
@@ -145,12 +145,15 @@ def test_interrupted_run_ends_as_the_undisturbed_one(config, runs, tmp_path, kin
 def test_signal_stops_the_comparison_which_the_same_command_repeats(config, runs, tmp_path):
     given, folder = load_config(config, EMA), RunFolder(tmp_path / "run")
 
-    def stop(state: TrainingState) -> None:
-        if state.step == STEPS:
+    asked = []
+
+    def stop(path: Path) -> None:  # after the last update, before its validation
+        if path == folder.checkpoint(STEPS) and not asked:
+            asked.append(path)
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="stopped while comparing models"):
-        train(given, folder.path, hooks=Hooks(on_step=stop))
+        train(given, folder.path, hooks=Hooks(before_write=stop))
     assert not folder.candidates.exists()
     train(given, folder.path)
     must_be_equal(folder.path, runs["ema"])

@@ -186,9 +186,10 @@ def test_compare_gives_each_run_its_own_tag(back_translated, folder, seq2seq, tm
     scores = {}
     for order in ([tagged, folder / "mixed"], [folder / "mixed", tagged]):
         given = ("--metrics", "chrf", "--trials", 10, "--json")
-        (metric,) = json.loads(run(seq2seq, "compare", *order, *given))["metrics"].values()
+        (metric,) = json.loads(seq2seq("compare", *order, *given).stdout)["metrics"].values()
         scores[order[0]] = {system["system"]: system["score"] for system in metric["systems"]}
     assert scores[tagged] == scores[folder / "mixed"]
+    assert len({*scores[tagged].values()}) == 2
 
 
 def test_run_length_in_epochs_is_exact_for_fractions_of_corpora(back_translated, tmp_path, seq2seq):

@@ -58,7 +58,9 @@ def test_auto_warmup_is_a_tenth_of_a_short_run(config, seq2seq: Command, tmp_pat
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["warmup_steps"] == 5
     again = seq2seq("train", config, "--run-dir", run, *given)
     assert "finished after 56 updates (training.max_epochs reached)" in again.stderr
-    lowered = seq2seq("train", config, "--run-dir", run, *options(max_epochs=1))
+    lowered = seq2seq(
+        "train", config, "--run-dir", run, *options(max_epochs=1, schedule=schedule, lr=1e-2)
+    )
     assert "finished after 56 updates" in lowered.stderr
     assert max(points(run, "train/loss")) == 56
 

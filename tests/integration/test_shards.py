@@ -50,8 +50,8 @@ def test_every_line_is_in_one_shard(tmp_path, content, suffix):
         for count in (1, 2, 3, len(text) + 1, 100):
             found = []
             for number in range(1, count + 1):
-                with lines_of_shard(path, Shard(number, count), len(text)) as (first, lines):
-                    numbered = list(enumerate(lines, first))
+                place, lines = lines_of_shard(path, Shard(number, count), len(text))
+                numbered = list(enumerate(lines, place.first_number))
                 assert all(whole[place] == line for place, line in numbered)
                 found += numbered
             assert [place for place, _ in found] == list(range(len(whole)))
@@ -144,7 +144,7 @@ def test_what_does_not_fit_together_is_not_joined(trained, seq2seq, source, tmp_
         assert seq2seq("translate", trained, *given).exit_code == 0
         return output
 
-    assert "of 3 shards 1 are missing: 2" in refused(parts[0], parts[2])
+    assert "of 3 shards these are missing: 2\n" in refused(parts[0], parts[2])
     twin = shard_of(source, "twin")
     assert "are the same shard, 2/3" in refused(*parts, twin)
     other = shard_of(source, "other", "--prefix", "nine")
@@ -166,6 +166,38 @@ def test_what_does_not_fit_together_is_not_joined(trained, seq2seq, source, tmp_
     parts[1].write_bytes(parts[1].read_bytes()[:-1])
     assert "it was changed or cut short" in refused(*parts)
     assert "give the outputs of all shards" in refused(record)
+
+
+def test_failed_attempt_leaves_a_finished_shard_as_it_is(trained, seq2seq, source):
+    (output,) = translate_shards(seq2seq, trained, source, 1)
+    shard = ("-i", source, "-o", output, "--shard", "1/1")
+    for mistake in (("--model", "77"), ("--set", "decoding.beam=3"), ("--require", "twelve")):
+        assert seq2seq("translate", trained, *shard, *mistake).exit_code == 2
+        assert seq2seq("join", output).exit_code == 0
+
+
+def test_what_is_no_file_is_neither_read_nor_replaced(trained, seq2seq, source, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "x.tmx").write_text("<tmx/>")
+    shard = ("--shard", "1/1")
+    for given, message in (
+        (("-i", source, "-o", tmp_path / "folder"), "folder is not a file"),
+        (("-i", source, "-o", "/dev/null"), "the output /dev/null is not a file"),
+        (("-i", source, "-o", "."), "the output . is not a file"),
+        (("-i", tmp_path / "folder", "-o", tmp_path / "o"), "folder is not a file"),
+        (("-i", tmp_path / "x.tmx", "-o", tmp_path / "o"), "is not text with a sentence"),
+        (("-i", tmp_path / "none", "-o", tmp_path / "o"), "none: No such file"),
+    ):
+        refused = seq2seq("translate", trained, *given, *shard)
+        assert refused.exit_code == 2, refused.stderr
+        assert message in refused.stderr
+    shutil.copy(source, tmp_path / "part.part")
+    into = ("-i", tmp_path / "part.part", "-o", tmp_path / "part")
+    assert "is part of the input" in seq2seq("translate", trained, *into, *shard).stderr
+    assert (tmp_path / "part.part").read_text() == source.read_text()
+    assert "is its shard complete?" in seq2seq("join", ".").stderr
+    (output,) = translate_shards(seq2seq, trained, source, 1)
+    assert "the output /dev/null is not a file" in seq2seq("join", output, "-o", "/dev/null").stderr
 
 
 def test_shards_need_files(trained, seq2seq, source):

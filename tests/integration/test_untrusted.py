@@ -94,6 +94,11 @@ def weights_of_integers(run: Path) -> None:
     save_file(weights, run / "model.safetensors")
 
 
+def integers_beside_the_weights(run: Path) -> None:
+    weights = load_file(run / "model.safetensors")
+    save_file(weights | {"position_ids": torch.arange(9)}, run / "model.safetensors")
+
+
 def a_tokenizer_that_is_no_text(run: Path) -> None:
     model = (run / "src.model").read_bytes()
     (run / "src.model").write_bytes(model.replace(b"\xe2\x96\x817", b"\xff\xff\xff7"))
@@ -141,6 +146,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "weights of another shape": (
         weights_of_another_shape,
         "encoder_norm.bias is missing or differs",
+    ),
+    "integers beside the weights": (
+        integers_beside_the_weights,
+        "does not fit the config: position_ids is missing or differs",
     ),
     "weights of integers": (weights_of_integers, "encoder_norm.bias is missing or differs"),
     "a terminal's escape sequence": (
