@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,6 +25,7 @@ from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.stream import Job
+    from seq2seq_cli.text.io import Place
 
 SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
 
@@ -200,16 +201,15 @@ def translate(
     """
     _check_files(sentences, input_file, output_file, shard)
     _check_format(output_format, align, log_probs, n_best)
-    run_dirs = (run_dir, *(ensemble or ()))
-    check_model_of_runs(model, run_dirs)
-    from seq2seq_cli.decoding.stream import Job
+    check_model_of_runs(model, [run_dir, *(ensemble or ())])
+    from seq2seq_cli.decoding.stream import Job, translate_stream
 
     search = decoding_overrides(
         beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
     )
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
-        run_dirs=run_dirs,
+        run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
         overrides=(*search, *flags, *(overrides or ())),
         which=model,
@@ -221,10 +221,12 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
-    if shard is not None:
-        _translate_shard(job, shard, input_file, output_file, processes)
-    else:
-        _translate(job, sentences, input_file, output_file, processes)
+    if not sentences and input_file is None and is_terminal(sys.stdin):
+        _interactive(job)
+        return
+    with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
+        for outputs in translate_stream(job, lines, input_file, processes, place):
+            print_lines(outputs)
 
 
 def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
@@ -250,42 +252,36 @@ def _check_files(
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
 
 
-def _translate(
+@contextmanager
+def _opened(
     job: "Job",
     sentences: list[str] | None,
     source: Path | None,
     output: Path | None,
-    processes: int | None,
-) -> None:
-    from seq2seq_cli.decoding.stream import translate_stream
-    from seq2seq_cli.text.io import lines_to_translate
+    shard: str | None,
+) -> Iterator[tuple[Iterable[str], "Place", Callable[[list[str]], None]]]:
+    """Give the lines to translate, their place in the file, and what writes their translations.
 
-    if not sentences and source is None and is_terminal(sys.stdin):
-        _interactive(job)
-        return
-    lines = sentences or lines_to_translate(source)
-    with _printer(output, is_watched=is_terminal(sys.stderr) and not sentences) as print_lines:
-        for outputs in translate_stream(job, lines, source, processes):
-            print_lines(outputs)
-
-
-def _translate_shard(
-    job: "Job", shard: str, source: Path | None, output: Path | None, processes: int | None
-) -> None:
+    Ends the command if the shard is complete already.
+    """
     from seq2seq_cli.decoding.shards import Shard, ShardTask
-    from seq2seq_cli.decoding.stream import translate_stream
+    from seq2seq_cli.text.io import WHOLE_FILE, lines_to_translate
 
+    is_watched = is_terminal(sys.stderr) and not sentences
+    if shard is None:
+        with _printer(output, is_watched=is_watched) as print_lines:
+            yield sentences or lines_to_translate(source), WHOLE_FILE, print_lines
+        return
     assert source is not None and output is not None, "they were checked"
     task = ShardTask(job, Shard.parse(shard), source, output)
     if task.is_done():
         typer.echo(f"{output} has the translations of shard {task.shard} already", err=True)
-        return
+        raise typer.Exit
     with (
         task.opened() as (place, lines, part),
-        _printer(part, is_watched=is_terminal(sys.stderr)) as print_lines,
+        _printer(part, is_watched=is_watched) as print_lines,
     ):
-        for outputs in translate_stream(job, lines, source, processes, place):
-            print_lines(outputs)
+        yield lines, place, print_lines
 
 
 @contextmanager

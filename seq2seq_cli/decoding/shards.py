@@ -90,12 +90,12 @@ class Record:
 
     @classmethod
     def path(cls, output: Path) -> Path:
-        return output.with_name(output.name + _RECORD)
+        return output.parent / (output.name + _RECORD)
 
     @classmethod
     def read(cls, output: Path) -> "Record":
         """Read the record of an output. Raises UserError if it has none, or if that is damaged."""
-        path = cls.path(output) if output.name else output
+        path = cls.path(output)
         if not path.is_file():
             raise UserError(f"{output} has no {path.name} beside it: is its shard complete?")
         try:
