@@ -1,5 +1,7 @@
-"""Atomic writing, and bounded reading of files that may come from anywhere."""
+"""Atomic writing, locks, and bounded reading of files that may come from anywhere."""
 
+import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -32,6 +34,20 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed; return False on file systems without locks.
+
+    Raises BlockingIOError if another process has the lock.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,7 +1,5 @@
 """The layout of a run folder, and its lock."""
 
-import errno
-import fcntl
 import json
 import logging
 import os
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import MEBIBYTE, read_bounded
+from seq2seq_cli.files import MEBIBYTE, lock, read_bounded
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +204,7 @@ class RunFolder:
 
     def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            has_locks = lock(descriptor)
             if not os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 raise BlockingIOError  # the folder was removed, and created again by another run
         except (BlockingIOError, FileNotFoundError):
@@ -214,9 +212,7 @@ class RunFolder:
                 f"another process is training in {self.path}; stop it first, or choose another "
                 "--run-dir"
             ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
+        if not has_locks:
             logger.warning(
                 f"{self.path} is on a file system without locks: make sure that no other process "
                 "trains in it"

@@ -24,18 +24,8 @@ if TYPE_CHECKING:
 
 _COMMANDS = [
     *("init", "check", "vocab", "find-lr", "train", "average", "verify-resume", "plot"),
-    *(
-        "translate",
-        "join",
-        "eval",
-        "compare",
-        "score",
-        "attend",
-        "inspect",
-        "diff",
-        "export",
-        "bench",
-    ),
+    *("translate", "join", "eval", "compare", "score"),
+    *("attend", "inspect", "diff", "export", "bench"),
 ]
 
 

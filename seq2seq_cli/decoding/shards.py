@@ -4,8 +4,6 @@ Shard 3 of 20 has the lines that begin in the third twentieth of the bytes. Besi
 lies a record of what they are translations of, and by what.
 """
 
-import errno
-import fcntl
 import functools
 import itertools
 import json
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync, read_json, write_json
+from seq2seq_cli.files import fsync, lock, read_json, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
 from seq2seq_cli.text.corpus import hash_of_files
@@ -173,12 +171,10 @@ def _part_of(output: Path, sources: Sequence[Path]) -> Path:
 
 def _lock(file: BinaryIO, part: Path) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        has_locks = lock(file.fileno())
     except BlockingIOError:
         raise UserError(f"another process is writing {part}") from None
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
+    if not has_locks:
         logger.warning(
             f"{part} is on a file system without locks: make sure that no other process writes it"
         )
