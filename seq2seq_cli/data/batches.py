@@ -56,9 +56,8 @@ def plan_epoch(
 
 def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) -> Plan:
     """Return batches of pairs of similar length, longest first, without randomness."""
-    longer_sides = np.maximum(src_lengths, tgt_lengths)
-    order = np.lexsort((src_lengths, longer_sides))[::-1].astype(np.int32)
-    return _split_into_batches(order, longer_sides[order], tokens_per_batch)
+    order = _by_length(src_lengths, tgt_lengths)[::-1]
+    return _split_into_batches(order, np.maximum(src_lengths, tgt_lengths)[order], tokens_per_batch)
 
 
 def regroup(
@@ -69,9 +68,8 @@ def regroup(
     Their size is that of `_split_into_batches`: tokens of the longer side, padding included. There
     are batches enough for at most `pairs_per_batch` pairs in each.
     """
-    longer_sides = np.maximum(src_lengths, tgt_lengths)
-    order = np.lexsort((src_lengths, longer_sides)).astype(np.int32)
-    lengths = longer_sides[order]
+    order = _by_length(src_lengths, tgt_lengths)
+    lengths = np.maximum(src_lengths, tgt_lengths)[order]
 
     def num_batches_of(tokens_per_batch: int) -> int:
         return len(_split_into_batches(order, lengths, tokens_per_batch, pairs_per_batch))
@@ -83,6 +81,18 @@ def regroup(
         largest = max(range(len(batches)), key=lambda number: len(batches[number]))
         batches[largest : largest + 1] = np.array_split(batches[largest], 2)
     return batches
+
+
+def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
+    """Return all pairs ordered by their longer sides, so that neighbours are similar in both sides.
+
+    Among pairs whose longer sides are equally long, the other one grows and then shrinks: from a
+    short source to a short target, and the other way round for the next length.
+    """
+    longer_sides = np.maximum(src_lengths, tgt_lengths)
+    differences = np.subtract(src_lengths, tgt_lengths, dtype=np.int32)
+    order = np.lexsort((np.where(longer_sides % 2, differences, -differences), longer_sides))
+    return order.astype(np.int32)
 
 
 def _split_into_batches(
@@ -219,7 +229,7 @@ class BatchSampler:
         and with subword sampling its strength and the batches that are grouped together.
         """
         drawn = f"{self.drawn}" if self.is_mixed else ""
-        sampled = f"{self._samplers.key} of {_POOL}" if any(self._samplers) else ""
+        sampled = f"{self._samplers.key} of {_POOL} batches" if any(self._samplers) else ""
         return " ".join(filter(None, [self._store.key, drawn, sampled]))
 
     def __len__(self) -> int:

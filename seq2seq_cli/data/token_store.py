@@ -62,7 +62,7 @@ class _ArrayFile:
     """
 
     def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
-        self._file = path.open("rb")
+        self._file = path.open("rb", buffering=0)
         weakref.finalize(self, self._file.close)
         self._dtype = np.dtype(dtype)
 
@@ -70,8 +70,13 @@ class _ArrayFile:
         return os.fstat(self._file.fileno()).st_size // self._dtype.itemsize
 
     def read(self, start: int, end: int) -> npt.NDArray[Any]:
-        self._file.seek(start * self._dtype.itemsize)
-        return np.frombuffer(self._file.read((end - start) * self._dtype.itemsize), self._dtype)
+        """Return a slice of less than 2 GiB, which is the most that Linux reads at once."""
+        start, end = start * self._dtype.itemsize, end * self._dtype.itemsize
+        return np.frombuffer(os.pread(self._file.fileno(), end - start, start), self._dtype)
+
+    def read_all(self) -> npt.NDArray[Any]:
+        self._file.seek(0)
+        return np.fromfile(self._file, self._dtype)
 
 
 class Sentences:
@@ -91,7 +96,7 @@ class Sentences:
 
     def validate(self, facts: SideStats, vocab_size: int) -> None:
         """Raise ValueError unless the files are as `_SideWriter` writes them."""
-        offsets = self._offsets.read(0, len(self) + 1)
+        offsets = self._offsets.read_all()
         num_tokens = len(self._ids)
         if (offsets[0], offsets[-1], facts.tokens) != (0, num_tokens, num_tokens):
             raise ValueError("sentences do not cover the tokens")
@@ -110,7 +115,7 @@ class Sentences:
 
     def lengths(self) -> Ids:
         """Return the number of tokens of every sentence, EOS included."""
-        lengths: Ids = np.diff(self._offsets.read(0, len(self) + 1)).astype(np.int32)
+        lengths: Ids = np.diff(self._offsets.read_all()).astype(np.int32)
         return lengths
 
     def _chunks(self) -> Iterator[Ids]:

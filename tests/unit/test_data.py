@@ -1,6 +1,7 @@
 """Parallel text, token stores, batches."""
 
 import gzip
+import itertools
 import json
 import math
 from pathlib import Path
@@ -211,6 +212,16 @@ def test_batch_boundaries_match_a_naive_loop():
             few = plan_epoch(src, tgt, 10**6, seed=1, epoch=1, pairs_per_batch=7)
             assert sorted(map(len, few), reverse=True)[: size // 7] == [7] * (size // 7)
             assert len(few) == math.ceil(size / 7)
+
+
+def test_neighbours_in_length_bucketing_are_similar_in_both_sides():
+    """Of all pairs of lengths, each has one token more or less than the one before, on one side."""
+    pairs = np.array(list(itertools.product(range(1, 9), repeat=2)), np.int32)
+    src, tgt = np.random.default_rng(1).permutation(pairs).T
+    order = np.concatenate(bucket_by_length(src, tgt, tokens_per_batch=1))
+    assert np.maximum(src, tgt)[order].tolist() == sorted(np.maximum(src, tgt), reverse=True)
+    steps = np.abs(np.diff(src[order])) + np.abs(np.diff(tgt[order]))
+    assert set(steps.tolist()) == {1}
 
 
 def test_token_store_reads_ids_from_disk_at_each_access(tmp_path, monkeypatch):
