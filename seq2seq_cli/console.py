@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 class _ConsoleHandler(logging.Handler):
@@ -11,12 +12,9 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        try:
+        # A full disk behind a redirected stderr, or the end of `| tee`, ends no training.
+        with suppress(OSError):
             tqdm.write(printable_lines(self.format(record)), file=sys.stderr)
-        except BrokenPipeError:
-            raise
-        except OSError:  # a full disk behind a redirected stderr ends no training
-            pass
 
 
 def log_to_stderr() -> None:

@@ -20,7 +20,7 @@ from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
 from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.segmentation import NO_CUTS, Cuts
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.text.breakdowns import NO_TEXT, Translated
@@ -32,7 +32,6 @@ from seq2seq_cli.text.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
 
-_LONGEST = 8  # times data.max_length, as the memory of a pair grows with the square of its length
 _ROWS_AT_ONCE = 1_024  # of logits, as those of a whole batch may not fit into memory
 
 
@@ -41,6 +40,7 @@ class HeldOut:
     """Held-out text: all of it but the lines that cannot be read."""
 
     pairs: list[Pair]
+    numbers: list[int]  # of their lines, from 1
     store: TokenStore
     scored: Indices  # the pairs that are not too long for computing the loss
 
@@ -54,23 +54,25 @@ def read_held_out(text: ParallelText, tokenizers: Tokenizers, data: DataConfig) 
 
     Raises UserError if a file cannot be read, or if no pair is short enough.
     """
-    pairs = list(readable_pairs(text, data.on_bad_line))
+    numbered = list(readable_pairs(text, data.on_bad_line))
+    pairs = [pair for _, pair in numbered]
     store = open_store(text, tokenizers, data.on_bad_line)
-    limit = _LONGEST * data.max_length
+    limit = LONGEST_PAIR * data.max_length
     num_tokens = np.maximum(store.src.lengths(), store.tgt.lengths()) - 1  # without EOS
     is_scored = num_tokens <= limit
     if not is_scored.any():
         raise UserError(
-            f"no pairs to score in {text.name}: all have more than {limit:,} tokens, {_LONGEST} "
-            "times data.max_length"
+            f"no pairs to score in {text.name}: all have more than {limit:,} tokens, "
+            f"{LONGEST_PAIR} times data.max_length"
         )
     if not is_scored.all():
         logger.warning(
             f"{text.name}: loss, perplexity and accuracy exclude {(~is_scored).sum():,} of "
-            f"{len(pairs):,} pairs, which have more than {limit:,} tokens ({_LONGEST} times "
+            f"{len(pairs):,} pairs, which have more than {limit:,} tokens ({LONGEST_PAIR} times "
             f"data.max_length); the first is pair {is_scored.argmin() + 1:,}"
         )
-    return HeldOut(pairs, store, is_scored.nonzero()[0].astype(np.int32))
+    numbers = [number for number, _ in numbered]
+    return HeldOut(pairs, numbers, store, is_scored.nonzero()[0].astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def evaluate_corpus(
     config = translator.config
     text = (text or valid_text(config)).with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
+    check_features(held_out.pairs, translator.tokenizers, text.name)
     scores = evaluate(translator, held_out, decode=decode, scoring=scoring)
     scores.cuts.report()
     return scores
@@ -195,7 +198,7 @@ def training_targets(translator: Translator) -> Iterator[str] | None:
             return None
     normalize = translator.tokenizers.tgt.normalize
     pairs = readable_pairs(config.train_text, config.data.on_bad_line)
-    return (normalize(pair.tgt) for pair in pairs)
+    return (normalize(pair.tgt) for _, pair in pairs)
 
 
 def evaluate(
@@ -224,7 +227,7 @@ def evaluate(
     references = references_of(targets, groups)
     if decode and scoring.test_set:
         references = list(scoring.test_set.read_references())
-    numbers = [group[0] + 1 for group in groups]
+    numbers = [held_out.numbers[group[0]] for group in groups]
     return Scores(
         loss=loss / num_tokens,
         accuracy=100 * correct / num_tokens,
@@ -247,11 +250,9 @@ def _score_references(translator: Translator, held_out: HeldOut) -> tuple[float,
     """Return the summed loss in nats, the correctly predicted tokens, and all tokens."""
     loss, correct, num_tokens = 0.0, 0, 0
     model, store, scored = translator.model, held_out.store, held_out.scored
-    plan = bucket_by_length(
-        store.src.lengths()[scored],
-        store.tgt.lengths()[scored],
-        translator.config.training.batch_budget,
-    )
+    config = translator.config
+    budget = min(config.training.batch_budget, config.decoding.tokens_per_batch)
+    plan = bucket_by_length(store.src.lengths()[scored], store.tgt.lengths()[scored], budget)
     for indices in plan:
         batch = make_batch(store, scored[indices]).to(model.device)
         states_BTD, layout = model.forward_hidden(batch.src_BS, batch.tgt_in_BT, Packed)

@@ -4,14 +4,22 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import TypeVar
 
+from seq2seq_cli.errors import UserError
+
 Result = TypeVar("Result")
+
+
+class ProcessDiedError(UserError):
+    """A process has ended without a result."""
 
 
 def process_context(*imports: str) -> BaseContext:
@@ -40,7 +48,7 @@ def process_context(*imports: str) -> BaseContext:
 def call_in_new_process(work: Callable[[], Result]) -> Result:
     """Call `work` in a new interpreter, which Ctrl-C interrupts, and return what it returns.
 
-    Raises what `work` raised, or BrokenProcessPool if the process died.
+    The process ends with this one. Raises what `work` raised, or ProcessDiedError.
     """
     with _same_import_path():
         resource_tracker.ensure_running()  # which unblocks signals when it starts
@@ -48,10 +56,16 @@ def call_in_new_process(work: Callable[[], Result]) -> Result:
         with held_signals(signal.SIGINT):
             future = pool.submit(_call, work)
     with pool:
-        return future.result()
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            raise ProcessDiedError(
+                "a process that was started for this has died; was it out of memory?"
+            ) from None
 
 
 def _call(work: Callable[[], Result]) -> Result:
+    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     unblock_signals()
     return work()
 

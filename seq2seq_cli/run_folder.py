@@ -168,9 +168,8 @@ class RunFolder:
                 f"{self.path} contains a model but no {self.config.name}; put that back, or choose "
                 "another --run-dir"
             )
-        known = {path.name for path in vars(self).values()}
-        known |= {"tokenizer.model", "src.model", "tgt.model", "vocab"}
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
+        known = self._known_names()
         foreign = [name for name in names if name.removesuffix(".part") not in known]
         if foreign:
             raise UserError(
@@ -178,12 +177,23 @@ class RunFolder:
                 "another --run-dir"
             )
 
+    def _known_names(self) -> set[str]:
+        """Return the names of all files and folders that belong into the folder itself."""
+        known = {path.name for path in vars(self).values()}
+        return known | {"tokenizer.model", "src.model", "tgt.model", "vocab"}
+
+    def _parts(self) -> list[Path]:
+        """Return the partial files of a training; those of `translate` belong to others."""
+        known = self._known_names()
+        here = [path for path in self.path.glob("*.part") if path.stem in known]
+        return [*here, *self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the run against other trainers while the block runs, at most while the process does.
 
         Creates the folder, and removes it again if it stays empty; removes partial files that a
-        killed process has left. Raises UserError if another process has the lock.
+        killed training has left. Raises UserError if another process has the lock.
         """
         if not self.exists:
             self.ensure_new_or_empty()
@@ -191,7 +201,7 @@ class RunFolder:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             self._lock(descriptor)
-            for part in self.path.glob("**/*.part"):
+            for part in self._parts():
                 if part.is_file():
                     part.unlink()
             try:

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from commands import ROOT
 
 CATALOGUE = ROOT / "docs" / "errors.md"
-ERRORS = {"UserError", "BadLineError", "OptimizerMismatch", "yaml.MarkedYAMLError"}
+ERRORS = {
+    "UserError",
+    "BadLineError",
+    "ProcessDiedError",
+    "OptimizerMismatch",
+    "yaml.MarkedYAMLError",
+}
 OPTION_FILES = {
     f"config/{name}.py" for name in ("schema", "text", "decoding", "validation", "regularization")
 }

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -55,7 +56,8 @@ class _Program(TyperGroup):
 
 
 def _fail(message: str, exit_status: int) -> NoReturn:
-    typer.echo(printable_lines(message), err=True)
+    with contextlib.suppress(BrokenPipeError):  # Ctrl-C has also ended `| tee`
+        typer.echo(printable_lines(message), err=True)
     raise typer.Exit(exit_status) from None
 
 
@@ -103,6 +105,8 @@ def _global_options(
         typer.echo(f"seq2seq {__version__}")
         raise typer.Exit
     log_to_stderr()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # which may not be in UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     os.environ.update(torch_environment())
 
 

@@ -18,7 +18,7 @@ _PAIRS_AT_ONCE = 2_000
 def score_pairs(translator: Translator, text: ParallelText, *, as_json: bool) -> Iterator[str]:
     """Yield a line for each pair: log-probability, its mean per token with EOS, translation."""
     pairs = readable_pairs(text, translator.config.data.on_bad_line)
-    texts = ((pair.source_line, pair.tgt) for pair in pairs)
+    texts = ((pair.source_line, pair.tgt) for _, pair in pairs)
     while chunk := list(itertools.islice(texts, _PAIRS_AT_ONCE)):
         for (src, _), scored in zip(chunk, translator.score(chunk), strict=True):
             if as_json:

@@ -37,6 +37,7 @@ from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
 # OpenMP's threads do not survive a fork: a child that uses them would hang.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
+LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
 _OVERRIDABLE = (
     "decoding.",
     *(f"validation.{name}=" for name in ("bleu_tokenize", "lowercase", "merge_references")),
@@ -244,18 +245,36 @@ class Translator:
         return results
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
-        """Return given translations with the log-probability of every token."""
+        """Return given translations with the log-probability of every token.
+
+        Raises UserError for a pair that is too long.
+        """
         src, tgt = self.tokenizers
         sources = [self.source_of(TranslationInput(line)) for line, _ in pairs]
         texts = src.to_ids_batch([text for text, _ in sources])
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))
         tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
         ids = list(zip(src_ids, tgt_ids, strict=True))
+        longest = max((max(map(len, sides)) for sides in ids), default=0)
+        if longest > (limit := LONGEST_PAIR * self.config.data.max_length):
+            raise UserError(
+                f"a pair has {longest:,} tokens; pairs are scored up to {limit:,}, "
+                f"{LONGEST_PAIR} times data.max_length: split it into sentences"
+            )
         scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
             for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
+
+
+def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> None:
+    """Raise UserError if the model has features, and pairs have text after a tab instead."""
+    if tokenizers.src.features and any(TAB in pair.src for pair in pairs):
+        raise UserError(
+            f"the model has features, and sources of {name} have a tab: name the column of the "
+            "features, as with --features 2"
+        )
 
 
 def input_of(pair: Pair) -> TranslationInput:

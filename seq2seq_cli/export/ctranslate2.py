@@ -70,7 +70,7 @@ MOST_POSITIONS = 4_096  # size of the table of positional encodings; longer sent
 
 def readme(config: Config, tokenizers: Tokenizers) -> str:
     """Return a README with code that uses the model with the run's search options."""
-    paths = RunFolder(Path()).tokenizer_paths(tokenizers.is_shared)
+    paths = RunFolder(Path()).new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
     options = {"beam_size": 1} | named(config.decoding, _NAMES)
     if config.decoding.sampling:
         options = {"sampling_topk": 0} | options  # sample from all tokens

@@ -8,7 +8,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.text.tokenizer import Tokenizers
 
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
-_IRRELEVANT = ("precision", "tokens_per_batch", "n_best", "seed")  # for the best translation
+# For the best translation.
+_IRRELEVANT = ("precision", "engine", "tokens_per_batch", "n_best", "seed")
 
 
 def named(options: DecodingConfig, names: Mapping[str, str]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class Vocabulary:
     kind: str
     size: int
     special: dict[str, int]  # id by name
-    symbols: dict[str, int]  # of tokenizer.user_defined_symbols
+    symbols: dict[str, int]  # of tokenizer.user_defined_symbols, and tags
+    features: int  # number of entries that stand for features of sources
     bytes: int  # number of entries that spell characters without an entry
     pieces: int  # number of entries that were learned from the text
     first: list[str]  # of these: the lowest ids, which bpe and unigram give to frequent pieces
@@ -46,6 +47,7 @@ class Vocabulary:
         return [
             ("  special tokens", special),
             *([("  user symbols", symbols)] if symbols else []),
+            *([("  features", f"{self.features:,}")] if self.features else []),
             *([("  bytes", f"{self.bytes:,}")] if self.bytes else []),
             ("  learned pieces", f"{self.pieces:,}"),
             ("    first", " ".join(self.first)),
@@ -60,7 +62,8 @@ def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabular
     entries = tokenizer.pieces()
     ids = range(EOS_ID + 1 + len(tokenizer.features), len(entries))
     is_byte = {token for token in ids if tokenizer.is_byte(token)}
-    defined = {entries[token]: token for token in ids if entries[token] in symbols}
+    # A symbol has a second entry, after a space, in a vocabulary of words.
+    defined = {entries[t]: t for t in ids if entries[t].removeprefix(SPACE) in symbols}
     learned = [entries[t] for t in ids if t not in is_byte and entries[t] not in defined]
     by_length = sorted(learned, key=lambda piece: len(piece.replace(SPACE, "")))
     step = max(1, len(learned) // _EXAMPLES)
@@ -69,6 +72,7 @@ def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabular
         size=len(tokenizer),
         special={entries[token]: token for token in range(EOS_ID + 1)},
         symbols=defined,
+        features=len(tokenizer.features),
         bytes=len(is_byte),
         pieces=len(learned),
         first=learned[:_EXAMPLES],

@@ -134,14 +134,17 @@ def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator
                     yield Pair(*((tgt, src) if is_turned else (src, tgt)), corpus.tag, features)
 
 
-def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[Pair]:
-    """Yield every readable pair in order; a warning counts the bad lines that were skipped."""
+def readable_pairs(text: ParallelText, on_bad_line: OnBadLine) -> Iterator[tuple[int, Pair]]:
+    """Yield every readable pair in order, after the number of its line, from 1.
+
+    A warning counts the bad lines that were skipped.
+    """
     num_bad = 0
-    for pair in read_pairs(text, on_bad_line):
+    for number, pair in enumerate(read_pairs(text, on_bad_line), 1):
         if pair is None:
             num_bad += 1
         else:
-            yield pair
+            yield number, pair
     if num_bad:
         logger.warning(f"{text.name}: skipped {num_bad:,} lines that cannot be read")
 

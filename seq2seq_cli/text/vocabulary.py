@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import count_corpus, read_pairs
@@ -52,8 +53,10 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     """Write each tokenizer and a readable list of its pieces; return a report.
 
     The report lists the files and shows the first pairs as pieces. Raises UserError for text that
-    cannot be read, before anything is written.
+    cannot be read, and if the folder is that of a run, before anything is written.
     """
+    if RunFolder(folder).config.exists():
+        raise UserError(f"{folder} is the folder of a run, which has a vocabulary: choose another")
     text, on_bad_line = config.train_text, config.data.on_bad_line
     counts, _ = count_corpus(text, None, on_bad_line)
     config = with_vocab_size(config, counts.pairs // text.num_directions)

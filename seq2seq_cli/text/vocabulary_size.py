@@ -52,7 +52,7 @@ def with_vocab_size(config: Config, num_pairs: int) -> Config:
     if "auto" not in (asked.src, asked.tgt):
         return config
     if tokenizer.reuse is not None:
-        reused = fit_tokenizers(config.train_text, tokenizer)
+        reused = fit_tokenizers(config.train_text, tokenizer, config.data.on_bad_line)
         found = VocabSizes(src=len(reused.src), tgt=len(reused.tgt))
     elif tokenizer.shared:
         size = _vocab_size(config, num_pairs, *SIDES)

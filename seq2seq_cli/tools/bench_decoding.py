@@ -127,7 +127,7 @@ def _lines(run: RunFolder, source: Path | None, num_lines: int) -> list[str]:
         if text is None or not all(path.is_file() for path in text.files):
             raise UserError("the run's validation text does not exist: give --input")
         pairs = itertools.islice(read_pairs(text, config.data.on_bad_line), num_lines)
-        lines = [pair.src for pair in pairs if pair is not None]
+        lines = [pair.source_line for pair in pairs if pair is not None]
     if not lines:
         raise UserError(f"{source or 'the validation text'} has no lines")
     return lines

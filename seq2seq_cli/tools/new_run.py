@@ -18,7 +18,7 @@ from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
-from seq2seq_cli.text.sampling import sample
+from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample
 from seq2seq_cli.text.vocabulary_size import num_pieces
 from seq2seq_cli.tools.held_out_split import split, split_files
 from seq2seq_cli.tools.scripts import CONTROL, REPLACEMENT, script_of
@@ -161,7 +161,10 @@ def text_of(
 
 
 def look_at(given: ParallelText) -> Text:
-    """Read a text once. Raises UserError if it has no pairs, or files of different lengths."""
+    """Read a text once.
+
+    Raises UserError if it has no pairs or only very long ones, or files of different lengths.
+    """
     counts = CorpusCounts()
     num_bytes = 0
 
@@ -172,6 +175,11 @@ def look_at(given: ParallelText) -> Text:
             yield f"{pair.src}\n{pair.tgt}"
 
     sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
+    if not sampled:
+        raise UserError(
+            f"all pairs of {given.name} have more than {MAX_LINE_BYTES:,} characters: is the text "
+            "split into lines?"
+        )
     src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
     return Text(counts, src, tgt, num_bytes)
 

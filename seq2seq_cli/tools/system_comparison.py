@@ -10,7 +10,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.translator import Translator, check_features
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.text.corpus import Pair, readable_pairs
@@ -68,9 +68,11 @@ def read_systems(
         text = valid_text(config.model_copy(update={"decoding": untagged}))
     # Skipping a line would shift the translations in files.
     on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
-    pairs = list(readable_pairs(text, on_bad_line))
+    pairs = [pair for _, pair in readable_pairs(text, on_bad_line)]
     if not pairs:
         raise UserError(f"there is no text in {text.name}")
+    for _, run in runs:
+        check_features(pairs, run.tokenizers, text.name)
     read = [_read_translations(path, pairs) for path in files]
     return [*(_translated(name, run, pairs) for name, run in runs), *read], pairs
 

@@ -8,7 +8,6 @@ and the memory of larger ones is extrapolated linearly.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +22,7 @@ from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.processes import call_in_new_process
+from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.averaging import Ema
 from seq2seq_cli.training.distributed import Ranks
@@ -163,7 +162,7 @@ def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
     """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
     try:
         return call_in_new_process(partial(sentences_on_cpu, model, wanted, available))
-    except BrokenProcessPool:  # out of memory: Linux killed it
+    except ProcessDiedError:  # out of memory: Linux killed it
         return 0
 
 

@@ -345,6 +345,8 @@ def finished_line(folder: RunFolder, run: Run) -> str:
     which, metric, scores = "the last", run.config.validation.metric, {}
     if chosen := chosen_model(folder, run.config, state):
         which, scores = f"the {chosen[0]}", chosen[1]
+    elif folder.all_best_models() and run.config.validation.keep_best == 1:
+        which = "an average"  # by `seq2seq average` or an earlier end, which keep the best there
     elif state.best_models:
         best = state.best_models[0]
         which, scores = f"the best, of step {best.step:,}", {"loss": best.loss, metric: best.score}

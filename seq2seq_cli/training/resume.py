@@ -297,6 +297,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         run.data.statistics.model_dump(),
+        *(["max_length", config.data.max_length] if config.data.max_length != 256 else []),
         *(config.valid_text.options if config.valid_text is not None else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

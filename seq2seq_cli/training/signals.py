@@ -2,9 +2,10 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from seq2seq_cli.training.distributed import RUN_ID, Ranks
@@ -39,18 +40,20 @@ def stop_on_signals(ranks: Ranks) -> Iterator[StopRequest]:
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
         if number == signal.SIGINT and number not in received and ranks.is_main:
-            os.write(2, b"\nstopping after this update; a second Ctrl-C ends at once\n")
+            with suppress(OSError):  # Ctrl-C has also ended `| tee`
+                os.write(2, b"\nstopping after this update; a second Ctrl-C ends at once\n")
         received.setdefault(number, time.monotonic())
         request.signal = request.signal or number
 
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, note)
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    noted = [n for n, handler in before.items() if handler != signal.SIG_IGN]  # as under nohup
+    for number in noted if is_main_thread else ():  # elsewhere Python allows no handlers
+        signal.signal(number, note)
     try:
         yield request
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in noted if is_main_thread else ():
+            signal.signal(number, before[number])
 
 
 def _patience(number: int) -> float:

@@ -185,6 +185,20 @@ def test_extended_run_reports_no_average_of_its_earlier_end(config, runs, tmp_pa
     assert "model.safetensors is the best, of step 24, with validation loss" in caplog.text
 
 
+def test_finished_run_names_the_average_that_a_command_has_installed(
+    config, runs, seq2seq: Command, tmp_path, caplog
+):
+    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
+    settings = load_config(
+        config, [*SCHEDULE_FREE[:2], "training.max_steps=24", "training.keep_last=2"]
+    )
+    train(settings, run)
+    assert seq2seq("average", run, "--last", 2, "--force").exit_code == 0
+    caplog.set_level("INFO")
+    train(settings, run)
+    assert "model.safetensors is an average" in caplog.text
+
+
 def test_finished_run_compares_again_only_if_candidates_differ(config, runs, seq2seq, tmp_path):
     run = shutil.copytree(runs["ema"], tmp_path / "run")
     command = ("train", config, "--run-dir", run, *(p for o in EMA for p in ("--set", o)))

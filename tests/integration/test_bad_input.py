@@ -299,6 +299,16 @@ def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
         result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv")
         assert result.exit_code == 0
         assert "x.tsv: skipped 1 lines that cannot be read" in result.stderr
+    options = ("--json", "--worst", 2)
+    report = json.loads(seq2seq("eval", run, "--pairs", tmp_path / "x.tsv", *options).stdout)
+    assert {line["line"] for line in report["worst"]} == {1, 3}
+
+
+def test_score_refuses_pairs_whose_memory_would_grow_with_the_square(trained, seq2seq, tmp_path):
+    (tmp_path / "x.tsv").write_text(f"1\tone\n{'1 ' * 5_000}\tone\n")
+    refused = seq2seq("score", trained, "--pairs", tmp_path / "x.tsv")
+    assert refused.exit_code == 2
+    assert "a pair has 5,000 tokens; pairs are scored up to" in refused.stderr
 
 
 def test_deeply_nested_json_is_rejected(trained, numbers, seq2seq, tmp_path):

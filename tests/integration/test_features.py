@@ -77,6 +77,35 @@ def test_files_whose_sources_have_features_after_a_tab_give_the_same_scores(run,
             assert "\tNUM;" in report["worst"][0]["source"]
 
 
+def test_features_that_are_not_named_are_not_taken_for_letters(run, folder, seq2seq):
+    (folder / "a.src").write_text("3 1\tNUM;DE\n")
+    (folder / "a.ref").write_text("drei eins\n")
+    files = ("--src", folder / "a.src", "--ref", folder / "a.ref")
+    other = ("--hypotheses", folder / "a.ref")
+    for command in (("eval", run), ("eval", run, "--loss-only"), ("compare", run, *other)):
+        refused = seq2seq(*command, *files)
+        assert refused.exit_code == 2
+        assert "have a tab: name the column of the features" in refused.stderr
+
+
+def test_bad_lines_are_skipped_where_features_are_collected(run, folder, seq2seq, tmp_path):
+    (tmp_path / "train.tsv").write_text((folder / "train.tsv").read_text() + "3 1\n")
+    given = (f"data.train.pairs={tmp_path / 'train.tsv'}", "data.on_bad_line=skip")
+    for reuse in ("null", str(run)):
+        options = (*given, f"tokenizer.reuse={reuse}", "tokenizer.vocab_size=auto")
+        sets = [part for option in options for part in ("--set", option)]
+        config, output = folder / "numbers.yaml", ("--output", tmp_path / "v")
+        result = seq2seq("vocab", config, *output, *sets)
+        assert result.exit_code == 0, result.stderr
+
+
+def test_inspect_counts_the_features(run, seq2seq):
+    report = json.loads(seq2seq("inspect", run, "--json").stdout)["run"]["vocabulary"]
+    assert (report["source"]["features"], report["target"]["features"]) == (3, 0)
+    for side in (report["source"], report["target"]):
+        assert side["size"] == 4 + side["features"] + side["bytes"] + side["pieces"]
+
+
 def test_features_are_no_part_of_the_text(run):
     """Its words alone are aligned; pages of attention show the features as tokens."""
     translator = Translator.load(run)

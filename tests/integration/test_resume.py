@@ -202,6 +202,20 @@ def test_run_folder_is_locked_during_training(config, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", run, *option("max_steps", 8)).exit_code == 0
 
 
+def test_partial_files_of_a_killed_training_are_removed_and_no_others(tmp_path):
+    """`translate` may be writing into the folder."""
+    run = RunFolder(tmp_path / "run")
+    mine = [run.config, run.checkpoints / "step-00000008" / "state.json", run.best_model(8)]
+    parts = [path.with_name(f"{path.name}.part") for path in mine]
+    others = [run.path / "part-3.part", run.path / "out" / "x.part"]
+    for path in (*parts, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    run.config.touch()
+    with run.locked():
+        assert [path for path in (*parts, *others) if path.exists()] == others
+
+
 def test_keep_last_keep_every_and_keep_best(config, seq2seq, tmp_path):
     run = tmp_path / "run"
     kept = (*option("keep_last", 3), *option("keep_every", 8), "--set", "validation.keep_best=2")

@@ -1,6 +1,9 @@
 """Tokenizer options from end to end: train, translate, eval, resume."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,42 @@ def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
     assert written == {"src.model", "src.vocab", "tgt.model", "tgt.vocab"}
     assert TAG in (tmp_path / "v/tgt.vocab").read_text().splitlines()
     assert f"  ▁ {TAG} ▁n ▁ " in result.stdout
+    same = ("--set", "tokenizer.normalization=nfkc_cf")
+    for options, names in ((same, {"tokenizer"}), ((), {"src", "tgt"})):
+        result = seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v", *options)
+        assert result.exit_code == 0
+        assert {path.stem for path in (tmp_path / "v").glob("*.model")} == names
+
+
+def test_output_that_the_terminal_cannot_show_is_escaped(folder, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "seq2seq_cli",
+        "vocab",
+        "numbers.yaml",
+        "--output",
+        tmp_path / "v",
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"  \\u2581 {TAG} \\u2581n" in done.stdout
+
+
+def test_vocab_does_not_replace_that_of_a_run(run, folder, seq2seq):
+    result = seq2seq("vocab", folder / "numbers.yaml", "--output", run)
+    assert result.exit_code == 2
+    assert "is the folder of a run, which has a vocabulary" in result.stderr
+
+
+def test_readme_of_an_export_names_its_tokenizers(run, letters_to_words, seq2seq, tmp_path):
+    """A shared vocabulary has two files, too, if its sides normalize differently."""
+    for number, exported in enumerate((run, letters_to_words)):
+        output = tmp_path / f"{number}"
+        target = ("--format", "ctranslate2", "--output", output)
+        assert seq2seq("export", exported, *target).exit_code == 0
+        assert 'for file in ("src.model", "tgt.model")' in (output / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -317,6 +317,19 @@ def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, numb
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, processes):
+    """As with `2>&1 | tee log`, where Ctrl-C ends tee, too."""
+    config, run = whole.parent / "numbers.yaml", tmp_path / "run"
+    process = start(*TRAIN, config, "--run-dir", run, f"--set=training.processes={processes}")
+    wait_for_a_line(run / "metrics.jsonl", process)
+    assert process.stderr is not None
+    process.stderr.close()
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert 5 <= int(last_checkpoint(run).name.removeprefix("step-")) < 40
+
+
 @pytest.mark.slow
 def test_torchrun_trains_the_same_run(whole, tmp_path):
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"

@@ -219,11 +219,13 @@ def test_config_is_checked_and_trained(text, seq2seq):
         (("all.tsv", "all.tsv", "all.tsv"), "3 are given"),
         (("nowhere.tsv",), "there is no file nowhere.tsv"),
         (("empty.tsv",), "no pairs in empty.tsv"),
+        (("unsplit.tsv",), "is the text split into lines?"),
         (("all.tsv", "--valid", "all.tsv", "--valid-size", 3), "not both"),
     ],
 )
 def test_errors_of_init(text, seq2seq, arguments, message):
     Path("empty.tsv").write_text("\t\n\n")
+    Path("unsplit.tsv").write_text("a" * 70_000 + "\tb\n")
     result = seq2seq("init", *arguments, "--yes")
     assert result.exit_code == 2
     assert message in result.stderr

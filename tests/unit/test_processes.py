@@ -1,7 +1,12 @@
-"""New processes import what the first one would, from wherever it is started."""
+"""New processes: what they import, and that they end."""
 
+import os
 import subprocess
 import sys
+
+import pytest
+
+from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 
 SCRIPT = """
 from concurrent.futures import ProcessPoolExecutor
@@ -23,3 +28,39 @@ def test_new_processes_import_nothing_from_the_working_folder(tmp_path):
         (folder / f"{name}.py").write_text("raise ImportError('not a file to import')\n")
     done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("(3, 1)\n(2, 2)\n", "")
+
+
+def test_process_that_dies_is_an_error():
+    with pytest.raises(ProcessDiedError, match="has died"):
+        call_in_new_process(abort)
+
+
+def abort() -> None:
+    os._exit(9)
+
+
+ENDLESS = """
+import sys
+import time
+from seq2seq_cli.processes import call_in_new_process
+
+def work():
+    print("working", flush=True)
+    time.sleep(3600)
+
+if __name__ == "__main__":
+    call_in_new_process(work)
+"""
+
+
+def test_process_ends_with_the_one_that_started_it(tmp_path):
+    """Its standard output ends when the last process that has it does."""
+    script = tmp_path / "script.py"
+    script.write_text(ENDLESS)
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"working\n"
+    process.kill()
+    assert process.stdout.read() == b""
+    process.stdout.close()
+    process.wait()
