@@ -17,7 +17,8 @@ from seq2seq_cli.config.safe_yaml import parse_yaml
 
 PACKAGE = ROOT / "seq2seq_cli"
 LAYERS = [
-    "errors machine processes console",
+    "errors",
+    "machine processes console",
     "paths files",
     "run_folder",
     "config",
