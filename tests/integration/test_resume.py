@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -200,6 +201,14 @@ def test_run_folder_is_locked_during_training(config, seq2seq, tmp_path):
         assert "another process is training in" in result.stderr
     assert not run.exists()  # it stayed empty
     assert seq2seq("train", config, "--run-dir", run, *option("max_steps", 8)).exit_code == 0
+
+
+def test_training_may_run_in_a_thread(config, tmp_path):
+    """Python allows no signal handlers there, and so there are none."""
+    run = tmp_path / "run"
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(train, load_config(config), run, hooks=stop_at(8)).result()
+    assert list(RunFolder(run).all_checkpoints())[0] == 8
 
 
 def test_partial_files_of_a_killed_training_are_removed_and_no_others(tmp_path):
