@@ -110,6 +110,20 @@ def _same_import_path() -> Iterator[None]:
                 os.environ[name] = value
 
 
+def has_terminal() -> bool:
+    """Return True if a terminal sends Ctrl-C to this process and the others of its group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
 def end_with_parent(status: int) -> None:
     """Wait until the parent process ends, then end this process with the given status.
 

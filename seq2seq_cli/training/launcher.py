@@ -27,6 +27,7 @@ from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.processes import (
     end_with_parent,
+    has_terminal,
     held_signals,
     process_context,
     unblock_signals,
@@ -110,7 +111,7 @@ class _Received:
 
 @contextmanager
 def _forwarded_signals(folder: Path) -> Iterator[_Received]:
-    """Pass SIGTERM on to the processes while the block runs, and leave Ctrl-C to them.
+    """Pass SIGTERM on to the processes while the block runs, and SIGINT where no terminal does.
 
     A terminal sends Ctrl-C to all processes. One that does not exist yet finds the signal in
     `folder`.
@@ -122,8 +123,11 @@ def _forwarded_signals(folder: Path) -> Iterator[_Received]:
             _signal_file(folder, number).touch()
         if number == signal.SIGTERM:
             received.number = number
+        if number == signal.SIGTERM or not has_terminal():
             for process in multiprocessing.active_children():
-                process.terminate()
+                assert process.pid is not None, "it was started"
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
 
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from seq2seq_cli.processes import has_terminal
 from seq2seq_cli.training.distributed import RUN_ID, Ranks
 
 _SECONDS_OF_COPIES = 1.0  # in which a launcher sends on a signal that its processes had already
@@ -59,8 +60,9 @@ def stop_on_signals(ranks: Ranks) -> Iterator[StopRequest]:
 def _patience(number: int) -> float:
     """Return the seconds in which a launcher may send on a signal that this process has had.
 
-    `torchrun` sends on both, `launcher.py` SIGTERM alone.
+    `torchrun` sends on both, `launcher.py` SIGINT only if no terminal does.
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
-    is_sent_on = run_id is not None and (number == signal.SIGTERM or run_id != RUN_ID)
+    is_ctrl_c = number == signal.SIGINT and run_id == RUN_ID and has_terminal()
+    is_sent_on = run_id is not None and not is_ctrl_c
     return _SECONDS_OF_COPIES if is_sent_on else 0.0

@@ -208,7 +208,7 @@ def test_training_may_run_in_a_thread(config, tmp_path):
     run = tmp_path / "run"
     with ThreadPoolExecutor(1) as pool:
         pool.submit(train, load_config(config), run, hooks=stop_at(8)).result()
-    assert list(RunFolder(run).all_checkpoints())[0] == 8
+    assert next(iter(RunFolder(run).all_checkpoints())) == 8
 
 
 def test_partial_files_of_a_killed_training_are_removed_and_no_others(tmp_path):

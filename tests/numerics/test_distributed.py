@@ -301,13 +301,16 @@ def whole(tmp_path_factory, seq2seq: Command) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, number):
-    """All processes get the signal, as from a terminal or a batch system."""
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.killpg), (signal.SIGINT, os.kill)],
+)
+def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, number, send):
+    """All processes get the signal, as from a batch system, or the command alone."""
     config, parts = whole.parent / "numbers.yaml", tmp_path / "parts"
     process = start(*TRAIN, config, "--run-dir", parts, TWO, "--set=training.log_every=1")
     wait_for_a_line(parts / "metrics.jsonl", process)
-    os.killpg(process.pid, number)
+    send(process.pid, number)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 128 + number, stderr
     assert stderr.count("stopping after this update") == (number == signal.SIGINT)
