@@ -138,25 +138,24 @@ def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
     return [[ids[piece] for piece in src.pieces_of(src.to_ids(line))] for line in lines]
 
 
-def translate_lines(
-    folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
+def translate_ids(
+    folder: Path, sources: Sequence[Sequence[int]], max_lengths: Sequence[int]
 ) -> list[list[str]]:
     """Return greedy translations by CTranslate2, one by one in fp32, as pieces."""
     import ctranslate2
 
     tokenizers = _tokenizers(folder)
-    src = tokenizers.src
     translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
     return [
         translator.translate_batch(
-            [src.pieces_of(src.to_ids(line))],
+            [tokenizers.src.pieces_of(source)],
             beam_size=1,
             max_input_length=0,
             max_decoding_length=length,
             min_decoding_length=0,
             suppress_sequences=_never(tokenizers),
         )[0].hypotheses[0]
-        for line, length in zip(lines, max_lengths, strict=True)
+        for source, length in zip(sources, max_lengths, strict=True)
     ]
 
 

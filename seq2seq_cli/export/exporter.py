@@ -8,8 +8,9 @@ from typing import Literal, Protocol
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.translation import TranslationInput
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.export import ctranslate2, huggingface
 from seq2seq_cli.files import write_atomic
@@ -61,10 +62,13 @@ class Format(Protocol):
     def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of lines according to the other program, without EOS."""
 
-    def translate_lines(
-        self, folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
+    def translate_ids(
+        self, folder: Path, sources: Sequence[Ids], max_lengths: Sequence[int]
     ) -> list[list[str]]:
-        """Return greedy translations by the other program, as tokens."""
+        """Return greedy translations by the other program, as tokens.
+
+        A source is its ids without EOS, those of its tag and features before those of the text.
+        """
 
 
 FORMATS: dict[FormatName, Format] = {"ctranslate2": ctranslate2, "huggingface": huggingface}
@@ -86,18 +90,17 @@ def export(run_dir: Path, file_format: FormatName, output: Path, *, which: str =
     target.write_model(translator.model, config, tokenizers, output)
     save_tokenizers(RunFolder(output), tokenizers)
     write_atomic(output / "README.md", target.readme(config, tokenizers).encode("utf-8"))
-    lines = _validation_lines(translator, run_dir)
-    _check_ids(target, output, [*DIFFICULT_LINES, *lines], tokenizers)
-    limited = _with_length_limits(target, translator, _unsegmented(translator, lines))
-    lines = [line for line, _ in limited]
-    if not lines:
+    inputs = _validation_inputs(translator, run_dir)
+    _check_ids(target, output, [*DIFFICULT_LINES, *(line.text for line in inputs)], tokenizers)
+    compared = _comparable(target, translator, inputs)
+    if not compared:
         return f"wrote {output}; there are no validation lines to compare translations of"
-    inputs = [TranslationInput(line) for line in lines]
+    inputs, sources, limits = map(list, zip(*compared, strict=True))
     ours = _greedy(translator).search(inputs, report=lambda cuts: None)  # it says nothing new
-    theirs = target.translate_lines(output, lines, [limit for _, limit in limited])
+    theirs = target.translate_ids(output, sources, limits)
     equal = sum(a == list(b[0].tokens) for a, b in zip(theirs, ours, strict=True))
-    report = f"{equal} of {len(lines)} greedy translations of validation lines are equal"
-    if equal < _SHARE_EQUAL * len(lines):
+    report = f"{equal} of {len(inputs)} greedy translations of validation lines are equal"
+    if equal < _SHARE_EQUAL * len(inputs):
         raise UserError(f"{output} does not translate as the run does: {report}")
     return f"wrote {output}: {report}"
 
@@ -118,28 +121,28 @@ def _greedy(translator: Translator) -> Translator:
     return Translator(model, tokenizers, config, statistics=translator.statistics)
 
 
-def _unsegmented(translator: Translator, lines: Sequence[str]) -> list[str]:
-    """Return the lines that are not split into segments, as other programs do not split lines."""
-    all_segments, _ = translator.cut([TranslationInput(line) for line in lines])
-    return [line for line, segments in zip(lines, all_segments, strict=True) if len(segments) == 1]
+def _comparable(
+    target: Format, translator: Translator, inputs: Sequence[TranslationInput]
+) -> list[tuple[TranslationInput, Ids, int]]:
+    """Return inputs with their ids and the longest translation of each.
 
-
-def _with_length_limits(
-    target: Format, translator: Translator, lines: Sequence[str]
-) -> list[tuple[str, int]]:
-    """Return the lines for which the format has positions, and the longest translation of each."""
+    Left out are lines that are split into segments, as other programs do not split lines, and those
+    for which the format has no positions.
+    """
     config = translator.config
-    sizes = map(len, translator.tokenizers.src.to_ids_batch(lines))
-    limited = [(size, config.decoding.max_length(size)) for size in sizes]
-    return [
-        (line, limit)
-        for line, (size, limit) in zip(lines, limited, strict=True)
-        if max(size, limit) < target.MOST_POSITIONS or config.model.positions == "rotary"
-    ]
+    compared = []
+    for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
+        if len(segments) == 1:
+            source = segments[0].src_ids
+            limit = config.decoding.max_length(len(source))
+            is_rotary = config.model.positions == "rotary"
+            if is_rotary or max(len(source), limit) < target.MOST_POSITIONS:
+                compared.append((line, source, limit))
+    return compared
 
 
-def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:
-    """Return some validation lines; none, with a warning, if the text no longer exists.
+def _validation_inputs(translator: Translator, run_dir: Path) -> list[TranslationInput]:
+    """Return some validation sources; none, with a warning, if the text no longer exists.
 
     Paths in a config are relative to where training was started: the current folder, or a parent of
     the run folder.
@@ -151,7 +154,7 @@ def _validation_lines(translator: Translator, run_dir: Path) -> list[str]:
         moved = text.in_folder(folder)
         if all(path.is_file() for path in moved.files):
             pairs = itertools.islice(read_pairs(moved, on_bad_line), _LINES_TO_COMPARE)
-            return [pair.src for pair in pairs if pair is not None]
+            return [input_of(pair) for pair in pairs if pair is not None]
     logger.warning(
         f"the run's validation text {text.files[0]} does not exist, so that translations are "
         "not compared"

@@ -124,8 +124,8 @@ def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
     return [tokenizer(line)["input_ids"][:-1] for line in lines]
 
 
-def translate_lines(
-    folder: Path, lines: Sequence[str], max_lengths: Sequence[int]
+def translate_ids(
+    folder: Path, sources: Sequence[Sequence[int]], max_lengths: Sequence[int]
 ) -> list[list[str]]:
     """Return greedy translations by transformers, one by one, as pieces."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
@@ -135,9 +135,9 @@ def translate_lines(
     greedy = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]
     model.generation_config = greedy  # instead of the run's own search options
     translations: list[list[str]] = []
-    for line, length in zip(lines, max_lengths, strict=True):
-        inputs = tokenizer(line, return_tensors="pt")
-        output = model.generate(**inputs, max_new_tokens=length + 1)[0, 1:].tolist()
+    for source, length in zip(sources, max_lengths, strict=True):
+        ids_BS = torch.tensor([[*source, EOS_ID]])
+        output = model.generate(ids_BS, max_new_tokens=length + 1)[0, 1:].tolist()
         output = output[: output.index(EOS_ID)]
         translations.append(list(tokenizer.convert_ids_to_tokens(output)))
     return translations
