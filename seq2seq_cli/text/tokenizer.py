@@ -379,16 +379,17 @@ def load_tokenizers(run: RunFolder, config: TokenizerConfig) -> Tokenizers:
 def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokenizer]:
     """Write one file, or two if the sides differ; return the tokenizer of each file.
 
-    Files of another vocabulary are removed, which would be read instead of these.
+    Files of another vocabulary are removed, which would be read instead of these, with the lists of
+    its pieces.
     """
     paths = run.new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
     files = dict(zip(paths, tokenizers, strict=True))
     for path, tokenizer in files.items():
         write_atomic(path, tokenizer.model)
-    for is_one in (True, False):
-        for path in run.new_tokenizer_paths(is_one=is_one):
-            if path not in files:
-                path.unlink(missing_ok=True)
+    one, two = (run.new_tokenizer_paths(is_one=is_one) for is_one in (True, False))
+    for path in {*one, *two} - files.keys():
+        path.unlink(missing_ok=True)
+        path.with_suffix(".vocab").unlink(missing_ok=True)
     return files
 
 

@@ -17,6 +17,7 @@ from seq2seq_cli.config.loader import (
 )
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import DataConfig
 from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
@@ -290,6 +291,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
     """
     config = run.config
     validation = config.validation
+    default_length = DataConfig.model_fields["max_length"].default
     parts = [
         hashes.get("valid"),
         config.data.on_bad_line,
@@ -297,7 +299,7 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         *(["merge_references"] if validation.merge_references else []),
         config.decoding.model_dump(mode="json", exclude={"tokens_per_batch", "tag"}),
         run.data.statistics.model_dump(),
-        *(["max_length", config.data.max_length] if config.data.max_length != 256 else []),
+        *([config.data.max_length] if config.data.max_length != default_length else []),
         *(config.valid_text.options if config.valid_text is not None else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -46,14 +46,15 @@ def stop_on_signals(ranks: Ranks) -> Iterator[StopRequest]:
         received.setdefault(number, time.monotonic())
         request.signal = request.signal or number
 
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    noted = [n for n, handler in before.items() if handler != signal.SIG_IGN]  # as under nohup
-    for number in noted if is_main_thread else ():  # elsewhere Python allows no handlers
+    noted = [number for number, handler in before.items() if handler != signal.SIG_IGN]  # nohup
+    if threading.current_thread() is not threading.main_thread():
+        noted = []  # Python allows no handlers there
+    for number in noted:
         signal.signal(number, note)
     try:
         yield request
     finally:
-        for number in noted if is_main_thread else ():
+        for number in noted:
             signal.signal(number, before[number])
 
 

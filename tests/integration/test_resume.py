@@ -203,6 +203,15 @@ def test_run_folder_is_locked_during_training(config, seq2seq, tmp_path):
     assert seq2seq("train", config, "--run-dir", run, *option("max_steps", 8)).exit_code == 0
 
 
+@pytest.mark.parametrize("name", ["data.max_length=300", "decoding.beam_size=2"])
+def test_best_score_is_reset_where_validation_means_something_else(config, seq2seq, tmp_path, name):
+    run = begun(config, tmp_path / "run", 12)
+    given = ("--set", name, "--allow-changed", name.partition("=")[0])
+    result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 16))
+    assert result.exit_code == 0, result.stderr
+    assert "validation changed; the best score so far is reset" in result.stderr
+
+
 def test_training_may_run_in_a_thread(config, tmp_path):
     """Python allows no signal handlers there, and so there are none."""
     run = tmp_path / "run"

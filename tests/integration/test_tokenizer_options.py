@@ -87,19 +87,13 @@ def test_vocab_writes_a_file_for_each_normalization(folder, seq2seq, tmp_path):
     for options, names in ((same, {"tokenizer"}), ((), {"src", "tgt"})):
         result = seq2seq("vocab", folder / "numbers.yaml", "--output", tmp_path / "v", *options)
         assert result.exit_code == 0
-        assert {path.stem for path in (tmp_path / "v").glob("*.model")} == names
+        written = {path.name for path in (tmp_path / "v").iterdir()}
+        assert written == {f"{name}.{end}" for name in names for end in ("model", "vocab")}
 
 
 def test_output_that_the_terminal_cannot_show_is_escaped(folder, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "seq2seq_cli",
-        "vocab",
-        "numbers.yaml",
-        "--output",
-        tmp_path / "v",
-    ]
+    command = [sys.executable, "-m", "seq2seq_cli", "vocab", "numbers.yaml"]
+    command += ["--output", str(tmp_path / "v")]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
