@@ -486,7 +486,8 @@ class TokenizerConfig(Section):
     ] = Field(
         Normalizations(),
         description="Unicode normalization, one for both sides or one for each: none (identity), "
-        "NFKC (nfkc), or NFKC with lower-casing (nfkc_cf).",
+        "NFKC (nfkc), NFKC with lower-casing (nfkc_cf), or NFD (nfd), which takes characters "
+        "apart: a Korean syllable into its letters, ä into a and its dots.",
     )
     reuse: AnyPath | None = Field(
         None,

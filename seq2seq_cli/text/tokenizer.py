@@ -5,6 +5,9 @@ import functools
 import io
 import itertools
 import re
+import sys
+import tempfile
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
@@ -397,10 +400,13 @@ def _train_model(
     lines: Iterator[str],
     config: TokenizerConfig,
     side: Side,
-    normalization: Normalization = "identity",
     features: Sequence[str] = (),
+    **normalizer: Any,
 ) -> bytes:
-    """Train a SentencePiece model; raises UserError if text and vocabulary size do not fit."""
+    """Train a SentencePiece model; raises UserError if text and vocabulary size do not fit.
+
+    `normalizer` is an option of SentencePiece that says how the model normalizes.
+    """
     model, kind, vocab_size = io.BytesIO(), config.kind.of(side), config.vocab_size.of(side)
     assert vocab_size != "auto", "resolved before a vocabulary is learnt"
     try:
@@ -415,7 +421,7 @@ def _train_model(
             split_digits=config.split_digits and kind in SUBWORDS,
             user_defined_symbols=list(config.user_defined_symbols),
             control_symbols=list(features),
-            normalization_rule_name=normalization,
+            **(normalizer or {"normalization_rule_name": "identity"}),
             max_sentence_length=MAX_LINE_BYTES,
             pad_id=PAD_ID,
             unk_id=UNK_ID,
@@ -434,7 +440,15 @@ def _normalizer_model(normalization: Normalization, symbols: Sequence[str]) -> b
     config = TokenizerConfig.model_validate(
         {"kind": "char", "vocab_size": 8 + len(symbols), "user_defined_symbols": symbols}
     )
-    return _train_model(iter(["a"]), config, "src", normalization)
+    if normalization != "nfd":
+        return _train_model(iter(["a"]), config, "src", normalization_rule_name=normalization)
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as rules:
+        for character in map(chr, range(sys.maxunicode + 1)):
+            if (decomposed := unicodedata.normalize("NFD", character)) != character:
+                code_points = " ".join(f"{ord(part):X}" for part in decomposed)
+                rules.write(f"{ord(character):X}\t{code_points}\n")
+        rules.flush()
+        return _train_model(iter(["a"]), config, "src", normalization_rule_tsv=rules.name)
 
 
 def _normalizer(normalization: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:

@@ -200,7 +200,8 @@ def test_rotary_positions_are_exported_to_ctranslate2_only(seq2seq, tmp_path):
 
 SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。 <b>a</b> <0x4> </s 0x"
 LEARNED = [SEEN, *SEEN.split()] * 4
-ALL = [*itertools.product(("bpe", "unigram", "char", "word"), ("identity", "nfkc", "nfkc_cf"))]
+NORMALIZATIONS = ("identity", "nfkc", "nfkc_cf", "nfd")
+ALL = [*itertools.product(("bpe", "unigram", "char", "word"), NORMALIZATIONS)]
 odd_texts = st.lists(
     st.text(max_size=5) | st.sampled_from([*ATOMS, *SEEN.split(), " ", " a", "<s>", "</s> "]),
     max_size=12,

@@ -2,6 +2,7 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,25 @@ def test_normalization_rules(tmp_path):
     assert nfkc.to_text(nfkc.to_ids("ﬁ e\u0301 ，")) == "fi é ,"
     exact = fitted(tmp_path, LINES, LINES).tgt
     assert exact.to_text(exact.to_ids("½ ﬁ e\u0301")) == "½ ﬁ e\u0301"
+
+
+def test_nfd_takes_every_character_apart():
+    """As the standard says, but for the order of several marks of one character."""
+    letters = Tokenizer.fit(LINES, TokenizerConfig(vocab_size=600)).with_normalization("nfd", ())
+    assert letters.normalize("새 ﬁ ½ Ǖ") == unicodedata.normalize("NFD", "새 ﬁ ½ Ǖ")
+    for character in map(chr, range(0x21, 0x30000)):
+        if character.isprintable() and not character.isspace() and character != "▁":
+            assert letters.normalize(character) == unicodedata.normalize("NFD", character)
+
+
+def test_nfd_makes_letters_of_korean_syllables(tmp_path):
+    text = ["새가 난다", "개가 난다"]
+    src, tgt = fitted(
+        tmp_path, text, text, kind="char", normalization={"src": "nfd", "tgt": "identity"}
+    )
+    assert src.to_pieces("새") == ["▁", *unicodedata.normalize("NFD", "새")]
+    assert UNK_ID not in src.to_ids("간")  # of letters that the text has in other syllables
+    assert tgt.to_pieces("새") == ["▁", "새"]
 
 
 SHOUTED = [f"ICH SEHE {i} HÄUSER" for i in range(50)]
