@@ -265,6 +265,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
     if text.src.not_nfkc:
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
         chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
+    if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:
+        reason = "Korean syllables are taken apart into their letters"
+        chosen["tokenizer.normalization"] = Choice({"src": "nfd", "tgt": "identity"}, reason)
     return chosen
 
 

@@ -163,6 +163,14 @@ def test_existing_validation_text_is_used(text, seq2seq):
             [(src, "昨日、新しい家に行きました。") for src, _ in PAIRS],
             {"bleu_tokenize": "char"},
         ),
+        "Korean words to phones": (
+            [("새집", "s͈ ɛ dʑ i p"), ("나무", "n a m u"), ("물", "m u l")] * 30,
+            {"kind": {"src": "char", "tgt": "word"}, "normalization": "nfd"},
+        ),
+        "Korean words in another spelling": (
+            [("새집", "새 집"), ("나무", "나무"), ("물", "물")] * 30,
+            {"kind": {"src": "char", "tgt": "char"}, "normalization": "identity"},
+        ),
         "full width": ([(f"{src} ＡＢＣ", tgt) for src, tgt in PAIRS], {"normalization": "nfkc"}),
     }.values(),
     ids=lambda value: None,
