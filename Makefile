@@ -28,6 +28,7 @@ test: install
 faults: install
 	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
+	cd tests && ../$(BIN)/python -m faults.elastic
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 

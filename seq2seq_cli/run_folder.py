@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, lock, read_bounded
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_TRIES = 0.5  # to lock a run
 
 
 class RunFolder:
@@ -29,6 +32,7 @@ class RunFolder:
         self.manifest = path / "manifest.json"
         self.statistics = path / "statistics.json"
         self.log = path / "train.log"
+        self.lock = path / "lock"
 
     @property
     def exists(self) -> bool:
@@ -189,44 +193,65 @@ class RunFolder:
         return [*here, *self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, patience: float = 0.0) -> Iterator[None]:
         """Lock the run against other trainers while the block runs, at most while the process does.
 
-        Creates the folder, and removes it again if it stays empty; removes partial files that a
-        killed training has left. Raises UserError if another process has the lock.
+        Another trainer may take `patience` seconds to end. Creates the folder, and removes it again
+        if it stays empty; removes partial files that a killed training has left. Raises UserError
+        if another process has the lock.
         """
         if not self.exists:
             self.ensure_new_or_empty()
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            self._lock(descriptor)
+        with self._hold_lock(patience):
             for part in self._parts():
                 if part.is_file():
                     part.unlink()
-            try:
-                yield
-            finally:
-                with suppress(OSError):
-                    self.path.rmdir()
+            yield
+
+    @contextmanager
+    def _hold_lock(self, patience: float) -> Iterator[None]:
+        """Lock a file of the folder: NFS keeps locks on files between machines, on folders not."""
+        deadline, is_waiting = time.monotonic() + patience, False
+        while (descriptor := self._try_lock()) is None:
+            if time.monotonic() >= deadline:
+                raise UserError(
+                    f"another process is training in {self.path}; stop it first, or choose another "
+                    "--run-dir"
+                )
+            if not is_waiting:
+                is_waiting = True
+                logger.info(f"waiting for another process to leave {self.path}")
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        try:
+            yield
         finally:
+            with suppress(OSError):
+                self.lock.unlink()
+                self.path.rmdir()
             os.close(descriptor)
 
-    def _lock(self, descriptor: int) -> None:
+    def _try_lock(self) -> int | None:
+        """Return the descriptor of the locked file; None if another process has the lock."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:
+            return None
         try:
             has_locks = lock(descriptor)
-            if not os.path.samestat(os.fstat(descriptor), self.path.stat()):
-                raise BlockingIOError  # the folder was removed, and created again by another run
+            # Another trainer removes file and folder when it leaves a folder that stayed empty.
+            is_held = os.path.samestat(os.fstat(descriptor), self.lock.stat())
         except (BlockingIOError, FileNotFoundError):
-            raise UserError(
-                f"another process is training in {self.path}; stop it first, or choose another "
-                "--run-dir"
-            ) from None
+            has_locks = is_held = False
+        if not is_held:
+            os.close(descriptor)
+            return None
         if not has_locks:
             logger.warning(
                 f"{self.path} is on a file system without locks: make sure that no other process "
                 "trains in it"
             )
+        return descriptor
 
 
 def _step_name(step: int) -> str:

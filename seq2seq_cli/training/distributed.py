@@ -7,6 +7,8 @@ alone prepares the text, validates, logs and saves.
 
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -34,8 +36,12 @@ _TOKENS_OF_A_PAIR = 20  # of one side, nearly
 _BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
 _REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
+_LONGEST_UPDATE = timedelta(minutes=30)  # or saving, or meeting each other
 _SECONDS_TO_BE_ENDED = 10.0  # by the launcher, after another process has failed
 _SECONDS_FOR_MAIN = 1.0  # to end for the same reason, and be the one that reports it
+_SECONDS_TO_SAVE = 60.0  # after the agent, the process of torchrun that started this one, is gone
+_SECONDS_BETWEEN_LOOKS = 0.5  # at whether it is
+_SECONDS_OF_A_LOCK = 120.0  # at most, of a machine that is gone: 90 is the lease time of NFS
 
 
 class Ranks:
@@ -127,6 +133,16 @@ def is_started_by_launcher() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or distributed.is_initialized()
 
 
+def is_started_by_torchrun() -> bool:
+    """Return True if this is a process of `torchrun`, which may start it again on any machine."""
+    return os.environ.get("TORCHELASTIC_RUN_ID", RUN_ID) != RUN_ID
+
+
+def lock_patience() -> float:
+    """Return the seconds in which the run's trainer before this one ends, if it must be ending."""
+    return _SECONDS_OF_A_LOCK if is_started_by_torchrun() else 0.0
+
+
 @contextmanager
 def process_group(config: Config) -> Iterator[Ranks]:
     """Join the processes that train together; alone unless a launcher has started this one.
@@ -168,18 +184,33 @@ def process_group(config: Config) -> Iterator[Ranks]:
 
 def _join_launched_group(config: Config) -> Ranks:
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if is_started_by_torchrun():
+        threading.Thread(target=_stop_with_agent, daemon=True).start()
     check_gpus(config, local_size)
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
-    distributed.init_process_group(backend, timeout=_LONGEST_WAIT)
-    ranks = Ranks(
-        distributed.get_rank(), distributed.get_world_size(), torch.get_num_threads() * local_size
-    )
+    distributed.init_process_group(backend, timeout=_LONGEST_UPDATE)
+    group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
+    threads = torch.get_num_threads() * local_size
+    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), threads, group)
     if not ranks.is_main:
         logging.getLogger("seq2seq_cli").setLevel(logging.ERROR)
     return ranks
+
+
+def _stop_with_agent() -> None:
+    """Wait until the agent is gone; then stop all processes as SIGTERM does, which saves the run.
+
+    Nothing else ends those that it started, and they would keep others from the run folder.
+    """
+    agent = os.getppid()
+    while os.getppid() == agent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_SECONDS_TO_SAVE)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

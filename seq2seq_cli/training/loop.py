@@ -19,7 +19,7 @@ from seq2seq_cli.training.attention_plots import AttentionPlots, plot_attention
 from seq2seq_cli.training.averaging import with_weights
 from seq2seq_cli.training.candidates import awaits_choice, choose_model, chosen_model
 from seq2seq_cli.training.checkpoint import NullSaver, Saver, record_score
-from seq2seq_cli.training.distributed import process_group
+from seq2seq_cli.training.distributed import lock_patience, process_group
 from seq2seq_cli.training.launcher import launch, processes_to_start
 from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
 from seq2seq_cli.training.nonfinite import handle_nonfinite
@@ -102,7 +102,7 @@ def open_run(
         folder.reject_escaping_links()
     try:
         with process_group(config) as ranks, ExitStack() as stack:
-            ranks.in_main(lambda: stack.enter_context(folder.locked()))
+            ranks.in_main(lambda: stack.enter_context(folder.locked(lock_patience())))
             run = start_or_resume(folder, config, options, ranks, hooks)
             if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
                 run.state.awaits_validation |= run.state.validated_step not in (

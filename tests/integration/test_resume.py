@@ -2,9 +2,11 @@
 
 import errno
 import json
+import logging
 import os
 import random
 import shutil
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -197,10 +199,33 @@ def test_run_folder_is_locked_during_training(config, seq2seq, tmp_path):
     run = tmp_path / "run"
     with RunFolder(run).locked():
         result = seq2seq("train", config, "--run-dir", run)
-        assert (result.exit_code, list(run.iterdir())) == (2, [])
+        assert (result.exit_code, list(run.iterdir())) == (2, [run / "lock"])
         assert "another process is training in" in result.stderr
     assert not run.exists()  # it stayed empty
     assert seq2seq("train", config, "--run-dir", run, *option("max_steps", 8)).exit_code == 0
+
+
+def test_a_trainer_that_is_ending_is_waited_for(tmp_path, caplog):
+    run, is_waiting = RunFolder(tmp_path / "run"), threading.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            is_waiting.set()
+
+    def train_next() -> bool:
+        with run.locked(patience=60):
+            return run.lock.exists()
+
+    run.path.mkdir()
+    handler, logger = Handler(), logging.getLogger("seq2seq_cli.run_folder")
+    logger.addHandler(handler)
+    with caplog.at_level(logging.INFO, "seq2seq_cli.run_folder"), ThreadPoolExecutor(1) as pool:
+        with run.locked():
+            following = pool.submit(train_next)
+            assert is_waiting.wait(60)
+        assert following.result()
+    logger.removeHandler(handler)
+    assert not run.path.exists()  # it stayed empty
 
 
 @pytest.mark.parametrize("name", ["data.max_length=300", "decoding.beam_size=2"])
