@@ -11,6 +11,7 @@ has one thread.
 import argparse
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,10 +121,12 @@ def speed(given: argparse.Namespace, language: str) -> None:
 
 
 def train(given: argparse.Namespace, language: str, run: Path, options: dict[str, object]) -> None:
-    texts = {
-        f"data.{part}.pairs": given.data / f"{language}.{name}.tsv"
-        for part, name in (("train", "train"), ("valid", "dev"))
-    }
+    lexicon, valid = (given.data / f"{language}.{part}.tsv" for part in ("train", "dev"))
+    copies = given.folder / f"{language}.copies.tsv"
+    copies.parent.mkdir(parents=True, exist_ok=True)
+    copies.write_text(call(sys.executable, "data/make_copies.py", lexicon))
+    corpora = (f"{{pairs: {path}, fields: [1, 3], features: 2}}" for path in (lexicon, copies))
+    texts = {"data.train": f"[{', '.join(corpora)}]", "data.valid.pairs": valid}
     options = {**texts, "training.processes": 1, **options}
     settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
     call("seq2seq", "train", "configs/inflection.yaml", "--run-dir", run, *settings)

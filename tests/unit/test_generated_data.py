@@ -28,6 +28,18 @@ def test_committed_data_matches_its_generator(script, tmp_path):
     assert filecmp.cmpfiles(committed, tmp_path, names, shallow=False)[0] == names
 
 
+def test_copies_have_the_letters_of_the_lexicon(tmp_path, capsys, monkeypatch):
+    lexicon = tmp_path / "words.tsv"
+    lexicon.write_text("abé d\tN;PL\tabé ds\nxyzzy\tV\txyzzies\n")
+    monkeypatch.setattr("sys.argv", ["make_copies.py", str(lexicon)])
+    runpy.run_path(str(ROOT / "data/make_copies.py"), run_name="__main__")
+    copies = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(copies) == 5_000
+    assert all(word == form and feature == "COPY" for word, feature, form in copies)
+    assert {c for word, *_ in copies for c in word} == set("abé dxyz")
+    assert all(1 <= len(word) <= 5 and word == " ".join(word.split()) for word, *_ in copies)
+
+
 def lines(name: str) -> list[str]:
     return (ROOT / "data" / name).read_text(encoding="utf-8").splitlines()
 
