@@ -24,11 +24,11 @@ demo: install
 test: install
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# Some 50 minutes: damage of all kinds, and files made to lose lines.
+# An hour: damage of all kinds, and files made to lose lines.
 faults: install
 	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
-	cd tests && ../$(BIN)/python -m faults.elastic
+	cd tests && ../$(BIN)/python -m faults.elastic --kills 10
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 

@@ -1,5 +1,6 @@
 """The layout of a run folder, and its lock."""
 
+import errno
 import json
 import logging
 import os
@@ -226,25 +227,35 @@ class RunFolder:
             yield
         finally:
             with suppress(OSError):
-                self.lock.unlink()
+                if [*self.path.iterdir()] == [self.lock]:
+                    self.lock.unlink()
                 self.path.rmdir()
             os.close(descriptor)
 
     def _try_lock(self) -> int | None:
-        """Return the descriptor of the locked file; None if another process has the lock."""
+        """Return the descriptor of what is locked; None if another process has the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
+        locked = self.lock
         try:
-            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            descriptor = os.open(locked, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+            locked = self.path  # a run of somebody else, which is only read
+            descriptor = os.open(locked, os.O_RDONLY)
+        has_locks = is_held = False
         try:
             has_locks = lock(descriptor)
             # Another trainer removes file and folder when it leaves a folder that stayed empty.
-            is_held = os.path.samestat(os.fstat(descriptor), self.lock.stat())
+            is_held = os.path.samestat(os.fstat(descriptor), locked.stat())
         except (BlockingIOError, FileNotFoundError):
-            has_locks = is_held = False
+            pass
+        finally:
+            if not is_held:
+                os.close(descriptor)
         if not is_held:
-            os.close(descriptor)
             return None
         if not has_locks:
             logger.warning(

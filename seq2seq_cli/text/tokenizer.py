@@ -107,6 +107,7 @@ class Tokenizer:
             sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
             for serialized in (self.model, _normalizer_model(normalization, symbols))
         )
+        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of a moment
         model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
         return Tokenizer(model.SerializeToString(), shared_with=self)
 

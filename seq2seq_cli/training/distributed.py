@@ -27,7 +27,7 @@ from seq2seq_cli.text.vocabulary_size import num_pieces
 
 Value = TypeVar("Value")
 
-RUN_ID = "seq2seq"  # of processes that `launcher.py` started
+RUN_ID = "seq2seq-cli.launcher"  # of processes that `launcher.py` started
 WHAT_NOW = "the same command resumes from the last checkpoint"
 
 _TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
@@ -191,7 +191,8 @@ def _join_launched_group(config: Config) -> Ranks:
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
-    distributed.init_process_group(backend, timeout=_LONGEST_UPDATE)
+    longest = _LONGEST_UPDATE if is_started_by_torchrun() else _LONGEST_WAIT
+    distributed.init_process_group(backend, timeout=longest)
     group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
     threads = torch.get_num_threads() * local_size
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), threads, group)

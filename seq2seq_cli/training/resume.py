@@ -77,6 +77,7 @@ def start_or_resume(
     if run is None:
         run = join_as_replica(folder, state, ranks, hooks)
         run.total_steps = total_steps
+    ranks.barrier()  # a machine with a cache of its own first splits the text into tokens
     gc.freeze()  # the garbage collector need not search what stays until the end of the run
     return run
 

@@ -52,7 +52,11 @@ def main() -> None:
             while suffered[kind] < given.kills:
                 runs += 1
                 run = folder / f"run-{len(list(folder.glob('run-*')))}"
-                suffered += Cluster(config, run, chance).train(kind, given.kills - suffered[kind])
+                cluster = Cluster(config, run, chance)
+                try:
+                    suffered += cluster.train(kind, given.kills - suffered[kind])
+                finally:
+                    cluster.end()
                 farthest = max(farthest, compare(run, whole))
                 print(f"{kind}: run {runs} ended well; {dict(suffered)}", flush=True)
             print(
@@ -118,8 +122,6 @@ class Cluster:
                 if number in back or node.poll() is None:
                     continue
                 if node.returncode == 0:
-                    self.end()
-                    suffered["nodes that came back"] += 0
                     return suffered
                 suffered["nodes that came back"] += 1
                 back[number] = now + self.chance.choice([0.0, 0.0, self.chance.uniform(0, 8)])
@@ -147,7 +149,8 @@ class Cluster:
         """The run is finished: what is left of the other node need not come back."""
         for node in self.nodes.values():
             node.terminate()
-            node.wait()
+        for node in self.nodes.values():
+            node.wait(timeout=120)
 
 
 def free_port() -> int:

@@ -185,6 +185,14 @@ def test_nfd_takes_every_character_apart():
             assert letters.normalize(character) == unicodedata.normalize("NFD", character)
 
 
+def test_nfd_gives_the_same_bytes_each_time():
+    one, two = (
+        Tokenizer.fit(LINES, TokenizerConfig(vocab_size=600)).with_normalization("nfd", ())
+        for _ in range(2)
+    )
+    assert one.model == two.model
+
+
 def test_nfd_makes_letters_of_korean_syllables(tmp_path):
     text = ["새가 난다", "개가 난다"]
     src, tgt = fitted(
