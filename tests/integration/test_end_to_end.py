@@ -226,6 +226,7 @@ def test_run_folder_has_everything_to_reproduce_the_run(trained, numbers):
         "manifest.json",
         "statistics.json",
         "train.log",
+        "lock",
     }
     saved = yaml.safe_load((trained / "config.yaml").read_text())
     assert saved["training"]["adam_beta2"] == 0.98

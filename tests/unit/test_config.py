@@ -301,8 +301,8 @@ training:
             ("tokenizer.kind={src: char, tgt: bpe}", "training.subword_sampling=0.1"),
             "subword_sampling: kind char has no subwords",
         ),
-        (MINIMAL, ("tokenizer.normalization=nfd",), "must be one of nfkc, nfkc_cf, identity"),
-        (MINIMAL, ("tokenizer.normalization={src: nfd}",), "normalization.src: must be one of"),
+        (MINIMAL, ("tokenizer.normalization=nfc",), "must be one of nfkc, nfkc_cf, nfd, identity"),
+        (MINIMAL, ("tokenizer.normalization={src: nfc}",), "normalization.src: must be one of"),
         # What the fuzzer found
         (
             MINIMAL,
