@@ -1,4 +1,4 @@
-"""The cores and memory that this process may use, within container limits.
+"""The cores and memory that this process may use, within container limits, and who started it.
 
 Does not import torch.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 # down sevenfold. Large tensors are allocated on huge pages.
 _TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _ROOT = Path("/")
+
+PARENT = os.getppid()  # read before the seconds that `import torch` takes, in which it may end
 
 
 def torch_environment() -> dict[str, str]:

@@ -22,6 +22,7 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import PARENT
 from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.text.vocabulary_size import num_pieces
 
@@ -206,8 +207,7 @@ def _stop_with_agent() -> None:
 
     Nothing else ends those that it started, and they would keep others from the run folder.
     """
-    agent = os.getppid()
-    while os.getppid() == agent:
+    while os.getppid() == PARENT:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_SECONDS_TO_SAVE)

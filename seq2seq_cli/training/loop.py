@@ -98,11 +98,15 @@ def open_run(
 
     Raises UserError when out of memory where no batch can be split.
     """
-    if folder.exists:
-        folder.reject_escaping_links()
+
+    def lock(stack: ExitStack) -> None:
+        if folder.exists:
+            folder.reject_escaping_links()
+        stack.enter_context(folder.locked(lock_patience()))
+
     try:
         with process_group(config) as ranks, ExitStack() as stack:
-            ranks.in_main(lambda: stack.enter_context(folder.locked(lock_patience())))
+            ranks.in_main(lambda: lock(stack))
             run = start_or_resume(folder, config, options, ranks, hooks)
             if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
                 run.state.awaits_validation |= run.state.validated_step not in (
