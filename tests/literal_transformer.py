@@ -62,7 +62,7 @@ def scaled(scale, q, k, positions, factor):
 
 
 def multi_head_attention(
-    weights, name, queries, memory, heads, is_causal, attention_scale, positions
+    weights, name, queries, memory, heads, is_causal, attention_scale, is_rotary
 ):
     """Returns the outputs, and the weights as [head][query][memory position]."""
     d_model = len(queries[0])
@@ -70,7 +70,7 @@ def multi_head_attention(
     q = [linear(weights, f"{name}.query", x) for x in queries]
     k = [linear(weights, f"{name}.key", x) for x in memory]
     v = [linear(weights, f"{name}.value", x) for x in memory]
-    if positions == "rotary" and "self" in name:
+    if is_rotary:
         for states in (q, k):
             for i, whole in enumerate(states):
                 states[i] = np.concatenate([rotated(part, i) for part in np.split(whole, heads)])
@@ -116,10 +116,12 @@ def transformer(
     decoder_layers,
     attention_scale="sqrt",
     positions="sinusoidal",
+    rotary_cross_attention=False,
 ):
     """Logits [target position][vocabulary] and the weights of every attention, in order."""
     attentions = {"encoder": [], "decoder": [], "cross": []}
-    kind = {"attention_scale": attention_scale, "positions": positions}
+    kind = {"attention_scale": attention_scale, "is_rotary": positions == "rotary"}
+    cross_kind = kind | {"is_rotary": rotary_cross_attention}
     states = embed(weights, "src_embedding", src, positions)
     for i in range(encoder_layers):
         name = f"encoder.{i}"
@@ -140,7 +142,7 @@ def transformer(
         attentions["decoder"].append(shown)
         states = add_and_norm(weights, f"{name}.self_attention_residual", states, attended)
         gathered, shown = multi_head_attention(
-            weights, f"{name}.cross_attention", states, memory, heads, is_causal=False, **kind
+            weights, f"{name}.cross_attention", states, memory, heads, is_causal=False, **cross_kind
         )
         attentions["cross"].append(shown)
         states = add_and_norm(weights, f"{name}.cross_attention_residual", states, gathered)

@@ -111,6 +111,13 @@ class ModelConfig(Section):
         "self-attention (RoPE), with which models learn in fewer updates. rotary needs heads of an "
         "even size and has no export to Hugging Face.",
     )
+    rotary_cross_attention: bool = Field(
+        False,
+        description="Rotate the queries and keys of cross-attention, too, so that it knows how far "
+        "the next position of the target is from each of the source: models of strings whose "
+        "symbols correspond in order, as letters and phones do, learn in fewer updates and make "
+        "fewer mistakes. Needs rotary positions and has no export.",
+    )
     feature_positions: bool = Field(
         True,
         description="Give features of the source positions of their own, before those of the text. "
@@ -166,6 +173,13 @@ class ModelConfig(Section):
             if size % 2:
                 raise ValueError(f"rotary needs heads of an even size, not {size}")
         return positions
+
+    @field_validator("rotary_cross_attention")
+    @classmethod
+    def _self_attention_is_rotary(cls, is_rotary: bool, info: ValidationInfo) -> bool:
+        if is_rotary and info.data.get("positions") == "sinusoidal":
+            raise ValueError("true needs positions: rotary")
+        return is_rotary
 
 
 class TrainingConfig(Section):

@@ -89,6 +89,8 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
     """Return the reason why CTranslate2 cannot compute this model; None if it can."""
     if model.feature_ids is not None:
         return "model.feature_positions is false"
+    if model.config.rotary_cross_attention:
+        return "model.rotary_cross_attention is true"
     return unsupported_model(model, _ACTIVATIONS)
 
 

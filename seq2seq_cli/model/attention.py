@@ -133,7 +133,7 @@ class MultiHeadAttention(nn.Module):
         scale: AttentionScale = "sqrt",
         is_rotary: bool = False,
     ) -> None:
-        """`is_rotary`: queries and keys of self-attention are rotated by their positions."""
+        """`is_rotary`: queries and keys are rotated by their positions."""
         super().__init__()
         self.heads = heads
         self.head_size = d_model // heads
@@ -145,14 +145,17 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, d_model, bias)
         self.output = nn.Linear(d_model, d_model, bias)
 
-    def queries(self, states_BQD: Tensor, layout: BatchLayout) -> Tensor:
-        """Project to queries, BHQK."""
+    def queries(self, states_BQD: Tensor, layout: BatchLayout, start: int = 0) -> Tensor:
+        """Project to queries from position `start`, BHQK."""
         (q_BHQK,) = self._project(states_BQD, layout, self.query)
-        return q_BHQK
+        return self._rotated(q_BHQK, start)
 
-    def keys_values(self, memory_BMD: Tensor, layout: BatchLayout) -> KeysValues:
-        """Project to keys and values."""
-        return KeysValues(*self._project(memory_BMD, layout, self.key, self.value))
+    def keys_values(
+        self, memory_BMD: Tensor, layout: BatchLayout, rotation: Tensor | None = None
+    ) -> KeysValues:
+        """Project to keys and values; `rotation`: see `queries_keys_values`."""
+        k_BHMK, v_BHMK = self._project(memory_BMD, layout, self.key, self.value)
+        return KeysValues(self._rotated(k_BHMK, 0, rotation), v_BHMK)
 
     def queries_keys_values(
         self,
@@ -166,11 +169,19 @@ class MultiHeadAttention(nn.Module):
         With rotary positions, `rotation` (MJ2 or B1MJ2) is that of other positions.
         """
         q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, self.query, self.key, self.value)
-        if self.is_rotary:
-            if rotation is None:
-                rotation = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
-            q_BHMK, k_BHMK = rotate(q_BHMK, rotation), rotate(k_BHMK, rotation)
+        if self.is_rotary and rotation is None:
+            rotation = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
+        q_BHMK, k_BHMK = (self._rotated(heads, start, rotation) for heads in (q_BHMK, k_BHMK))
         return q_BHMK, KeysValues(k_BHMK, v_BHMK)
+
+    def _rotated(self, heads_BHMK: Tensor, start: int, rotation: Tensor | None = None) -> Tensor:
+        """Rotate queries or keys by their positions, from `start`, if this attention is rotary."""
+        if not self.is_rotary:
+            return heads_BHMK
+        if rotation is None:
+            stop = start + heads_BHMK.size(2)
+            rotation = rotations(start, stop, self.head_size, heads_BHMK.device)
+        return rotate(heads_BHMK, rotation)
 
     def forward(
         self,

@@ -81,14 +81,14 @@ class Residual(nn.Module):
         return normed_BMD
 
 
-def _attention(config: ModelConfig) -> MultiHeadAttention:
+def _attention(config: ModelConfig, *, is_cross: bool = False) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model,
         config.heads,
         config.attention_bias,
         config.attention_dropout,
         config.attention_scale,
-        is_rotary=config.positions == "rotary",
+        is_rotary=config.rotary_cross_attention if is_cross else config.positions == "rotary",
     )
 
 
@@ -160,7 +160,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attention = _attention(config)
-        self.cross_attention = _attention(config)
+        self.cross_attention = _attention(config, is_cross=True)
         self.feed_forward = _feed_forward(config)
         self.self_attention_residual = _residual(config)
         self.cross_attention_residual = _residual(config)
@@ -176,8 +176,9 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Run the layer; the keys and values of `states_BTD` are appended to `cache.past`."""
 
+        start = 0 if cache.past is None else cache.past.k_BHMK.size(2)
+
         def attend_to_past(x_BTD: Tensor) -> Tensor:
-            start = 0 if cache.past is None else cache.past.k_BHMK.size(2)
             q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout, start)
             cache.past = new if cache.past is None else cache.past.extend(new)
             attended_BTD: Tensor = self.self_attention(
@@ -186,7 +187,7 @@ class DecoderLayer(nn.Module):
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
-            q_BHTK = self.cross_attention.queries(x_BTD, layout)
+            q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
             attended_BTD: Tensor = self.cross_attention(
                 q_BHTK, cache.memory, masks.memory_B11S, layout, attention_log
             )

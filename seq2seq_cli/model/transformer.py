@@ -34,11 +34,12 @@ from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 
 class Memory(NamedTuple):
-    """The encoder's output, with its layout and padding mask."""
+    """The encoder's output, with its layout, padding mask and positions."""
 
     states_BSD: Tensor
     layout: BatchLayout
     mask_B11S: Tensor
+    rotation_B1SJ2: Tensor | None = None  # see `MultiHeadAttention.queries_keys_values`
 
 
 @dataclass
@@ -174,14 +175,12 @@ class Transformer(nn.Module):
             rotation_B1SJ2 = rotation_SJ2[positions_BS][:, None]
         for layer in self.encoder:
             states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log, rotation_B1SJ2)
-        return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S)
+        return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S, rotation_B1SJ2)
 
     def start_cache(self, memory: Memory) -> Cache:
         """Compute the keys and values of the encoder's output, once for all steps of a search."""
-        layers = [
-            LayerCache(layer.cross_attention.keys_values(memory.states_BSD, memory.layout))  # type: ignore
-            for layer in self.decoder
-        ]
+        states = memory.states_BSD, memory.layout, memory.rotation_B1SJ2
+        layers = [LayerCache(layer.cross_attention.keys_values(*states)) for layer in self.decoder]  # type: ignore
         return Cache(layers, memory.mask_B11S)
 
     def decode(

@@ -70,6 +70,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "infinite rate": (option("training.lr", float("inf")), "must be a finite number, not .inf"),
     "heads that do not divide": (option("model.heads", 7), "7 heads do not divide d_model 64"),
     "odd d_model": (option("model.d_model", 63), "d_model: must be a multiple of 2, not 63"),
+    "rotary cross-attention alone": (
+        option("model", {"rotary_cross_attention": True}),
+        "rotary_cross_attention: true needs positions: rotary",
+    ),
     "rotary heads of an odd size": (
         option("model", {"d_model": 6, "heads": 2, "positions": "rotary"}),
         "positions: rotary needs heads of an even size, not 3",

@@ -31,9 +31,10 @@ SCALES = [
 ]
 ALL += [options for options in SCALES if options["attention_scale"] != "sqrt"]
 ALL += [
-    {"positions": "rotary", "activation": "relu", "norm": norm, "attention_bias": bias}
+    {"positions": "rotary", "activation": "relu", "norm": norm, "attention_bias": bias} | cross
     for norm in ("pre", "post")
     for bias in (True, False)
+    for cross in ({}, {"rotary_cross_attention": True})
 ]
 for options in ALL:
     options["embedding_scale"] = not options["attention_bias"]
@@ -98,18 +99,36 @@ def test_rotary_positions_are_known_to_all_but_hugging_face():
     assert ENGINES["torch"].unsupported(model, "fp32") == "layers differ in positions"
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_rotary_cross_attention_is_known_to_engines_only():
+    options = {"tie_embeddings": True, "positions": "rotary", "rotary_cross_attention": True}
+    model = build(0, vocabulary=70, layers=2, **options)
+    assert ctranslate2.unsupported(model, SHARED) == "model.rotary_cross_attention is true"
+    assert huggingface.unsupported(model, SHARED) == "model.positions is rotary"
+    model.decoder[1].cross_attention.is_rotary = False
+    difference = "layers differ in rotary_cross_attention"
+    assert ENGINES["torch"].unsupported(model, "fp32") == difference
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "sinusoidal"},
+        {"positions": "rotary"},
+        {"positions": "rotary", "rotary_cross_attention": True},
+    ],
+    ids=["sinusoidal", "rotary", "rotary everywhere"],
+)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_features_that_share_a_position_are_known_to_all_but_exports(engine, positions):
+def test_features_that_share_a_position_are_known_to_all_but_exports(engine, options):
     """The sources of `stepwise_logits` have features before the text, in its middle, or none."""
-    options = {"tie_embeddings": True, "positions": positions, "feature_positions": False}
+    options |= {"tie_embeddings": True, "feature_positions": False}
     model = build(0, vocabulary=70, num_features=3, **options)
     reason = ENGINES[engine].unsupported(model, "fp32")
     assert reason is None or "not compiled" in reason
     if reason is None:
         assert_same_logits(engine, model)
     assert ctranslate2.unsupported(model, SHARED) == "model.feature_positions is false"
-    if positions == "sinusoidal":
+    if options["positions"] == "sinusoidal":
         assert huggingface.unsupported(model, SHARED) == "model.feature_positions is false"
 
 

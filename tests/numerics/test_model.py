@@ -36,6 +36,7 @@ from seq2seq_cli.training.loss import BatchLoss
 PAD = 0
 KINDS = [{"attention_scale": scale} for scale in get_args(AttentionScale)] + [
     {"positions": "rotary"},
+    {"positions": "rotary", "rotary_cross_attention": True},
     {"positions": "rotary", "attention_scale": "cosine"},
 ]
 each_kind = pytest.mark.parametrize(

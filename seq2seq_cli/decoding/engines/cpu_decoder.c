@@ -70,6 +70,7 @@ typedef struct {
 typedef struct {
     int64_t num_layers, d_model, heads, d_ff, norm_first, activation, vocabulary;
     int64_t is_rotary; /* positions rotate queries and keys of self-attention */
+    int64_t rotates_memory; /* and of cross-attention */
     const float *embedding; /* [vocabulary][d_model], scaled as in the model */
     const Layer *layers;
     Norm norm;     /* after the last layer */
@@ -651,15 +652,12 @@ static void embed(const Pass *p, long row, int64_t id, long position)
             states[i] += p->positions[position * d + i];
 }
 
-/* If positions are rotary, rotate the queries and keys of one, which are side by side: each pair of
-   numbers by its angle. */
-static void rotate(const Pass *p, long position, float *x)
+/* Rotate the queries or keys of a position, `count` numbers: each pair of numbers by its angle. */
+static void rotate(const Pass *p, long position, float *x, long count)
 {
-    long d = p->stack->d_model, size = d / p->stack->heads;
+    long size = p->stack->d_model / p->stack->heads;
     const float *rotation = p->positions + position * size; /* of every pair: cosine, sine */
-    if (!p->stack->is_rotary)
-        return;
-    for (float *head = x; head < x + 2 * d; head += size)
+    for (float *head = x; head < x + count; head += size)
         for (long i = 0; i < size; i += 2) {
             float a = head[i], b = head[i + 1];
             head[i] = a * rotation[i] - b * rotation[i + 1];
@@ -736,9 +734,11 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
 {
     long d = p->stack->d_model;
     apply(p, &layer->qkv, NONE, input(p, &layer->self_attention_norm), p->wide);
+    if (p->stack->is_rotary) {
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
-    for (long r = 0; r < p->rows; r++)
-        rotate(p, p->places[r], p->wide + r * 3 * d);
+        for (long r = 0; r < p->rows; r++)
+            rotate(p, p->places[r], p->wide + r * 3 * d, 2 * d);
+    }
 #pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
     for (long r = 0; r < p->rows; r++) {
         long start = b->starts[p->sentences[r]], count = b->lengths[p->sentences[r]];
@@ -749,6 +749,16 @@ static void encoder_layer(Pass *p, const Layer *layer, const Batch *b)
     }
     add_to_states(p, &layer->out, p->heads, &layer->self_attention_norm);
     feed_forward(p, layer);
+}
+
+/* Rotate the keys of every row for all decoder layers. */
+static void rotate_memory(const Pass *p, float *memory)
+{
+    long d = p->stack->d_model, layers = p->stack->output.outputs / (2 * d);
+#pragma omp parallel for num_threads(p->in_attention) if (p->in_attention > 1)
+    for (long r = 0; r < p->rows; r++)
+        for (long n = 0; n < layers; n++)
+            rotate(p, p->places[r], memory + (r * layers + n) * 2 * d, d);
 }
 
 /* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
@@ -773,6 +783,8 @@ void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids,
     for (long n = 0; n < encoder->num_layers; n++)
         encoder_layer(&p, encoder->layers + n, b);
     end(&p, b->memory);
+    if (encoder->rotates_memory)
+        rotate_memory(&p, b->memory);
 }
 
 /* The keys of a position in the past of a hypothesis; its values follow. */
@@ -789,7 +801,8 @@ static void attend_to_past(Pass *p, long layer, const Batch *b, long row)
     long d = p->stack->d_model;
     float *result = p->wide + row * 3 * d;
     const float **keys = own_keys(p);
-    rotate(p, b->length - 1, result);
+    if (p->stack->is_rotary)
+        rotate(p, b->length - 1, result, 2 * d);
     for (long i = 0; i < b->length; i++)
         keys[i] = key_of(b, d, layer, row, i);
     memcpy(key_of(b, d, layer, row, b->length - 1), result + d, 2 * d * sizeof *result);
@@ -800,6 +813,8 @@ static void attend_to_source(Pass *p, long layer, const Batch *b, long row)
 {
     long d = p->stack->d_model, sentence = row / b->width, start = b->starts[sentence];
     const float **keys = own_keys(p);
+    if (p->stack->rotates_memory)
+        rotate(p, b->length - 1, p->wide + row * d, d);
     for (long i = 0; i < b->lengths[sentence]; i++)
         keys[i] = b->memory + ((start + i) * p->stack->num_layers + layer) * 2 * d;
     attend(p, b->lengths[sentence], p->wide + row * d, row);

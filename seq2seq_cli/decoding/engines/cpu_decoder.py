@@ -66,6 +66,8 @@ class CpuDecoder:
         activation = _ACTIVATIONS[model.config.activation]
         self.encoder = weights.stack(src_VD, encoder, activation, model.encoder_norm, memory)
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
+        for stack in (self.encoder, self.decoder):
+            stack.rotates_memory = model.config.rotary_cross_attention
         self._head_size = encoder[0].self_attention.head_size
         self._is_rotary = model.config.positions == "rotary"
         self._feature_ids = model.feature_ids

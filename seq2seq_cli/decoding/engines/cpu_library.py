@@ -65,6 +65,7 @@ class Stack(ctypes.Structure):
         ("activation", c_int64),
         ("vocabulary", c_int64),
         ("is_rotary", c_int64),
+        ("rotates_memory", c_int64),
         ("embedding", c_void_p),
         ("layers", POINTER(Layer)),
         ("norm", Norm),

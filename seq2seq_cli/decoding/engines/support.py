@@ -22,6 +22,7 @@ _OPTIONS = {
     *("d_model", "heads", "layers", "d_ff", "attention_bias", "embedding_scale", "tie_embeddings"),
     *("dropout", "attention_dropout", "activation_dropout"),
     "feature_positions",  # exports look at `Transformer.feature_ids`
+    "rotary_cross_attention",  # exports look at the option itself
 }
 _VALUES = {
     "norm": {"pre", "post"},
@@ -88,7 +89,14 @@ def _difference_of_layers(model: Transformer) -> str | None:
     feed_forwards = [part for part in parts if isinstance(part, FeedForward)]
     same: dict[str, set[object]] = {
         "heads": {attention.heads for attention in attentions},
-        "positions": {attention.is_rotary for attention in attentions},
+        "positions": {
+            part.self_attention.is_rotary
+            for part in parts
+            if isinstance(part, EncoderLayer | DecoderLayer)
+        },
+        "rotary_cross_attention": {
+            part.cross_attention.is_rotary for part in parts if isinstance(part, DecoderLayer)
+        },
         "d_ff": {part.expand.out_features for part in feed_forwards},
         "activation": {type(part.activation) for part in feed_forwards},
         "norm": {part.norm_first for part in parts if isinstance(part, Residual)},

@@ -19,10 +19,10 @@ from seq2seq_cli.decoding.engines.linear import Precision, int8_engines, make_li
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.decoding.engines.torch_layers import (
     KeysAndValues,
-    Shape,
     Step,
     TorchDecoderLayer,
     TorchEncoderLayer,
+    rotate,
 )
 from seq2seq_cli.model.attention import padding_mask, rotations
 from seq2seq_cli.model.device import use_threads
@@ -78,6 +78,7 @@ class TorchDecoder:
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._is_rotary = model.config.positions == "rotary"
+        self._rotates_memory = model.config.rotary_cross_attention
         self._feature_ids = model.feature_ids
         self._positions = self._position_table(_ROOM)
         self.projection = make_linear([_round_up(model.projection)], precision)
@@ -125,20 +126,24 @@ class TorchDecoder:
         mask_bias_G1S = _for_heads(mask_bias_B11S, self.heads)
         for layer in self.encoder:
             states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape, rotation_SJ)
-        return TorchDecodingState(self, self.encoder_norm(states_ND), mask_bias_B11S, src_BS.shape)
+        memory = self.memory(self.encoder_norm(states_ND))
+        memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
+        if self._rotates_memory:
+            assert rotation_SJ is not None, "cross-attention is rotary only if self-attention is"
+            rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
+        return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 
 
 class TorchDecodingState:
     """The `DecodingState` of one batch; keys and values are moved only when sentences leave."""
 
     def __init__(
-        self, model: TorchDecoder, memory_ND: Tensor, mask_bias_B11S: Tensor | None, shape: Shape
+        self, model: TorchDecoder, memory_BSL2HK: Tensor, mask_bias_B11S: Tensor | None
     ) -> None:
         self._model = model
-        memory = model.memory(memory_ND).view(*shape, -1, 2, model.heads, model.size)
-        self._memory_L2BHSK = memory.permute(2, 3, 0, 4, 1, 5).contiguous()
+        self._memory_L2BHSK = memory_BSL2HK.permute(2, 3, 0, 4, 1, 5).contiguous()
         self._mask_bias_B11S = mask_bias_B11S
-        self._past = SlotCache(len(model.decoder), shape[0], model.heads, model.size)
+        self._past = SlotCache(len(model.decoder), len(memory_BSL2HK), model.heads, model.size)
         self._position = 0
         self._view_memory()
 

@@ -1,7 +1,8 @@
 """Layers of the torch engine: one product where the model computes several.
 
 B sentences, W hypotheses of each, S source positions, N rows of all, D d_model, H heads, G = B·H
-independent attentions, K size of one head, J pairs of its dimensions, M positions attended to.
+independent attentions, X queries and keys of a position, K size of one head, J pairs of its
+dimensions, M positions attended to.
 """
 
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ class TorchDecoderLayer:
         self.cross_attention_residual = _Residual(layer.cross_attention_residual)
         self.feed_forward_residual = _Residual(layer.feed_forward_residual)
         self.heads = layer.cross_attention.heads
+        self.rotates_query = layer.cross_attention.is_rotary
 
     def __call__(
         self,
@@ -75,7 +77,10 @@ class TorchDecoderLayer:
         attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, step)
         states_ND = self.self_attention_residual.after(states_ND, attended_ND)
         inner_ND = self.cross_attention_residual.before(states_ND)
-        q_GWK = _split_heads(self.query(inner_ND), step.shape, self.heads)
+        query_ND = self.query(inner_ND)
+        if self.rotates_query and step.rotation_1J is not None:
+            rotate(query_ND.view(*step.shape, 1, self.heads, -1), step.rotation_1J)
+        q_GWK = _split_heads(query_ND, step.shape, self.heads)
         heads_GWK = _attend(q_GWK, *memory, step.memory_bias_G1S)
         attended_ND = self.cross_out(_merge_heads(heads_GWK, step.shape))
         states_ND = self.cross_attention_residual.after(states_ND, attended_ND)
@@ -100,7 +105,8 @@ class _SelfAttention:
         rotation_SJ: Tensor | None,
     ) -> Tensor:
         qkv_BS3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
-        _rotate(qkv_BS3HK, rotation_SJ)
+        if rotation_SJ is not None:
+            rotate(qkv_BS3HK[:, :, :2], rotation_SJ)
         q_GSK, k_GSK, v_GSK = qkv_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
         return self.out(_merge_heads(_attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S), shape))
 
@@ -109,7 +115,8 @@ class _SelfAttention:
     ) -> Tensor:
         shape = step.shape
         qkv_BW3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
-        _rotate(qkv_BW3HK, step.rotation_1J)
+        if step.rotation_1J is not None:
+            rotate(qkv_BW3HK[:, :, :2], step.rotation_1J)
         q_BW1HK, kv_BW2HK = torch.split_with_sizes(qkv_BW3HK, [1, 2], dim=2)
         new_BW2HK.copy_(kv_BW2HK)
         heads_GWK = _attend(_split_heads(q_BW1HK, shape, self.heads), *past, step.past_bias_GWM)
@@ -144,12 +151,10 @@ class _Residual:
         return added if self._norm_first else torch.layer_norm(added, *self._norm)
 
 
-def _rotate(qkv_BS3HK: Tensor, rotation_SJ: Tensor | None) -> None:
-    """Rotate queries and keys in place by their positions; one position may serve all."""
-    if rotation_SJ is not None:
-        pairs_BS3HJ = torch.view_as_complex(qkv_BS3HK.view(*qkv_BS3HK.shape[:-1], -1, 2))
-        pairs_BS2HJ = pairs_BS3HJ[:, :, :2]
-        pairs_BS2HJ *= rotation_SJ[..., None, None, :]
+def rotate(some_BSXHK: Tensor, rotation_SJ: Tensor) -> None:
+    """Rotate X queries or keys of each position in place; one rotation may serve all positions."""
+    pairs_BSXHJ = torch.view_as_complex(some_BSXHK.view(*some_BSXHK.shape[:-1], -1, 2))
+    pairs_BSXHJ *= rotation_SJ[..., None, None, :]
 
 
 def _split_heads(states: Tensor, shape: Shape, heads: int) -> Tensor:
