@@ -33,6 +33,14 @@ for variant in "$@"; do
     subwords) train subwords --set 'tokenizer.kind={src: bpe, tgt: word}' \
         --set 'tokenizer.vocab_size={src: 1000, tgt: auto}' --set 'training.subword_sampling={src: 0.2}' \
         --set validation.keep_best=5 ;;
+    long) train long --set training.max_steps=4000 --set validation.every=400 --set validation.keep_best=5 ;;
+    long_subwords) train long_subwords --set 'tokenizer.kind={src: bpe, tgt: word}' \
+        --set 'tokenizer.vocab_size={src: 1000, tgt: auto}' --set 'training.subword_sampling={src: 0.2}' \
+        --set training.max_steps=4000 --set validation.every=400 --set validation.keep_best=5 ;;
+    rotary_cross) train rotary_cross --set model.rotary_cross_attention=true --set training.max_steps=4000 \
+        --set validation.every=400 --set validation.keep_best=5 ;;
+    long_r_drop) train long_r_drop --set 'training.consistency={kind: r_drop}' --set training.max_steps=2000 \
+        --set validation.every=200 --set validation.keep_best=5 ;;
     *) echo "there is no variant $variant" >&2; exit 2 ;;
     esac
 done

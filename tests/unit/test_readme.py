@@ -186,6 +186,12 @@ def command_options() -> set[str]:
     return options | {"--help", "--version", "--install-completion", "--logdir"}
 
 
+def commands_of_schedulers(page: Path) -> list[str]:
+    """The commands of other programs that a page shows: sbatch, parallel, kubectl and the like."""
+    lines = "\n".join(blocks(page, "bash")).splitlines()
+    return [line for line in lines if not re.search(r"\b(seq2seq|python|make) ", line)]
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_options_named_in_documents_exist(path):
     if path.name == "CHANGELOG.md":
@@ -194,6 +200,8 @@ def test_options_named_in_documents_exist(path):
     scripts = "".join(p.read_text() for p in (ROOT / "benchmarks").glob("*.py"))
     scripts += "".join(p.read_text() for p in (ROOT / "tests/faults").glob("*.py"))
     scripts += "".join(p.read_text() for p in (ROOT / "examples").glob("*.py"))
+    jobs = "".join(p.read_text() for p in (ROOT / "examples/cluster").iterdir())
+    known |= set(re.findall(r"--[a-z][\w-]+", jobs + " ".join(commands_of_schedulers(path))))
     for name in options_in(prose(path)):
         if name.startswith("--"):
             assert name in known or f'"{name}"' in scripts, name
