@@ -1,8 +1,15 @@
-"""Expansion of `~` and variables in paths that the user writes."""
+"""Paths that the user writes: `~`, variables, URLs, and what stands for several files."""
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
+
+from seq2seq_cli.errors import UserError
+
+_WILD = frozenset("*?[")
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)")  # pathlib merges slashes
 
 
 def expanded(path: str | Path) -> Path:
@@ -14,3 +21,68 @@ def expanded(path: str | Path) -> Path:
     with suppress(RuntimeError):
         path = path.expanduser()
     return path
+
+
+def text_path(given: str | Path) -> Path:
+    """Expand the path of a text file as `expanded` does; a URL of fsspec becomes a remote path."""
+    return remote_path(os.path.expandvars(given)) or expanded(given)
+
+
+def remote_path(given: str) -> Path | None:
+    """Return the path that a URL of fsspec stands for; None if it is not a URL.
+
+    Raises UserError if a package that the URL needs is not installed.
+    """
+    url = _URL.fullmatch(given)
+    if url is None:
+        return None
+    try:
+        from upath import UPath
+
+        path = UPath(f"{url['scheme']}://{url['rest']}")
+        assert path.fs  # imports what the scheme needs
+    except (ImportError, ValueError) as error:
+        raise UserError(f"{given}: {error}; pip install 'seq2seq-cli[remote]'") from None
+    return cast(Path, path)
+
+
+def is_remote(path: object) -> bool:
+    """Return True for a path of another file system than those of this machine."""
+    return hasattr(path, "protocol")  # of fsspec
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the files that a path stands for, sorted: itself, those of a folder or of a pattern.
+
+    Patterns are those of `glob`, as `text/*.de.gz` and `text/**/*.tsv`. Hidden files are left out.
+    If a folder or pattern has no files, the path itself is returned.
+    """
+    folder, pattern = _split(path)
+    if not pattern or (path != folder and path.is_file()):
+        return (path,)
+    files = (file for file in folder.glob(pattern) if file.is_file())
+    return tuple(sorted(file for file in files if not file.name.startswith("."))) or (path,)
+
+
+def varying_part(path: Path, file: Path) -> str:
+    """Return what distinguishes a file from the others that a folder or pattern stands for.
+
+    It is what lies between the constant beginning and end: `a` of `text/a.de` in `text/*.de`.
+    """
+    folder, pattern = _split(path)
+    if not pattern:
+        return ""
+    name = str(file.relative_to(folder))
+    start = min(pattern.index(character) for character in _WILD if character in pattern)
+    end = len(pattern) - max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("]")) - 1
+    return name[start : len(name) - end]
+
+
+def _split(path: Path) -> tuple[Path, str]:
+    """Split a path into a folder and a pattern, which is empty for the path of a file."""
+    folder = path
+    while set(str(folder)) & _WILD and folder != folder.parent:
+        folder = folder.parent
+    if folder == path:
+        return path, "*" if path.is_dir() else ""
+    return folder, str(path.relative_to(folder))

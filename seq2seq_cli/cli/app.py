@@ -16,7 +16,7 @@ from seq2seq_cli import __version__
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import torch_environment
-from seq2seq_cli.paths import expanded
+from seq2seq_cli.paths import expanded, text_path
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
@@ -125,19 +125,28 @@ def path_option(*names: str, help_text: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help_text, callback=_expand, **settings)
 
 
+def text_option(*names: str, help_text: str, **settings: Any) -> Any:
+    """Return an option for a file of text, which may be a URL."""
+
+    def as_text_path(given: Path | None) -> Path | None:
+        return None if given is None else text_path(given)
+
+    return typer.Option(*names, help=help_text, callback=as_text_path, **settings)
+
+
 ConfigFile = Annotated[
     Path, path_argument("CONFIG", "YAML config; configs/reference.yaml documents every option.")
 ]
 RunDir = Annotated[Path, path_argument("RUN", "Run folder, as written by train.")]
 Sources = Annotated[
-    Path | None, path_option("--src", help_text="File of source sentences, one per line.")
+    Path | None, text_option("--src", help_text="File of source sentences, one per line.")
 ]
 References = Annotated[
-    Path | None, path_option("--ref", help_text="File of reference translations, one per line.")
+    Path | None, text_option("--ref", help_text="File of reference translations, one per line.")
 ]
 Pairs = Annotated[
     Path | None,
-    path_option(
+    text_option(
         "--pairs",
         help_text="A .tsv, .jsonl, .tmx or .zip file of pairs, instead of --src and --ref.",
     ),

@@ -20,6 +20,7 @@ from seq2seq_cli.cli.app import (
     decoding_overrides,
     is_terminal,
     path_option,
+    text_option,
 )
 from seq2seq_cli.errors import UserError
 
@@ -44,8 +45,11 @@ EXAMPLES = (
 Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
 InputFile = Annotated[
     Path | None,
-    path_option(
-        "--input", "-i", help_text="File to translate; - is stdin.", rich_help_panel=OUTPUT
+    text_option(
+        "--input",
+        "-i",
+        help_text="File to translate, or a URL such as s3://bucket/file; - is stdin.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 OutputFile = Annotated[

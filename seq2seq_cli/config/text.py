@@ -4,16 +4,20 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
+    PlainSerializer,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WrapSerializer,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -30,7 +34,8 @@ from seq2seq_cli.config.types import (
     Section,
     TokenizerKind,
 )
-from seq2seq_cli.paths import expanded
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.paths import expanded, files_of, is_remote, remote_path, varying_part
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
@@ -58,24 +63,56 @@ def _is_given_now(info: ValidationInfo) -> bool:
 
 
 def _expanded(path: Path, info: ValidationInfo) -> Path:
-    return expanded(path) if _is_given_now(info) else path
+    return expanded(path) if _is_given_now(info) and not is_remote(path) else path
 
 
-def _must_be_a_file(path: Path, info: ValidationInfo) -> Path:
-    """Check that a text file exists, except in a run folder, which may outlive its text."""
-    if _is_given_now(info) and not path.is_file():
-        if not path.exists():
+def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler) -> Path:
+    """Accept a path, or a URL of fsspec."""
+    if isinstance(given, str):
+        try:
+            if remote := remote_path(given):
+                return remote
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return cast(Path, as_path(given))
+    return given if is_remote(given) else cast(Path, as_path(given))
+
+
+def _must_be_files(path: Path, info: ValidationInfo) -> Path:
+    """Check that text files exist, except in a run folder, which may outlive its text."""
+    if not _is_given_now(info):
+        return path
+    try:
+        are_files = all(file.is_file() for file in files_of(path))
+        is_folder, exists = path.is_dir(), path.exists()
+    except Exception as error:  # of the library of a remote file system, whatever it is
+        if not is_remote(path):
+            raise
+        raise ValueError(f"cannot read {path}: {short(str(error))}") from None
+    if not are_files:
+        if is_folder:
+            raise ValueError(f"the folder {path} has no files")
+        if not exists:
             raise ValueError(f"there is no file {path}")
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder, not a text file")
         raise ValueError(
             f"{path} is a stream, but training reads its text several times: write it to a file"
         )
     return path
 
 
+def _as_written(path: Path, info: SerializationInfo) -> Path | str:
+    return str(path) if info.mode == "json" else path
+
+
 AnyPath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
-TextFile = Annotated[AnyPath, AfterValidator(_must_be_a_file)]
+TextFile = Annotated[
+    Path,
+    Field(strict=False),
+    WrapValidator(_as_text_path),
+    AfterValidator(_expanded),
+    AfterValidator(_must_be_files),
+    PlainSerializer(_as_written),
+]
 
 
 def is_symbol(text: str) -> bool:
@@ -125,17 +162,19 @@ class Corpus(Section):
     src: TextFile | None = Field(
         None,
         description="File of source sentences, one per line; may be compressed (.gz, .bz2, .xz, "
-        ".zst).",
+        ".zst). A folder or a pattern such as text/*.de.gz stands for all its files.",
     )
     tgt: TextFile | None = Field(
         None,
         description="File of target sentences; line n is the translation of line n of src; may be "
-        "compressed.",
+        "compressed. A folder or a pattern has the same names as that of src, as text/*.en.gz.",
     )
     pairs: TextFile | None = Field(
         None,
         description="File of sentence pairs, instead of src and tgt: .tsv, .jsonl (an object on "
-        "each line) or .tmx, all of which may be compressed, or a .zip of OPUS in Moses format.",
+        "each line) or .tmx, all of which may be compressed, or a .zip of OPUS in Moses format; or "
+        "several, as a folder or a pattern such as text/*.tsv.gz. All paths of text may be URLs of "
+        "fsspec, such as s3://bucket/text/*.tsv.gz.",
     )
     fields: Annotated[
         tuple[str, str] | None, BeforeValidator(_two_fields, list[str | int] | None)
@@ -168,11 +207,15 @@ class Corpus(Section):
     @field_validator("pairs")
     @classmethod
     def _known_format(cls, pairs: Path | None) -> Path | None:
-        if pairs and _format_of(pairs) not in PAIRS_FORMATS:
-            raise ValueError(
-                f"{pairs} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be .gz, "
-                ".bz2, .xz or .zst)"
-            )
+        files = files_of(pairs) if pairs else ()
+        for path in files:
+            if _format_of(path) not in PAIRS_FORMATS:
+                raise ValueError(
+                    f"{path} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be "
+                    ".gz, .bz2, .xz or .zst)"
+                )
+            if _format_of(path) != _format_of(files[0]):
+                raise ValueError(f"{files[0]} and {path} have different formats: give one of them")
         return pairs
 
     @model_validator(mode="after")
@@ -180,6 +223,7 @@ class Corpus(Section):
         given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
+        self._check_that_files_correspond()
         if self.pairs is None and self.fields:
             raise ValueError("fields are those of pairs: leave them out with src and tgt")
         if self.pairs and not self.field_names:
@@ -196,6 +240,19 @@ class Corpus(Section):
             )
         return self
 
+    def _check_that_files_correspond(self) -> None:
+        """Of two patterns or folders, each file of one has a counterpart in the other."""
+        if self.src is None or self.tgt is None:
+            return
+        src, tgt = (
+            {varying_part(path, file): file for file in files_of(path)}
+            for path in (self.src, self.tgt)
+        )
+        for path, file in (*src.items(), *tgt.items()):
+            if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
+                other = self.tgt if path in src else self.src
+                raise ValueError(f"{file} has no counterpart among the files of {other}")
+
     def _check_features(self, features: str) -> None:
         if self.format not in (None, ".tsv", ".jsonl"):
             raise ValueError("features are those of .tsv, .jsonl or src: leave them out")
@@ -208,13 +265,25 @@ class Corpus(Section):
             )
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[Path, ...]:
+        """The paths as they are given: one of pairs, or those of source and target."""
         return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for part in self.parts() for path in part.paths)
+
+    def parts(self) -> "list[Corpus]":
+        """Return the corpora that this one consists of, each of one file, or of two."""
+        given = {name: path for name in ("src", "tgt", "pairs") if (path := getattr(self, name))}
+        rows = zip(*map(files_of, given.values()), strict=False)
+        parts = [dict(zip(given, row, strict=True)) for row in rows]
+        return [self.model_copy(update=part) for part in parts]
 
     @property
     def format(self) -> str | None:
         """The format of `pairs`, a key of `PAIRS_FORMATS`; None for two files."""
-        return None if self.pairs is None else _format_of(self.pairs)
+        return None if self.pairs is None else _format_of(files_of(self.pairs)[0])
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -264,8 +333,8 @@ class ParallelText(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The names of the files, for messages."""
-        return " and ".join(map(str, self.files))
+        """The paths of the text as they are given, for messages."""
+        return " and ".join(str(path) for corpus in self.corpora for path in corpus.paths)
 
     @property
     def tags(self) -> list[str]:
@@ -305,7 +374,11 @@ class ParallelText(NamedTuple):
         corpora = []
         for corpus in self.corpora:
             files = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
-            moved = {name: folder / path for name, path in files.items() if path is not None}
+            moved = {
+                name: path if is_remote(path) else folder / path
+                for name, path in files.items()
+                if path is not None
+            }
             corpora.append(corpus.model_copy(update=moved))
         return self._replace(corpora=tuple(corpora))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.paths import is_remote
 
 # Text compresses to a third, seldom to a tenth: larger ratios are refused beyond some bytes.
 _MAX_COMPRESSION = 100
@@ -25,7 +26,7 @@ _BUFFER = 1 << 18
 class Compression(NamedTuple):
     name: str
     magic: bytes  # the first bytes of every such file
-    open: Callable[[Path], Any]
+    open: Callable[[BinaryIO], Any]
 
 
 class _ZstdReader(io.RawIOBase):
@@ -34,12 +35,12 @@ class _ZstdReader(io.RawIOBase):
     The reader of the package itself ends silently at a file that was cut off.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         import zstandard
 
         self._damage = zstandard.ZstdError
         self._start_frame = zstandard.ZstdDecompressor().decompressobj
-        self._file = path.open("rb")
+        self._file = file
         self._frame = self._start_frame()
         self._is_whole = True
         self._packed = b""
@@ -67,13 +68,9 @@ class _ZstdReader(io.RawIOBase):
         buffer[:count], self._unpacked = self._unpacked[:count], self._unpacked[count:]
         return count
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
-
-def _open_zstd(path: Path) -> BinaryIO:
-    return io.BufferedReader(_ZstdReader(path), _BUFFER)
+def _open_zstd(file: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_ZstdReader(file), _BUFFER)
 
 
 BY_SUFFIX: dict[str, Compression] = {
@@ -92,8 +89,12 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """
     compression = BY_SUFFIX.get(path.suffix)
     try:
-        with cast(BinaryIO, compression.open(path) if compression else path.open("rb")) as file:
-            yield file
+        with _opened_as_it_is(path) as packed:
+            if compression is None:
+                yield packed
+                return
+            with cast(BinaryIO, compression.open(packed)) as file:
+                yield file
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except IsADirectoryError:
@@ -104,11 +105,19 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path} is not a whole {compression.name} file") from None
 
 
+def _opened_as_it_is(path: Path) -> BinaryIO:
+    """Open a file, in one buffer for all: those of remote file systems read lines slowly."""
+    file = path.open("rb")
+    if not is_remote(path):
+        return file
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, file), _BUFFER))
+
+
 @contextmanager
 def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive while the block runs; raises UserError if it is damaged or encrypted."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened_as_it_is(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError):
         raise UserError(f"{path} is not a whole zip file") from None

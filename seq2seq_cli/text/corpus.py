@@ -124,7 +124,8 @@ def read_pairs(text: ParallelText, on_bad_line: OnBadLine = "error") -> Iterator
     """
     for corpus in text.corpora:
         for is_turned in _TURNS[text.direction]:
-            for pair in _READERS[corpus.format](corpus):
+            pairs = (pair for part in corpus.parts() for pair in _READERS[part.format](part))
+            for pair in pairs:
                 if isinstance(pair, BadLineError):
                     if on_bad_line == "error":
                         raise pair
@@ -183,7 +184,7 @@ def hash_of_files(paths: Iterable[Path]) -> str:
 
 @contextmanager
 def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
-    """Open each file of a corpus that has lines, unpacked, by its name while the block runs.
+    """Open each file of a part of a corpus that has lines, unpacked, by its name, for the block.
 
     Those of a zip are its two members. There are none for TMX, which is not read by lines.
     """
@@ -198,13 +199,13 @@ def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
                 for member in _members(corpus, archive)
             }
         else:
-            paths = () if corpus.format == ".tmx" else corpus.files
+            paths = () if corpus.format == ".tmx" else corpus.paths
             yield {str(path): stack.enter_context(opened(path)) for path in paths}
 
 
 def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    names = list(map(str, corpus.files))
-    for number, row in _aligned(names, [raw_lines(path) for path in corpus.files]):
+    names = list(map(str, corpus.paths))
+    for number, row in _aligned(names, [raw_lines(path) for path in corpus.paths]):
         pair = _pair(names, number, row)
         if corpus.features and isinstance(pair, Pair):
             src, _, features = pair.src.partition(TAB)
@@ -341,7 +342,7 @@ def _pair(names: Sequence[str], number: int, row: Sequence[bytes]) -> Pair | Bad
 
 def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair | BadLineError]:
     """Read the lines of a file of pairs; `split` raises BadLineError without file and line."""
-    (path,) = corpus.files
+    (path,) = corpus.paths
     for number, raw in enumerate(raw_lines(path), 1):
         try:
             line = _decode(str(path), number, raw)

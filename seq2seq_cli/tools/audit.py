@@ -152,8 +152,9 @@ def audit_text(
 def _audit_files(text: ParallelText) -> list[FileAudit]:
     audits = []
     for corpus in text.corpora:
-        with files_of_lines(corpus) as files:
-            audits += [_audit_file(name, file) for name, file in files.items()]
+        for part in corpus.parts():
+            with files_of_lines(part) as files:
+                audits += [_audit_file(name, file) for name, file in files.items()]
     return audits
 
 

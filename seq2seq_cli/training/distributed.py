@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -231,8 +232,8 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
     asked = config.training.processes
     is_cpu = choose_device(config.training.device).type == "cpu"
     if asked == "auto":
-        sizes = ([path.stat().st_size for path in corpus.files] for corpus in config.data.train)
-        text = sum(map(max, sizes)) // _BYTES_OF_A_TOKEN
+        files = (max(part.paths, key=_size) for c in config.data.train for part in c.parts())
+        text = sum(map(_size, files)) // _BYTES_OF_A_TOKEN
         config = with_preset(config, text // _TOKENS_OF_A_PAIR)  # nearly
         if not is_cpu or _num_weights(config, text) > _REDUCIBLE:
             return 1
@@ -242,6 +243,10 @@ def choose_num_processes(config: Config, cores: int, memory: int) -> int:
         return max(range(1, max(1, most) + 1), key=lambda count: (count * (cores // count), count))
     check_gpus(config, asked)
     return asked
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def check_gpus(config: Config, num_processes: int) -> None:

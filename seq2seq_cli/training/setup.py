@@ -82,7 +82,7 @@ def load_data(
     reads_text = ranks.is_main or folder is None
     train_counts = valid_counts = valid = None
     if reads_text:
-        logger.info("reading %s", ", ".join(map(str, text.files)))
+        logger.info("reading %s", text.name)
         train_counts, valid_counts = count_corpus(text, held_out, data.on_bad_line)
         num_pairs = train_counts.pairs // text.num_directions
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)

@@ -62,7 +62,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             "direction": config.data.direction,
             "corpora": [
                 {
-                    "files": list(map(str, corpus.files)),
+                    "files": list(map(str, corpus.paths)),
                     "tag": corpus.tag,
                     "pairs": size,
                     "pairs_per_epoch": drawn,
@@ -119,7 +119,7 @@ def _corpora(config: Config, data: TrainingData) -> Iterator[str]:
     direction = config.data.direction
     turned = {"forward": "", "reverse": ", reversed", "both": ", in both directions"}[direction]
     for corpus, size, drawn in _parts(config, data):
-        text = f"{' and '.join(map(str, corpus.files))}: {size:,} pairs{turned}"
+        text = f"{' and '.join(map(str, corpus.paths))}: {size:,} pairs{turned}"
         text += f", {drawn:,} an epoch" if drawn != size else ""
         yield text + (f", tag {corpus.tag}" if corpus.tag else "")
 

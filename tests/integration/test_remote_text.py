@@ -1,0 +1,74 @@
+"""Text in a bucket, on a real S3 server of this machine: trained on, translated, evaluated."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Command
+from number_task import number_pairs, numbers_config, write_config
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "any",
+    "AWS_SECRET_ACCESS_KEY": "any",
+    "AWS_DEFAULT_REGION": "eu-west-1",
+}
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of a bucket with training text in two compressed files, and validation text."""
+    server_module, boto3 = pytest.importorskip("moto.server"), pytest.importorskip("boto3")
+    pytest.importorskip("s3fs")
+    server = server_module.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = pytest.MonkeyPatch()
+    for variable, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+        environment.setenv(variable, value)
+    client = boto3.client("s3")
+    where = {"LocationConstraint": KEYS["AWS_DEFAULT_REGION"]}
+    name = f"text-{port}"
+    client.create_bucket(Bucket=name, CreateBucketConfiguration=where)
+    for file, number, seed in (("1", 400, 1), ("2", 400, 2), ("valid", 40, 3)):
+        rows = "".join(f"{src}\t{tgt}\n" for src, tgt in number_pairs(number, seed=seed))
+        key = f"{'valid' if file == 'valid' else 'train'}/{file}.tsv.gz"
+        client.put_object(Bucket=name, Key=key, Body=gzip.compress(rows.encode()))
+    lines = "".join(f"{src}\n" for src, _ in number_pairs(30, seed=4))
+    client.put_object(Bucket=name, Key="input.txt", Body=lines.encode())
+    yield f"s3://{name}"
+    environment.undo()
+    server.stop()
+
+
+def test_a_run_reads_its_text_from_a_bucket(bucket: str, tmp_path: Path, seq2seq: Command):
+    settings = numbers_config(tmp_path, max_steps=4, warmup_steps=2)
+    settings["data"] = {
+        "train": {"pairs": f"{bucket}/train/*.tsv.gz"},
+        "valid": {"pairs": f"{bucket}/valid/valid.tsv.gz"},
+    }
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    result = seq2seq("train", config, "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    assert "800" in result.stderr
+    result = seq2seq("train", config, "--run-dir", run, "--set", "training.max_steps=6")
+    assert result.exit_code == 0, result.stderr
+    assert seq2seq("eval", run).exit_code == 0
+    output = tmp_path / "output"
+    result = seq2seq("translate", run, "-i", f"{bucket}/input.txt", "-o", output)
+    assert result.exit_code == 0, result.stderr
+    assert len(output.read_text().splitlines()) == 30
+    shards = [tmp_path / f"part-{number}" for number in (1, 2)]
+    for number, shard in enumerate(shards, 1):
+        place = ("-i", f"{bucket}/input.txt", "--shard", f"{number}/2", "-o", shard)
+        assert seq2seq("translate", run, *place).exit_code == 0
+    assert seq2seq("join", *shards, "-o", tmp_path / "joined").exit_code == 0
+    assert (tmp_path / "joined").read_bytes() == output.read_bytes()
+
+
+def test_a_missing_object_is_reported(bucket: str, tmp_path: Path, seq2seq: Command):
+    settings = numbers_config(tmp_path, max_steps=4, warmup_steps=2)
+    settings["data"] = {"train": {"pairs": f"{bucket}/train/missing.tsv"}}
+    result = seq2seq("check", write_config(tmp_path, settings))
+    assert result.exit_code == 2
+    assert f"there is no file {bucket}/train/missing.tsv" in result.stderr
