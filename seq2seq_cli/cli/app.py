@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from seq2seq_cli.text.test_sets import PublicTestSet
 
 _COMMANDS = [
-    *("init", "check", "vocab", "find-lr", "train", "average", "verify-resume", "plot"),
+    *(
+        "init",
+        "check",
+        "vocab",
+        "preprocess",
+        "find-lr",
+        "train",
+        "average",
+        "verify-resume",
+        "plot",
+    ),
     *("translate", "join", "eval", "compare", "score"),
     *("attend", "inspect", "diff", "export", "bench"),
 ]

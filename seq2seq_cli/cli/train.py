@@ -114,6 +114,32 @@ def vocab(
 
 @app.command(
     epilog="**Examples**\n\n"
+    "seq2seq preprocess configs/quickstart.yaml\n\n"
+    "seq2seq preprocess configs/quickstart.yaml --shard 3/20"
+)
+def preprocess(
+    config: ConfigFile,
+    shard: Annotated[
+        str,
+        typer.Option(metavar="K/N", help="Tokenize shard K of N of the files of the text."),
+    ] = "1/1",
+    overrides: Overrides = None,
+) -> None:
+    """Tokenize the training text ahead of training, on as many machines as share a cache.
+
+    Training does the same where it is missing. Large text is in many files, which are divided
+    among the shards.
+    """
+    loaded = load_config_file(config, overrides)
+    from seq2seq_cli.decoding.shards import Shard
+    from seq2seq_cli.training.setup import preprocess as tokenize
+
+    num_segments, num_missing = tokenize(loaded, *Shard.parse(shard))
+    typer.echo(f"{num_segments:,} segments of text, {num_missing:,} of them tokenized now")
+
+
+@app.command(
+    epilog="**Examples**\n\n"
     "seq2seq check configs/quickstart.yaml\n\n"
     "seq2seq check configs/quickstart.yaml --src test.de --ref test.en --json"
 )

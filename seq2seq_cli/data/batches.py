@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.data.mixture import Indices, pairs_of_epoch
-from seq2seq_cli.data.token_store import Ids, Sentences, TokenStore
+from seq2seq_cli.data.token_store import Sentences, TokenStore
+from seq2seq_cli.data.tokenization import Ids
 from seq2seq_cli.text.subword_sampling import Samplers, SubwordSampler
 from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
 

@@ -16,6 +16,7 @@ from seq2seq_cli.errors import UserError
 logger = logging.getLogger(__name__)
 
 FILES = ("src.ids", "src.offsets", "tgt.ids", "tgt.offsets", "facts.json")  # of a store
+COUNTS = "counts"  # folder of the line counts of texts, which are small and stay
 PART = ".part-"  # prefix of a store that is being written
 MEGABYTE = 1_000_000
 

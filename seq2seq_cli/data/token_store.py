@@ -1,40 +1,45 @@
-"""The token ids of a corpus, read from disk as needed and never held in memory.
+"""The token ids of a text, read from disk as needed and never held in memory.
 
-A store is a folder in the cache, named by the hash of everything that it depends on: `src.ids` and
-`tgt.ids` (all sentences concatenated, each ending in EOS), `src.offsets` and `tgt.offsets`
-(sentence i is ids[offsets[i]:offsets[i + 1]]), and `facts.json`.
+A text is stored in segments: one for each corpus, or several if it has many files. A segment is a
+folder in the cache, named by the hash of everything that it depends on: `src.ids` and `tgt.ids`
+(all sentences concatenated, each ending in EOS), `src.offsets` and `tgt.offsets` (sentence i is
+ids[offsets[i]:offsets[i + 1]]), and `facts.json`. So the segments of a text can be made by several
+machines, and those of files that have not changed are found again.
 """
 
+import bisect
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
+from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, splitter
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
+from seq2seq_cli.machine import num_cores
 from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
-from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizers
+from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 
 _FORMAT = 1  # increased when the file format changes, so that old caches are not read
-_LINES_AT_ONCE = 10_000
-_CHARACTERS_AT_ONCE = 1 << 24
 _IDS_AT_ONCE = 1 << 20
 
-Ids = npt.NDArray[np.int32]
+_SMALLEST_SEGMENT = 1 << 28  # bytes of text, if a corpus has several files
+_MOST_SEGMENTS = 64  # nearly; each has five open files
+_LARGE_TEXT = 1 << 25  # bytes, from which on it is split into tokens in several processes
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,28 @@ class SideStats:
     unknown: int = 0
     longest: int = 0
 
+    def __add__(self, other: "SideStats") -> "SideStats":
+        return SideStats(
+            self.tokens + other.tokens,
+            self.unknown + other.unknown,
+            max(self.longest, other.longest),
+        )
+
 
 @dataclass(frozen=True)
 class StoreStats:
-    pairs: int
-    too_long: int
-    src: SideStats
-    tgt: SideStats
-    sizes: tuple[int, ...] = ()  # pairs of each corpus; earlier versions had one
+    pairs: int = 0
+    too_long: int = 0
+    src: SideStats = SideStats()
+    tgt: SideStats = SideStats()
+
+    def __add__(self, other: "StoreStats") -> "StoreStats":
+        return StoreStats(
+            self.pairs + other.pairs,
+            self.too_long + other.too_long,
+            self.src + other.src,
+            self.tgt + other.tgt,
+        )
 
 
 class _ArrayFile:
@@ -74,13 +93,9 @@ class _ArrayFile:
         start, end = start * self._dtype.itemsize, end * self._dtype.itemsize
         return np.frombuffer(os.pread(self._file.fileno(), end - start, start), self._dtype)
 
-    def read_all(self) -> npt.NDArray[Any]:
-        self._file.seek(0)
-        return np.fromfile(self._file, self._dtype)
 
-
-class Sentences:
-    """The ids of one side; `sentences[i]` is read from disk."""
+class _SegmentSide:
+    """The ids of one side of a segment."""
 
     def __init__(self, folder: Path, side: str) -> None:
         self._offsets = _ArrayFile(folder / f"{side}.offsets", np.int64)
@@ -96,49 +111,86 @@ class Sentences:
 
     def validate(self, facts: SideStats, vocab_size: int) -> None:
         """Raise ValueError unless the files are as `_SideWriter` writes them."""
-        offsets = self._offsets.read_all()
         num_tokens = len(self._ids)
-        if (offsets[0], offsets[-1], facts.tokens) != (0, num_tokens, num_tokens):
+        first, last = (int(self._offsets.read(n, n + 1)[0]) for n in (0, len(self)))
+        if (first, last, facts.tokens) != (0, num_tokens, num_tokens):
             raise ValueError("sentences do not cover the tokens")
-        if (np.diff(offsets) < 1).any():
-            raise ValueError("sentences overlap")
-        for ids in self._chunks():
+        for start in range(0, len(self), _IDS_AT_ONCE):
+            if (self.lengths(start, min(start + _IDS_AT_ONCE, len(self))) < 1).any():
+                raise ValueError("sentences overlap")
+        for ids in self.chunks():
             if ids.min() < 0 or ids.max() >= vocab_size:
                 raise ValueError("ids are not of this vocabulary")
+
+    def lengths(self, start: int, end: int) -> Ids:
+        lengths: Ids = np.diff(self._offsets.read(start, end + 1)).astype(np.int32)
+        return lengths
+
+    def chunks(self) -> Iterator[Ids]:
+        for start in range(0, len(self._ids), _IDS_AT_ONCE):
+            yield self._ids.read(start, min(start + _IDS_AT_ONCE, len(self._ids)))
+
+
+class Sentences:
+    """The ids of one side of a text; `sentences[i]` is read from disk."""
+
+    def __init__(self, sides: Sequence[_SegmentSide]) -> None:
+        self._sides = sides
+        self._starts = [0, *accumulate(map(len, sides))]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> Ids:
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self._sides[number][index - self._starts[number]]
 
     def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
         """Return how often each id occurs."""
         counts = np.zeros(vocab_size, np.int64)
-        for ids in self._chunks():
-            counts += np.bincount(ids, minlength=vocab_size)
+        for side in self._sides:
+            for ids in side.chunks():
+                counts += np.bincount(ids, minlength=vocab_size)
         return counts
 
-    def lengths(self) -> Ids:
-        """Return the number of tokens of every sentence, EOS included."""
-        lengths: Ids = np.diff(self._offsets.read_all()).astype(np.int32)
-        return lengths
+    def lengths(self, start: int = 0, end: int | None = None) -> Ids:
+        """Return the number of tokens of every sentence in a range, EOS included."""
+        end = len(self) if end is None else end
+        parts = [
+            side.lengths(max(start, first) - first, min(end, last) - first)
+            for side, (first, last) in zip(self._sides, pairwise(self._starts), strict=True)
+            if first < end and last > start
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
 
-    def _chunks(self) -> Iterator[Ids]:
-        for start in range(0, len(self._ids), _IDS_AT_ONCE):
-            yield self._ids.read(start, start + _IDS_AT_ONCE)
 
-
-class TokenStore:
-    """Both sides of a corpus as ids, with statistics."""
+class _Segment:
+    """Both sides of some pairs as ids, with statistics."""
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
-        """Open a store; OSError or ValueError if it is missing or damaged."""
+        """Open a segment; OSError or ValueError if it is missing or damaged."""
         weakref.finalize(self, os.close, lock(folder))
-        self.key = folder.name  # the hash of text, tokenizers and filters
         self.num_bytes = size_of(folder)
         self.facts = TypeAdapter(StoreStats).validate_json((folder / "facts.json").read_bytes())
-        self.src = Sentences(folder, "src")
-        self.tgt = Sentences(folder, "tgt")
-        self.sizes = self.facts.sizes or (self.facts.pairs,)
-        if not len(self.src) == len(self.tgt) == self.facts.pairs == sum(self.sizes):
+        self.src, self.tgt = _SegmentSide(folder, "src"), _SegmentSide(folder, "tgt")
+        if not len(self.src) == len(self.tgt) == self.facts.pairs:
             raise ValueError("sides differ in length")
         self.src.validate(self.facts.src, len(tokenizers.src))
         self.tgt.validate(self.facts.tgt, len(tokenizers.tgt))
+
+
+class TokenStore:
+    """Both sides of a text as ids, with statistics."""
+
+    def __init__(self, key: str, segments: Sequence[_Segment], sizes: Sequence[int]) -> None:
+        """`key`: the hash of text, tokenizers and filters; `sizes`: the pairs of each corpus."""
+        self._segments = segments  # which are locked as long as they are referred to
+        self.key = key
+        self.num_bytes = sum(segment.num_bytes for segment in segments)
+        self.facts = sum((segment.facts for segment in segments), StoreStats())
+        self.sizes = tuple(sizes)
+        self.src = Sentences([segment.src for segment in segments])
+        self.tgt = Sentences([segment.tgt for segment in segments])
 
     def __len__(self) -> int:
         return len(self.src)
@@ -156,26 +208,13 @@ def open_store(
     dropped and counted; without it, as in evaluation, every readable pair is kept. Raises UserError
     if no pairs are left.
     """
-    dependencies = [
-        _FORMAT,
-        hash_of_files(text.files),
-        text.forms,
-        [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in tokenizers],
-        on_bad_line,
-        max_length,
-    ]
-    key = hashlib.sha256(json.dumps(dependencies).encode()).hexdigest()[:32]
-    folder = cache_folder() / key
-    try:
-        store = TokenStore(folder, tokenizers)
-    except (OSError, ValueError):  # missing or damaged
-        shutil.rmtree(folder, ignore_errors=True)
-        texts = [text._replace(corpora=(corpus,)) for corpus in text.corpora]
-        _write_store(
-            [_usable(one, on_bad_line, max_length) for one in texts], tokenizers, folder, max_length
-        )
-        store = TokenStore(folder, tokenizers)
-        make_room()
+    request = _Request(tokenizers, on_bad_line, max_length)
+    texts = segment_texts(text)
+    keys = [list(map(request.key, corpus)) for corpus in texts]
+    opened = request.open_all(dict(zip(chain(*keys), chain(*texts), strict=True)))
+    segments = [opened[key] for key in chain(*keys)]
+    sizes = [sum(opened[key].facts.pairs for key in corpus) for corpus in keys]
+    store = TokenStore(_hash(keys) if len(segments) > 1 else keys[0][0], segments, sizes)
     if len(store) == 0:
         reason = (
             f"{store.facts.too_long:,} are longer than data.max_length {max_length:,} tokens"
@@ -186,58 +225,122 @@ def open_store(
     return store
 
 
-def _usable(text: ParallelText, on_bad_line: OnBadLine, max_length: int | None) -> Iterator[Pair]:
-    """Yield the readable pairs, those of training text without those that have an empty side."""
-    for pair in read_pairs(text, on_bad_line):
-        if pair is not None and (max_length is None or not pair.is_empty):
-            yield pair
-
-
-def _write_store(
-    corpora: Sequence[Iterable[Pair]],
+def write_segments(
+    text: ParallelText,
     tokenizers: Tokenizers,
-    folder: Path,
+    on_bad_line: OnBadLine,
     max_length: int | None,
-) -> None:
-    """Write a store atomically: into a temporary folder that is renamed at the end."""
+    number: int,
+    num_shards: int,
+) -> tuple[int, int]:
+    """Write a share of the segments of a text, where they are missing: shard `number` (from 1).
+
+    Returns how many segments the shard has, and how many were written.
+    """
+    request = _Request(tokenizers, on_bad_line, max_length)
+    texts = list(chain(*segment_texts(text)))[number - 1 :: num_shards]
+    segments = {request.key(segment): segment for segment in texts}
+    missing = [key for key in segments if not (cache_folder() / key).is_dir()]
+    request.open_all(segments)
+    return len(segments), len(missing)
+
+
+def segment_texts(
+    text: ParallelText, smallest: int = _SMALLEST_SEGMENT
+) -> list[list[ParallelText]]:
+    """Return the texts of the segments of each corpus; consecutive small files share one.
+
+    `smallest`: bytes that a segment has at least, if there are as many files.
+    """
+    total = sum(file.stat().st_size for file in text.files)
+    smallest = max(smallest, total // _MOST_SEGMENTS)
+    return [
+        [text._replace(corpora=tuple(parts)) for parts in _grouped(corpus.parts(), smallest)]
+        for corpus in text.corpora
+    ]
+
+
+def _grouped(parts: Sequence[Corpus], smallest: int) -> Iterator[list[Corpus]]:
+    """Group consecutive parts of a corpus such that all groups but the last are large enough."""
+    group: list[Corpus] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += sum(path.stat().st_size for path in part.paths)
+        if size >= smallest:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+class _Request(NamedTuple):
+    """What segments depend on beside their text."""
+
+    tokenizers: Tokenizers
+    on_bad_line: OnBadLine
+    max_length: int | None
+
+    def key(self, text: ParallelText) -> str:
+        """Return the name of the segment of a text."""
+        models = [hashlib.sha256(tokenizer.model).hexdigest() for tokenizer in self.tokenizers]
+        options = [text.forms, models, self.on_bad_line, self.max_length]
+        return _hash([_FORMAT, hash_of_files(text.files), *options])
+
+    def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
+        """Open the segments of these names; those that are missing or damaged are written."""
+        opened: dict[str, _Segment] = {}
+        for key in texts:
+            try:
+                opened[key] = _Segment(cache_folder() / key, self.tokenizers)
+            except (OSError, ValueError):  # missing or damaged
+                shutil.rmtree(cache_folder() / key, ignore_errors=True)
+        missing = {key: text for key, text in texts.items() if key not in opened}
+        if not missing:
+            return opened
+        size = sum(path.stat().st_size for text in missing.values() for path in text.files)
+        processes = num_cores() if size >= _LARGE_TEXT else 1
+        with splitter(self.tokenizers, self.max_length, processes) as split:
+            for key, text in missing.items():
+                _write_segment(split(self._usable(text)), cache_folder() / key)
+                opened[key] = _Segment(cache_folder() / key, self.tokenizers)
+        make_room()
+        return opened
+
+    def _usable(self, text: ParallelText) -> Iterator[Pair]:
+        """Yield the readable pairs, those of training text without those with an empty side."""
+        for pair in read_pairs(text, self.on_bad_line):
+            if pair is not None and (self.max_length is None or not pair.is_empty):
+                yield pair
+
+
+def _hash(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
+
+
+def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
+    """Write a segment atomically: into a temporary folder that is renamed at the end."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=PART, dir=folder.parent))
     part.chmod(0o755)  # readable by others, as the text may be
+    too_long = 0
     try:
         with in_use(part), _SideWriter(part, "src") as src, _SideWriter(part, "tgt") as tgt:
-            too_long, ends = 0, []
-            for pairs in corpora:
-                for chunk in _chunks(pairs):
-                    kept = [
-                        both
-                        for both in _ids(chunk, tokenizers)
-                        if max_length is None or max(map(len, both)) <= max_length
-                    ]
-                    too_long += len(chunk) - len(kept)
-                    src.add([ids for ids, _ in kept])
-                    tgt.add([ids for _, ids in kept])
-                ends.append(src.num_sentences)
-        sizes = tuple(int(size) for size in np.diff([0, *ends]))
-        facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts, sizes)
+            for chunk in chunks:
+                src.add(chunk.src)
+                tgt.add(chunk.tgt)
+                too_long += chunk.too_long
+        facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts)
         (part / "facts.json").write_text(json.dumps(asdict(facts)))
         for file in part.iterdir():
             fsync(file)
         try:
             part.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process has written the same store
+            if not folder.is_dir():  # else another process has written the same segment
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _ids(pairs: Sequence[Pair], tokenizers: Tokenizers) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the ids of both sides of each pair, its tag first, then its features."""
-    tags = {tag: tokenizers.src.tag_ids(tag) for tag in {pair.tag for pair in pairs}}
-    src_ids = tokenizers.src.to_ids_batch([pair.src for pair in pairs])
-    tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
-    for pair, src, tgt in zip(pairs, src_ids, tgt_ids, strict=True):
-        yield tags[pair.tag] + tokenizers.src.feature_ids(pair.features) + src, tgt
 
 
 class _SideWriter:
@@ -257,31 +360,15 @@ class _SideWriter:
         self._ids.close()
         self._offsets.close()
 
-    def add(self, sentences: list[list[int]]) -> None:
-        if not sentences:
+    def add(self, side: TokenizedSide) -> None:
+        if not len(side.lengths):
             return
-        closed = [[*ids, EOS_ID] for ids in sentences]
-        ends = self.facts.tokens + np.cumsum([len(ids) for ids in closed], dtype=np.int64)
-        flat = np.fromiter(itertools.chain.from_iterable(closed), dtype=np.int32)
-        self._ids.write(flat.tobytes())
+        self._ids.write(side.ids.tobytes())
+        ends = self.facts.tokens + np.cumsum(side.lengths, dtype=np.int64)
         self._offsets.write(ends.tobytes())
-        self.num_sentences += len(closed)
-        self.facts = SideStats(
-            tokens=int(ends[-1]),
-            unknown=self.facts.unknown + int((flat == UNK_ID).sum()),
-            longest=max(self.facts.longest, *map(len, closed)),
+        self.num_sentences += len(side.lengths)
+        self.facts += SideStats(
+            tokens=len(side.ids),
+            unknown=int((side.ids == UNK_ID).sum()),
+            longest=int(side.lengths.max()),
         )
-
-
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Split pairs into chunks, bounded in lines and characters."""
-    chunk: list[Pair] = []
-    num_characters = 0
-    for pair in pairs:
-        chunk.append(pair)
-        num_characters += len(pair.src) + len(pair.tgt)
-        if len(chunk) == _LINES_AT_ONCE or num_characters > _CHARACTERS_AT_ONCE:
-            yield chunk
-            chunk, num_characters = [], 0
-    if chunk:
-        yield chunk

@@ -141,9 +141,10 @@ class Tokenizer:
         """Return ids without BOS or EOS; an unseen character becomes bytes or <unk>."""
         return self.to_ids_batch([text])[0]
 
-    def to_ids_batch(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of many lines, computed on all cores."""
-        ids: list[list[int]] = self._processor.encode([quoting.prepare(line) for line in lines])
+    def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
+        """Return the ids of many lines, computed on all cores unless `num_threads` is given."""
+        prepared = [quoting.prepare(line) for line in lines]
+        ids: list[list[int]] = self._processor.encode(prepared, num_threads=num_threads)
         return ids
 
     def feature_ids(self, features: str) -> list[int]:

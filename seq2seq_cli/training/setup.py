@@ -11,8 +11,9 @@ from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batches import BatchSampler
+from seq2seq_cli.data.corpus_counts import cached_counts
 from seq2seq_cli.data.mixture import pairs_per_epoch
-from seq2seq_cli.data.token_store import open_store
+from seq2seq_cli.data.token_store import open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.inspection.figure_files import require_matplotlib
@@ -20,7 +21,6 @@ from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import count_corpus
 from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.text.subword_sampling import make_samplers
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
@@ -83,7 +83,7 @@ def load_data(
     train_counts = valid_counts = valid = None
     if reads_text:
         logger.info("reading %s", text.name)
-        train_counts, valid_counts = count_corpus(text, held_out, data.on_bad_line)
+        train_counts, valid_counts = cached_counts(text, held_out, data.on_bad_line)
         num_pairs = train_counts.pairs // text.num_directions
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
@@ -102,6 +102,22 @@ def load_data(
         train, training.batch_budget, training.seed, samplers, drawn, training.pairs_per_batch
     )
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
+
+
+def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
+    """Tokenize a share of the training text into the cache, where training finds it.
+
+    It is shard `number`, from 1, of the text's segments. Returns how many the shard has, and how
+    many of them were missing.
+    """
+    data, text = config.data, config.train_text
+    if config.tokenizer.reuse is None:
+        counts, _ = cached_counts(text, config.valid_text, data.on_bad_line)
+        num_pairs = counts.pairs // text.num_directions
+        config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
+    tokenizers = load_or_fit_tokenizers(config, None)
+    limits = (data.on_bad_line, data.max_length)
+    return write_segments(text, tokenizers, *limits, number, num_shards)
 
 
 def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenizers:

@@ -102,9 +102,7 @@ def summary_json(run: Run) -> dict[str, Any]:
 
 
 def _facts(store: TokenStore) -> dict[str, Any]:
-    facts = asdict(store.facts)
-    del facts["sizes"]
-    return facts
+    return asdict(store.facts)
 
 
 def _parts(config: Config, data: TrainingData) -> Iterator[tuple[Corpus, int, int]]:

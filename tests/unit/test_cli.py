@@ -126,6 +126,7 @@ VERBS = {
     "diff": {"run_dir", "other_dir", "as_json"},
     "export": {"run_dir", "output", "file_format", "model"},
     "vocab": {"config", "output", "overrides"},
+    "preprocess": {"config", "shard", "overrides"},
     "check": {
         "config",
         "src",

@@ -1,0 +1,109 @@
+"""Text that is stored in several segments, by several processes, on several machines."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.data.cache import COUNTS, cache_folder
+from seq2seq_cli.data.corpus_counts import cached_counts
+from seq2seq_cli.data.token_store import open_store, segment_texts, write_segments
+from seq2seq_cli.data.tokenization import splitter
+from seq2seq_cli.text.corpus import count_corpus, read_pairs
+from seq2seq_cli.text.tokenizer import fit_tokenizers
+
+PAIRS = {
+    "a": [("ja", "yes"), ("ein Haus", "a house"), ("Grüße 👋", "greetings")],
+    "b": [("nein", "no"), ("zwei Häuser", "two houses"), ("ja", "yes")],
+    "c": [("Haus", "house"), ("ja und nein", "yes and no"), ("ein", "a")],
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEQ2SEQ_CACHE", str(tmp_path / "cache"))
+
+
+def tsv(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.tsv"
+    path.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS[name]), encoding="utf-8")
+    return path
+
+
+def rows_of(sentences) -> list[list[int]]:
+    return [sentences[number].tolist() for number in range(len(sentences))]
+
+
+def test_corpora_that_are_segments_are_read_as_one_text(tmp_path):
+    """A corpus of several files has the ids of one file; each corpus is found again by itself."""
+    one, two = ({"pairs": tsv(tmp_path, name)} for name in "ab")
+    together = tmp_path / "ab.tsv"
+    together.write_text("".join(text["pairs"].read_text() for text in (one, two)))
+    text = ParallelText.of(pairs=together)
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    expected = open_store(text, tokenizers, "error", 99)
+    corpora = (*ParallelText.of(**one).corpora, *ParallelText.of(**two).corpora)
+    store = open_store(ParallelText(corpora), tokenizers, "error", 99)
+    for side, whole in ((store.src, expected.src), (store.tgt, expected.tgt)):
+        assert rows_of(side) == rows_of(whole)
+        assert side.lengths().tolist() == whole.lengths().tolist()
+        assert side.lengths(2, 5).tolist() == whole.lengths(2, 5).tolist()
+        size = len(tokenizers.src)
+        assert side.counts(size).tolist() == whole.counts(size).tolist()
+    assert store.facts == expected.facts
+    assert store.sizes == (3, 3)
+    files = open_store(ParallelText.of(pairs=tmp_path / "[ab].tsv"), tokenizers, "error", 99)
+    assert rows_of(files.tgt) == rows_of(expected.tgt)
+    assert files.sizes == (6,)
+
+
+def test_equal_files_count_as_often_as_there_are(tmp_path):
+    path = tsv(tmp_path, "a")
+    (tmp_path / "b.tsv").write_bytes(path.read_bytes())
+    text = ParallelText.of(pairs=tmp_path / "*.tsv")
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    assert len(open_store(text, tokenizers, "error", 99)) == 6
+    assert [len(one.files) for one in segment_texts(text)[0]] == [2]
+    assert [len(one.files) for one in segment_texts(text, smallest=1)[0]] == [1, 1]
+
+
+def test_shards_of_preprocessing_write_all_segments(tmp_path):
+    corpora = [ParallelText.of(pairs=tsv(tmp_path, name)).corpora[0] for name in "abc"]
+    text = ParallelText(tuple(corpora))
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    first = write_segments(text, tokenizers, "error", 99, 1, 2)
+    assert first == (2, 2)
+    assert write_segments(text, tokenizers, "error", 99, 1, 2) == (2, 0)
+    assert write_segments(text, tokenizers, "error", 99, 2, 2) == (1, 1)
+    before = {path.name for path in cache_folder().iterdir()}
+    assert len(open_store(text, tokenizers, "error", 99)) == 9
+    assert {path.name for path in cache_folder().iterdir()} == before
+
+
+def test_processes_split_text_as_one_does(tmp_path):
+    text = ParallelText.of(pairs=tsv(tmp_path, "a"), tag="<2x>")
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    pairs = [pair for pair in read_pairs(text) if pair] * 8_000
+    results = []
+    for num_processes in (1, 2):
+        with splitter(tokenizers, 5, num_processes) as split:
+            chunks = list(split(pairs))
+        assert len(chunks) > 2
+        sides = ([chunk.src for chunk in chunks], [chunk.tgt for chunk in chunks])
+        arrays = [np.concatenate(part) for side in sides for part in zip(*side, strict=True)]
+        results.append((arrays, sum(chunk.too_long for chunk in chunks)))
+    (alone, dropped), (together, also_dropped) = results
+    assert dropped == also_dropped > 0
+    assert all(np.array_equal(*both) for both in zip(alone, together, strict=True))
+
+
+def test_counts_of_a_text_are_found_again(tmp_path):
+    train, valid = (ParallelText.of(pairs=tsv(tmp_path, name)) for name in "ab")
+    counted = cached_counts(train, valid, "error")
+    assert counted == count_corpus(train, valid, "error") == cached_counts(train, valid, "error")
+    folder = cache_folder() / COUNTS
+    assert len(list(folder.iterdir())) == 1
+    next(folder.iterdir()).write_text("damaged")
+    assert cached_counts(train, valid, "error") == counted
+    assert cached_counts(train, None, "error") == (counted[0], None)
