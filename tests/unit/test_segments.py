@@ -87,7 +87,7 @@ def test_processes_split_text_as_one_does(tmp_path):
     pairs = [pair for pair in read_pairs(text) if pair] * 8_000
     results = []
     for num_processes in (1, 2):
-        with splitter(tokenizers, 5, num_processes) as split:
+        with splitter(tokenizers, 2, num_processes) as split:
             chunks = list(split(pairs))
         assert len(chunks) > 2
         sides = ([chunk.src for chunk in chunks], [chunk.tgt for chunk in chunks])
