@@ -68,7 +68,7 @@ class DryRun:
     def _count(self, batches: Sequence[Batch]) -> None:
         state = self.run.state
         state.step, state.position = state.step + 1, state.position + len(batches)
-        if state.position == len(self.run.data.batches.plan(state.epoch, state.earlier_parts)):
+        if state.position == self.run.data.batches.num_left(state.epoch, state.earlier_parts):
             state.epoch, state.position = state.epoch + 1, 0
 
     def update_from(self, batch: Batch) -> None:

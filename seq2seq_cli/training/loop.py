@@ -167,7 +167,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
     state, window = run.state, run.state.window
     state.step += 1
     state.position += len(batches)
-    if state.position == len(run.data.batches.plan(state.epoch, state.earlier_parts)):
+    if state.position == run.data.batches.num_left(state.epoch, state.earlier_parts):
         state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
     window.seconds += clock.update_seconds()
     state.seconds = run.ranks.all_reduce_max(clock.total_seconds())

@@ -11,7 +11,8 @@ import torch
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import METRICS, Metric, NonNegativeInt, PositiveInt
-from seq2seq_cli.data.batches import Batch, BatchSampler
+from seq2seq_cli.data.batch_sampler import BatchSampler
+from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.evaluation import HeldOut
@@ -65,7 +66,7 @@ class TrainingState:
     step: NonNegativeInt = 0  # updates done
     epoch: PositiveInt = 1  # the current pass over the data, from 1
     position: NonNegativeInt = 0  # batches of this epoch already used
-    earlier_parts: list[list[int]] = field(default_factory=list)  # see `BatchSampler.plan`
+    earlier_parts: list[list[int]] = field(default_factory=list)  # see `ConsumedParts`
     awaits_validation: bool = False  # whether the model of this step is still to be validated
     # Updates done at the last validation; None: not known, in states of earlier versions.
     validated_step: NonNegativeInt | None = None

@@ -10,7 +10,7 @@ import torch
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
-from seq2seq_cli.data.batches import BatchSampler
+from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.corpus_counts import cached_counts
 from seq2seq_cli.data.mixture import pairs_per_epoch
 from seq2seq_cli.data.token_store import open_store, write_segments
@@ -170,7 +170,7 @@ def total_updates(run: Run) -> int:
         return training.max_steps
     total = state.step
     if state.epoch <= training.max_epochs:
-        left = len(sampler.plan(state.epoch, state.earlier_parts)) - state.position
+        left = sampler.num_left(state.epoch, state.earlier_parts) - state.position
         later = sampler.num_batches(range(state.epoch + 1, training.max_epochs + 1))
         for batches, epochs in itertools.chain([(left, 1)], later):
             total += -(-batches // training.gradient_accumulation) * epochs

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import (
     IGNORE_INDEX,
-    BatchSampler,
     bucket_by_length,
     make_batch,
     plan_epoch,
