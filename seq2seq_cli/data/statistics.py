@@ -64,12 +64,15 @@ class LengthLimit(_Record):
     extra: int = Field(20, ge=1, le=10_000)
 
     @classmethod
-    def fitting(cls, src: Lengths, tgt: Lengths) -> Self:
+    def fitting(
+        cls, src: Lengths, tgt: Lengths, counts: npt.NDArray[np.int64] | None = None
+    ) -> Self:
         """Return a limit that no pair reaches, a tenth beyond the ratio of 99 % of them.
 
-        The others, and short sources with long targets, determine what is added.
+        The others, and short sources with long targets, determine what is added. Pairs of equal
+        lengths may be given once with their `counts`.
         """
-        ratio = float(np.quantile(tgt / src, 0.99, method="inverted_cdf"))
+        ratio = float(np.quantile(tgt / src, 0.99, method="inverted_cdf", weights=counts))
         factor = min(max(2.0, math.ceil(11 * ratio) / 10), 100.0)
         excess = int((tgt - (factor * src).astype(tgt.dtype)).max())
         return cls(factor=factor, extra=min(max(20, math.ceil(1.1 * excess)), 10_000))
@@ -94,23 +97,28 @@ class TextStatistics(_Record):
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
     """Compute the statistics: lengths of all pairs, and sentences of evenly spaced lines."""
-    src, tgt = (np.maximum(side.lengths() - 1, 1) for side in (store.src, store.tgt))
+    lengths = store.length_counts()
+    src, tgt, counts = *(np.maximum(side - 1, 1) for side in lengths[:2]), lengths.counts
     sampled = np.linspace(0, len(store) - 1, min(len(store), _LINES_TO_READ)).astype(int)
     lines = [src_tokenizer.to_text(store.src[i][:-1].tolist()) for i in sampled]
     inner_marks = find_inner_marks(lines)
     sentences = [max(1, len(split_sentences(line, inner_marks))) for line in lines]
     return TextStatistics(
-        src_tokens=Counts(**_quantiles(src)),
-        tgt_tokens=Counts(**_quantiles(tgt)),
-        length_ratio=Ratios(**_quantiles(tgt / src)),
+        src_tokens=Counts(**_quantiles(src, counts)),
+        tgt_tokens=Counts(**_quantiles(tgt, counts)),
+        length_ratio=Ratios(**_quantiles(tgt / src, counts)),
         src_sentences=Counts(**_quantiles(np.array(sentences))),
         src_inner_marks=inner_marks,
-        length_limit=LengthLimit.fitting(src, tgt),
+        length_limit=LengthLimit.fitting(src, tgt, counts),
     )
 
 
-def _quantiles(values: npt.NDArray[Any]) -> dict[str, Any]:
-    quantiles = np.quantile(values, [0.5, 0.9, 0.99, 0.999, 1], method="inverted_cdf")
+def _quantiles(
+    values: npt.NDArray[Any], counts: npt.NDArray[np.int64] | None = None
+) -> dict[str, Any]:
+    """Return quantiles of values, each of which occurs so often."""
+    shares = [0.5, 0.9, 0.99, 0.999, 1]
+    quantiles = np.quantile(values, shares, method="inverted_cdf", weights=counts)
     return dict(zip(Quantiles.model_fields, quantiles.tolist(), strict=True))
 
 

@@ -36,6 +36,7 @@ from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
 
 _FORMAT = 1  # increased when the file format changes, so that old caches are not read
 _IDS_AT_ONCE = 1 << 20
+_PAIRS_AT_ONCE = 1 << 20
 
 _SMALLEST_SEGMENT = 1 << 28  # bytes of text, if a corpus has several files
 _MOST_SEGMENTS = 64  # nearly; each has five open files
@@ -179,6 +180,14 @@ class _Segment:
         self.tgt.validate(self.facts.tgt, len(tokenizers.tgt))
 
 
+class LengthCounts(NamedTuple):
+    """The different lengths of pairs, EOS included, and how many pairs have them."""
+
+    src: Ids
+    tgt: Ids
+    counts: npt.NDArray[np.int64]
+
+
 class TokenStore:
     """Both sides of a text as ids, with statistics."""
 
@@ -194,6 +203,20 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def length_counts(self, start: int = 0, end: int | None = None) -> "LengthCounts":
+        """Count the pairs of a range by their lengths, in memory that does not grow with them."""
+        end = len(self) if end is None else end
+        width = self.facts.tgt.longest + 1
+        codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for first in range(start, end, _PAIRS_AT_ONCE):
+            last = min(first + _PAIRS_AT_ONCE, end)
+            src, tgt = self.src.lengths(first, last), self.tgt.lengths(first, last)
+            found, numbers = np.unique(src.astype(np.int64) * width + tgt, return_counts=True)
+            codes, places = np.unique(np.concatenate([codes, found]), return_inverse=True)
+            counts = np.bincount(places, np.concatenate([counts, numbers])).astype(np.int64)
+        src, tgt = (side.astype(np.int32) for side in np.divmod(codes, width))
+        return LengthCounts(src, tgt, counts)
 
 
 def open_store(

@@ -5,6 +5,7 @@ Linux would kill the process instead; so two small batches are measured in a pro
 and the memory of larger ones is extrapolated linearly.
 """
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -84,10 +85,10 @@ def find_tokens_per_batch(
 
 def _positions(store: TokenStore, drawn: Sequence[int]) -> int:
     """Return the number of positions of the longer sides of the pairs of an epoch."""
-    longer_sides = np.maximum(store.src.lengths(), store.tgt.lengths())
-    corpora = np.split(longer_sides, np.cumsum(store.sizes)[:-1])
-    means = [float(lengths.mean()) if len(lengths) else 0.0 for lengths in corpora]
-    return round(float(np.dot(means, drawn)))
+    ends = np.cumsum([0, *store.sizes]).tolist()
+    lengths = [store.length_counts(start, end) for start, end in itertools.pairwise(ends)]
+    sums = [int(np.dot(np.maximum(corpus.src, corpus.tgt), corpus.counts)) for corpus in lengths]
+    return round(sum(n * d / max(1, s) for n, d, s in zip(sums, drawn, store.sizes, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Text that is stored in several segments, by several processes, on several machines."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,11 @@ def test_corpora_that_are_segments_are_read_as_one_text(tmp_path):
         assert side.lengths(2, 5).tolist() == whole.lengths(2, 5).tolist()
         size = len(tokenizers.src)
         assert side.counts(size).tolist() == whole.counts(size).tolist()
+    for start, end in ((0, None), (1, 5)):
+        counted = store.length_counts(start, end)
+        every = zip(store.src.lengths(start, end), store.tgt.lengths(start, end), strict=True)
+        found = dict(zip(zip(counted.src, counted.tgt, strict=True), counted.counts, strict=True))
+        assert found == Counter(every)
     assert store.facts == expected.facts
     assert store.sizes == (3, 3)
     files = open_store(ParallelText.of(pairs=tmp_path / "[ab].tsv"), tokenizers, "error", 99)

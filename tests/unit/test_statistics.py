@@ -35,3 +35,15 @@ def test_given_length_limit_stays():
     limit = LengthLimit(factor=5.5, extra=30)
     assert limit.resolve(DecodingConfig(max_len_factor=0)).max_length(10) == 30
     assert limit.resolve(DecodingConfig(max_len_extra=1)).max_length(10) == 56
+
+
+@given(LENGTHS)
+def test_counted_lengths_have_the_limit_and_quantiles_of_all(pairs):
+    src, tgt = np.array(pairs, dtype=np.int32).T
+    codes, counts = np.unique(src.astype(np.int64) * 4_000 + tgt, return_counts=True)
+    few_src, few_tgt = (side.astype(np.int32) for side in np.divmod(codes, 4_000))
+    assert LengthLimit.fitting(few_src, few_tgt, counts) == fitting(*pairs)
+    shares = [0, 0.5, 0.9, 0.99, 0.999, 1]
+    for few, every in ((few_tgt, tgt), (few_tgt / few_src, tgt / src)):
+        counted = np.quantile(few, shares, method="inverted_cdf", weights=counts)
+        assert counted.tolist() == np.quantile(every, shares, method="inverted_cdf").tolist()
