@@ -66,14 +66,15 @@ def _expanded(path: Path, info: ValidationInfo) -> Path:
     return expanded(path) if _is_given_now(info) and not is_remote(path) else path
 
 
-def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler) -> Path:
-    """Accept a path, or a URL of fsspec."""
+def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
+    """Accept a path, or a URL of fsspec; one of a run folder may need packages that are missing."""
     if isinstance(given, str):
         try:
             if remote := remote_path(given):
                 return remote
         except UserError as error:
-            raise ValueError(str(error)) from None
+            if _is_given_now(info):
+                raise ValueError(str(error)) from None
         return cast(Path, as_path(given))
     return given if is_remote(given) else cast(Path, as_path(given))
 
@@ -206,10 +207,12 @@ class Corpus(Section):
 
     @field_validator("pairs")
     @classmethod
-    def _known_format(cls, pairs: Path | None) -> Path | None:
-        files = files_of(pairs) if pairs else ()
+    def _known_format(cls, pairs: Path | None, info: ValidationInfo) -> Path | None:
+        files: tuple[Path, ...] = ()
+        if pairs is not None and (_is_given_now(info) or pairs.suffix):
+            files = files_of(pairs) if _is_given_now(info) else (pairs,)
         for path in files:
-            if _format_of(path) not in PAIRS_FORMATS:
+            if not _has_known_format(path):
                 raise ValueError(
                     f"{path} must be a .tsv, .jsonl, .tmx or .zip file (the first three may be "
                     ".gz, .bz2, .xz or .zst)"
@@ -219,11 +222,14 @@ class Corpus(Section):
         return pairs
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _one_way(self, info: ValidationInfo) -> Self:
         given = {name for name in ("src", "tgt", "pairs") if getattr(self, name) is not None}
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
-        self._check_that_files_correspond()
+        if not _is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
+            return self  # a folder, whose files say their format: it may be gone
+        if _is_given_now(info):
+            self._check_that_files_correspond()
         if self.pairs is None and self.fields:
             raise ValueError("fields are those of pairs: leave them out with src and tgt")
         if self.pairs and not self.field_names:
@@ -283,12 +289,15 @@ class Corpus(Section):
     @property
     def format(self) -> str | None:
         """The format of `pairs`, a key of `PAIRS_FORMATS`; None for two files."""
-        return None if self.pairs is None else _format_of(files_of(self.pairs)[0])
+        if self.pairs is None:
+            return None
+        is_named = _has_known_format(self.pairs)
+        return _format_of(self.pairs if is_named else files_of(self.pairs)[0])
 
     @property
     def field_names(self) -> tuple[str, ...]:
         """The fields of source and target, given or by default; empty if there are none."""
-        return self.fields or (PAIRS_FORMATS[self.format] if self.format else None) or ()
+        return self.fields or (PAIRS_FORMATS.get(self.format) if self.format else None) or ()
 
     @property
     def all_fields(self) -> tuple[str, ...]:
@@ -314,6 +323,10 @@ class Corpus(Section):
 def _format_of(pairs: Path) -> str:
     name = pairs.name if pairs.name.endswith(".zip") else without_compression(pairs.name)
     return Path(name).suffix
+
+
+def _has_known_format(pairs: Path) -> bool:
+    return _format_of(pairs) in PAIRS_FORMATS
 
 
 class ParallelText(NamedTuple):

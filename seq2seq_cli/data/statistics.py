@@ -98,7 +98,8 @@ class TextStatistics(_Record):
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
     """Compute the statistics: lengths of all pairs, and sentences of evenly spaced lines."""
     lengths = store.length_counts()
-    src, tgt, counts = *(np.maximum(side - 1, 1) for side in lengths[:2]), lengths.counts
+    counts = lengths.counts
+    src, tgt = (np.maximum(side - 1, 1) for side in (lengths.src, lengths.tgt))
     sampled = np.linspace(0, len(store) - 1, min(len(store), _LINES_TO_READ)).astype(int)
     lines = [src_tokenizer.to_text(store.src[i][:-1].tolist()) for i in sampled]
     inner_marks = find_inner_marks(lines)

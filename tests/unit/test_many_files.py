@@ -142,3 +142,11 @@ def test_a_pattern_without_files_is_refused(folder):
         given({"pairs": folder / "*.csv"})
     with pytest.raises(ValueError, match="has no files"):
         given({"pairs": folder / "src" / "empty"})
+
+
+@pytest.mark.parametrize(
+    "names", [{"pairs": "gone"}, {"pairs": "s3://gone/*.tsv"}, {"pairs": "s4://any/folder"}]
+)
+def test_a_config_of_a_run_folder_is_read_without_its_text(names):
+    corpus = Corpus.model_validate(names)
+    assert str(corpus.pairs).startswith(("gone", "s3:/", "s4:/"))
