@@ -154,6 +154,14 @@ class DecoderMasks(NamedTuple):
     memory_B11S: Tensor | None
 
 
+class EncoderOutput(NamedTuple):
+    """What `MultiHeadAttention.keys_values` computes keys and values from."""
+
+    states_BSD: Tensor
+    layout: BatchLayout
+    rotation_B1SJ2: Tensor | None = None
+
+
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention to the encoder's output, then feed-forward."""
 
@@ -170,26 +178,37 @@ class DecoderLayer(nn.Module):
         self,
         states_BTD: Tensor,
         layout: BatchLayout,
-        cache: LayerCache,
+        memory: LayerCache | EncoderOutput,
         masks: DecoderMasks,
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
-        """Run the layer; the keys and values of `states_BTD` are appended to `cache.past`."""
+        """Run the layer; the keys and values of `states_BTD` are appended to a cache.
 
-        start = 0 if cache.past is None else cache.past.k_BHMK.size(2)
+        With an `EncoderOutput`, `states_BTD` are all positions, and nothing is kept.
+        """
+        cache = memory if isinstance(memory, LayerCache) else None
+        past = cache.past if cache is not None else None
+        start = 0 if past is None else past.k_BHMK.size(2)
 
         def attend_to_past(x_BTD: Tensor) -> Tensor:
             q_BHTK, new = self.self_attention.queries_keys_values(x_BTD, layout, start)
-            cache.past = new if cache.past is None else cache.past.extend(new)
+            keys_values = new if past is None else past.extend(new)
+            if cache is not None:
+                cache.past = keys_values
             attended_BTD: Tensor = self.self_attention(
-                q_BHTK, cache.past, masks.causal_11TT, layout, attention_log
+                q_BHTK, keys_values, masks.causal_11TT, layout, attention_log
             )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
             q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
+            keys_values = (
+                memory.memory
+                if isinstance(memory, LayerCache)
+                else self.cross_attention.keys_values(*memory)
+            )
             attended_BTD: Tensor = self.cross_attention(
-                q_BHTK, cache.memory, masks.memory_B11S, layout, attention_log
+                q_BHTK, keys_values, masks.memory_B11S, layout, attention_log
             )
             return attended_BTD
 

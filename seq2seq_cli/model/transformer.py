@@ -4,11 +4,13 @@ B sentences, S source positions, T target positions, D d_model, V target vocabul
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.errors import UserError
@@ -25,6 +27,7 @@ from seq2seq_cli.model.layers import (
     DecoderLayer,
     DecoderMasks,
     EncoderLayer,
+    EncoderOutput,
     LayerCache,
     sinusoidal_positions,
     source_positions,
@@ -106,6 +109,7 @@ class Transformer(nn.Module):
         # The ids of features, which share one position; None: every token has its own.
         self.feature_ids = range(EOS_ID + 1, EOS_ID + 1 + num_features) if shares_position else None
         self.scale = math.sqrt(d_model) if config.embedding_scale else 1.0
+        self.checkpoints_activations = False
         self.tgt_embedding = _embedding(tgt_vocab, d_model, pad_id)
         self.src_embedding = (
             self.tgt_embedding
@@ -174,7 +178,9 @@ class Transformer(nn.Module):
             rotation_SJ2 = rotations(0, src_BS.size(1), head_size, src_BS.device)
             rotation_B1SJ2 = rotation_SJ2[positions_BS][:, None]
         for layer in self.encoder:
-            states_BSD = layer(states_BSD, src_layout, mask_B11S, attention_log, rotation_B1SJ2)
+            states_BSD = self._run(
+                layer, states_BSD, src_layout, mask_B11S, attention_log, rotation_B1SJ2
+            )
         return Memory(self.encoder_norm(states_BSD), src_layout, mask_B11S, rotation_B1SJ2)
 
     def start_cache(self, memory: Memory) -> Cache:
@@ -208,9 +214,9 @@ class Transformer(nn.Module):
         cutoff: Cutoff = _NO_CUTOFF,
     ) -> tuple[Tensor, BatchLayout]:
         """Return the input of `projection` under teacher forcing, and its layout."""
-        cache = self.start_cache(self.encode(src_BS, layout, cut_BS=cutoff.src_BS))
+        memory = self.encode(src_BS, layout, cut_BS=cutoff.src_BS)
         tgt_layout = layout(tgt_in_BT != self.pad_id)
-        return self._decode(tgt_in_BT, cache, tgt_layout, cut_BT=cutoff.tgt_BT), tgt_layout
+        return self._decode(tgt_in_BT, memory, tgt_layout, cut_BT=cutoff.tgt_BT), tgt_layout
 
     def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
         """Return all attention weights under teacher forcing."""
@@ -231,19 +237,38 @@ class Transformer(nn.Module):
     def _decode(
         self,
         tgt_BT: Tensor,
-        cache: Cache,
+        memory: Cache | Memory,
         layout: BatchLayout,
         attention_log: AttentionLog | None = None,
         cut_BT: Tensor | None = None,
     ) -> Tensor:
-        start, cache.length = cache.length, cache.length + tgt_BT.size(1)
-        causal_11TT = causal_mask(tgt_BT.size(1), cache.length, tgt_BT.device)
-        masks = DecoderMasks(causal_11TT, cache.mask_B11S)
+        """Run the decoder: on the positions after those in a cache, or on all at once."""
+        start, stop = 0, tgt_BT.size(1)
+        of_layers: Sequence[LayerCache | EncoderOutput]
+        if isinstance(memory, Cache):
+            start, stop = memory.length, memory.length + stop
+            memory.length, of_layers = stop, memory.layers
+        else:
+            output = EncoderOutput(memory.states_BSD, memory.layout, memory.rotation_B1SJ2)
+            of_layers = [output] * len(self.decoder)
+        masks = DecoderMasks(causal_mask(tgt_BT.size(1), stop, tgt_BT.device), memory.mask_B11S)
         states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start, cut_BT)
-        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
-            states_BTD = layer(states_BTD, layout, layer_cache, masks, attention_log)
+        for layer, of_layer in zip(self.decoder, of_layers, strict=True):
+            states_BTD = self._run(layer, states_BTD, layout, of_layer, masks, attention_log)
         normed_BTD: Tensor = self.decoder_norm(states_BTD)
         return normed_BTD
+
+    def _run(self, layer: nn.Module, *inputs: Any) -> Tensor:
+        """Run a layer; with `checkpoints_activations` its backward pass runs it once more.
+
+        Only its input is kept until then ("activation checkpointing", Chen et al. 2016). Dropout
+        draws the same numbers again.
+        """
+        if self.checkpoints_activations and torch.is_grad_enabled():
+            output_BTD: Tensor = checkpoint(layer, *inputs, use_reentrant=False)
+        else:
+            output_BTD = layer(*inputs)
+        return output_BTD
 
     def source_positions(self, src_BS: Tensor) -> Tensor | None:
         """Return the position of every token of the source; None: 0, 1, 2, ...."""
