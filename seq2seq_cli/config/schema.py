@@ -42,6 +42,7 @@ from seq2seq_cli.config.types import (
     Schedule,
     Section,
     Seed,
+    Shard,
     UpToThousand,
 )
 from seq2seq_cli.config.validation import ValidationConfig
@@ -301,6 +302,20 @@ class TrainingConfig(Section):
         "else one; one on a GPU. torchrun determines the number when it starts the processes.",
         json_schema_extra=FREE_ON_RESUME,
     )
+    shard: Shard = Field(
+        "none",
+        description="What the data-parallel processes divide among themselves beside the batch. "
+        "none: nothing, so that each holds the whole model; full: weights, gradients and optimizer "
+        "state too (FSDP2), for models that do not fit one GPU. One process alone holds all of it "
+        "either way.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
+    activation_checkpointing: bool = Field(
+        False,
+        description="Keep only the inputs of encoder and decoder layers for the backward pass, "
+        "which runs each layer once more: less memory, slower updates, equal gradients.",
+        json_schema_extra=FREE_ON_RESUME,
+    )
     on_nonfinite: OnNonfinite = Field(
         "stop",
         description="What to do when loss or gradients are NaN or infinite; such an update is "
@@ -383,6 +398,28 @@ class TrainingConfig(Section):
                 "another training.optimizer"
             )
         return decay
+
+    @field_validator("shard")
+    @classmethod
+    def _can_be_sharded(cls, shard: Shard, info: ValidationInfo) -> Shard:
+        if shard == "full" and info.data.get("optimizer") == "muon":
+            raise ValueError(
+                "full has no whole matrices, which muon needs: choose another training.optimizer"
+            )
+        if shard == "full" and info.data.get("tokens_per_batch") == "auto":
+            raise ValueError(
+                "full needs a number as training.tokens_per_batch: auto tries a whole model"
+            )
+        if shard == "full" and info.data.get("compile"):
+            raise ValueError("full cannot be compiled: set training.compile to false")
+        return shard
+
+    @field_validator("activation_checkpointing")
+    @classmethod
+    def _is_not_compiled(cls, checkpoints: bool, info: ValidationInfo) -> bool:
+        if checkpoints and info.data.get("compile"):
+            raise ValueError("true does not go with training.compile: set one of them to false")
+        return checkpoints
 
     @field_validator("average_checkpoints")
     @classmethod

@@ -68,6 +68,7 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 OnBadLine = Literal["error", "skip"]
 Direction = Literal["forward", "reverse", "both"]
 OnNonfinite = Literal["stop", "skip"]
+Shard = Literal["none", "full"]
 Side = Literal["src", "tgt"]
 SIDES: tuple[Side, Side] = ("src", "tgt")
 TokenizerKind = Literal["word", "char", "bpe", "unigram"]

@@ -111,20 +111,20 @@ def choose_model(
     """
     if not awaits_choice(folder, run):
         return
-    config, step = run.config, run.state.step
+    config, step, model = run.config, run.state.step, run.evaluated_model
     candidates = find_candidates(folder, config, run.state)
-    readable = [candidate for candidate in candidates if _is_readable(candidate, run.model)]
+    readable = [candidate for candidate in candidates if _is_readable(candidate, model)]
     if config.data.valid is None:
         scored = [Scored(candidate, {}) for candidate in readable]
         chosen = next(iter(scored), None)
     else:
         logger.info("comparing %d models on the validation text", len(readable))
-        scored = score_candidates(run.model, readable, score)
+        scored = score_candidates(model, readable, score)
         metric = config.validation.metric
         finite = [one for one in scored if one.is_finite]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
-        install(folder, run.model, chosen.candidate, run.state, run.hooks.before_write)
+        install(folder, model, chosen.candidate, run.state, run.hooks.before_write)
     if scored:
         table = candidate_table(scored, chosen)
         show(step, table)

@@ -5,8 +5,9 @@ training continues with a warning, and best models and logged points are written
 checkpoint that finds room.
 
 `checkpoints/step-00000500/` holds `weights.safetensors`, `optimizer.safetensors` (its state by
-parameter name), `ema.safetensors` (with `training.ema_decay`) and `state.json`. Random numbers need
-nothing: every update seeds them by its number. Of a checkpoint that only an average still needs
+parameter name; of a sharded run a folder `optimizer` instead, with a file per process),
+`ema.safetensors` (with `training.ema_decay`) and `state.json`. Random numbers need nothing: every
+update seeds them by its number. Of a checkpoint that only an average still needs
 `checkpoints/step-00000500.safetensors` stays, its weights.
 """
 
@@ -33,9 +34,10 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, read_json, write_json
 from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.averaging import Weights, averaged_steps, trained_weights
+from seq2seq_cli.training.averaging import Weights, averaged_steps
 from seq2seq_cli.training.run import BestModel, Run, TrainingState, quality
 from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
+from seq2seq_cli.training.sharded_files import check_shards, has_shards, read_shards, tensor_types
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +58,15 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        save_tensors(trained_weights(run.model, run.optimizer), part / "weights.safetensors")
-        save_tensors(_optimizer_tensors(run), part / "optimizer.safetensors")
+        save_tensors(run.trained_weights, part / "weights.safetensors")
+        if run.whole is None:
+            save_tensors(optimizer_tensors(run), part / "optimizer.safetensors")
+        elif not has_shards(shards := shards_part(folder, run.state.step)):
+            raise OSError("the optimizer's state could not be written")
+        else:
+            shards.rename(part / "optimizer")
         if run.ema is not None:
-            save_tensors(run.ema.weights, part / "ema.safetensors")
+            save_tensors(run.evaluated_weights, part / "ema.safetensors")
         _write_state(part, run.state)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -68,6 +75,11 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     part.rename(checkpoint)
     fsync(checkpoint.parent)
     _remove_old(folder, run.config.training)
+
+
+def shards_part(folder: RunFolder, step: int) -> Path:
+    """Return the folder into which all processes write a sharded optimizer's state at first."""
+    return folder.checkpoints / f"{folder.checkpoint(step).name}.optimizer.part"
 
 
 def update_state(folder: RunFolder, run: Run) -> None:
@@ -109,18 +121,30 @@ def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
 def load_checkpoint(folder: Path, run: Run) -> None:
     """Load model, optimizer, EMA and state. Raises UserError if a file is damaged.
 
-    An EMA that the checkpoint does not have starts from its weights.
+    An EMA that the checkpoint does not have starts from its weights. Of a run that is to be
+    sharded, the optimizer's state is only checked: `load_optimizer` loads it into the shards.
     """
-    model, optimizer, state = run.model, run.optimizer, read_state(folder)
-    optimizer.state.clear()
-    tensors = read_tensors(folder / "optimizer.safetensors")
+    model, state = run.model, read_state(folder)
+    tensors: Mapping[str, Tensor] = {}
+    run.optimizer.state.clear()
+    shards, whole = folder / "optimizer", folder / "optimizer.safetensors"
+    if shards.is_dir():
+        check_shards(shards)
+    else:
+        tensors = read_tensors(whole)
     load_weights(model, folder / "weights.safetensors")
     if run.ema is not None and state.has_ema:
         run.ema.load(folder / "ema.safetensors", model)
     elif run.ema is not None:
         run.ema.start(model)
         logger.info("the EMA of the weights starts at step %s", f"{state.step:,}")
-    _restore_optimizer(folder / "optimizer.safetensors", tensors, run)
+    if run.is_sharded:
+        sizes = {name: size for name, (size, _) in _types_of_optimizer(folder).items()}
+        _check_optimizer(folder, sizes, run)
+    elif shards.is_dir():
+        load_optimizer(folder, run)
+    else:
+        _restore_optimizer(whole, tensors, run)
     state.has_ema = run.state.has_ema  # from now on
     run.state = state
 
@@ -192,7 +216,32 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
     return {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _optimizer_tensors(run: Run) -> dict[str, Tensor]:
+def load_optimizer(folder: Path, run: Run) -> None:
+    """Load the optimizer's state of a checkpoint, whole or sharded, into a run that may be, too."""
+    parameters = _trained(run.model)
+    tensors: dict[str, Tensor] = {}
+    for name, (size, dtype) in _types_of_optimizer(folder).items():
+        like = parameters.get(name.rpartition("/")[0])
+        if like is not None and like.shape == size:
+            tensors[name] = torch.empty_like(like, requires_grad=False)
+        else:
+            tensors[name] = torch.empty(size, dtype=dtype)
+    read_shards(_optimizer_files(folder), tensors)
+    _restore_optimizer(folder, tensors, run)
+
+
+def _types_of_optimizer(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    types = tensor_types(_optimizer_files(folder))
+    return {name: kind for name, kind in types.items() if "/" in name}  # the rest are weights
+
+
+def _optimizer_files(folder: Path) -> Path:
+    """Return the folder of the files that hold the optimizer's state."""
+    return shards if (shards := folder / "optimizer").is_dir() else folder
+
+
+def optimizer_tensors(run: Run) -> dict[str, Tensor]:
+    """Return the state of the optimizer that a checkpoint holds; of a sharded one the shards."""
     kept = _state_names(run.optimizer)
     return {
         f"{name}/{key}": state[key]
@@ -208,17 +257,22 @@ def _state_names(optimizer: torch.optim.Optimizer) -> dict[Tensor, Sequence[str]
     return {parameter: group["state"] for group in groups for parameter in group["params"]}
 
 
-def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> None:
-    optimizer, kind = run.optimizer, run.config.training.optimizer
-    parameters = _trained(run.model)
-    kept = _state_names(optimizer)
+def _check_optimizer(path: Path, sizes: Mapping[str, torch.Size], run: Run) -> None:
+    parameters, kind = _trained(run.model), run.config.training.optimizer
+    kept = _state_names(run.optimizer)
     wanted = {f"{name}/{key}" for name, p in parameters.items() for key in kept[p]}
-    if tensors and (differing := sorted(wanted ^ tensors.keys())):
+    if sizes and (differing := sorted(wanted ^ sizes.keys())):
         raise _misfit(path, differing[0], kind)
+    for name, size in sizes.items():
+        if size not in (parameters[name.rpartition("/")[0]].shape, ()):
+            raise _misfit(path, name, kind)
+
+
+def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> None:
+    optimizer, parameters = run.optimizer, _trained(run.model)
+    _check_optimizer(path, {name: tensor.shape for name, tensor in tensors.items()}, run)
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
-        if tensor.shape not in (parameters[name].shape, ()):
-            raise _misfit(path, full_name, kind)
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
     if isinstance(optimizer, ScheduleFreeAdamW):
         optimizer.resume_from_average()
@@ -279,10 +333,13 @@ class Saver:
         only so many are preceded by one as takes a tenth of the time. At the end, raises OSError if
         it cannot be written.
         """
-        if is_end or self._is_due():
+        if self.is_due(is_end=is_end):
             self._save(is_end=is_end)
 
-    def _is_due(self) -> bool:
+    def is_due(self, *, is_end: bool) -> bool:
+        """Return True if `save` is to write a checkpoint."""
+        if is_end:
+            return True
         training, state = self._run.config.training, self._run.state
         intervals = (training.save_every, training.keep_every)
         if any(steps is not None and state.step % steps == 0 for steps in intervals):
@@ -305,10 +362,15 @@ class Saver:
             )
             averaged = averaged_steps({*self._unsaved, step}, run.config.training)
             if step in averaged:
-                self._unsaved[step] = _copied(trained_weights(run.model, run.optimizer))
+                self._unsaved[step] = _copied(run.trained_weights)
             self._unsaved = {number: self._unsaved[number] for number in averaged}
         else:
             self._last = step
+
+    @property
+    def is_saved(self) -> bool:
+        """True if there is a checkpoint of the last update."""
+        return self._last == self._run.state.step
 
     def record_validation(self, *, is_kept: bool, is_end: bool) -> None:
         """Add a validation to the checkpoint of its step, and keep one of the best models.
@@ -321,7 +383,7 @@ class Saver:
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
             self._waiting[state.step] = self._run.evaluated_weights
-        if self._last != state.step:
+        if not self.is_saved:
             if is_end:
                 self._save(is_end=True)
         else:
@@ -381,6 +443,11 @@ def _copied(weights: Weights) -> Weights:
 
 class NullSaver:
     """A Saver that writes nothing, for ranks other than 0."""
+
+    is_saved = True
+
+    def is_due(self, *, is_end: bool) -> bool:
+        return False
 
     def save(self, *, is_end: bool) -> None: ...
 

@@ -28,6 +28,7 @@ from seq2seq_cli.training.optimizer import set_lr
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
 from seq2seq_cli.training.setup import limit_of_updates
+from seq2seq_cli.training.sharding import AnySaver, gather_weights, saver_of
 from seq2seq_cli.training.signals import StopRequest, stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
 from seq2seq_cli.training.summary import summarize
@@ -127,21 +128,19 @@ def open_run(
 
 
 @contextmanager
-def open_outputs(
-    folder: RunFolder, run: Run
-) -> Iterator[tuple[Monitor | NullMonitor, Saver | NullSaver]]:
+def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMonitor, AnySaver]]:
     """Open what the main process writes: logged points, and checkpoints with best models.
 
     Other processes write nothing, nor does the main one if everything is done already.
     """
     if not run.ranks.is_main or (is_finished(run) and not awaits_choice(folder, run)):
-        yield NullMonitor(), NullSaver()
+        yield NullMonitor(), saver_of(folder, run, NullSaver())
         return
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
         logger.info("%s %s", "continuing" if run.state.step else "writing to", folder.path)
         monitor.config(run.config)
-        yield monitor, Saver(folder, run, monitor.sync)
+        yield monitor, saver_of(folder, run, Saver(folder, run, monitor.sync))
 
 
 class Clock:
@@ -228,7 +227,7 @@ def note_stop(run: Run, stop_signal: int) -> None:
         raise Interrupted(message, 128 + stop_signal)
 
 
-def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver) -> None:
+def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best.
 
     It has the weights that are evaluated, an EMA for example, only while it is scored.
@@ -236,12 +235,13 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver | NullSaver)
     validation, held_out, score, loss = run.config.validation, run.data.valid, math.nan, math.nan
 
     def in_main() -> tuple[Scores, AttentionPlots | None]:
-        with with_weights(run.model, run.evaluated_weights):
+        with with_weights(run.evaluated_model, run.evaluated_weights):
             scores = score_model(run)
             # The attention of a model whose loss is NaN or infinite says nothing.
             draws = validation.attention and math.isfinite(scores.loss)
             return scores, draw_attention(run) if draws else None
 
+    gather_weights(run)
     scores, plots = run.ranks.in_main(in_main) or (None, None)
     if scores is not None:
         score, loss = scores.metrics()[validation.metric], scores.loss
@@ -287,7 +287,8 @@ def draw_attention(run: Run) -> AttentionPlots:
 
 
 def translator_of(run: Run) -> Translator:
-    return Translator(run.model, run.data.tokenizers, run.config, statistics=run.data.statistics)
+    model, data = run.evaluated_model, run.data
+    return Translator(model, data.tokenizers, run.config, statistics=data.statistics)
 
 
 @contextmanager

@@ -18,9 +18,11 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.text.tokenizer import Tokenizers
+from seq2seq_cli.training.averaging import Weights
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.oom import describe_shape, split_batches
 from seq2seq_cli.training.run import Run
+from seq2seq_cli.training.sharding import gathered
 from seq2seq_cli.training.step import StepResult, seed_dropout
 
 logger = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
         return
     sources = run.ranks.all_gather(find_nonfinite_source(run, batches))
     source = next((source for source in sources if source.module), sources[0])
-    report = "\n".join([what, *_report(source, run.model), _advice(action)])
+    gradients = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
+    report = "\n".join([what, *_report(source, gathered(run, gradients)), _advice(action)])
     logger.debug("%s", report)
     raise UserError(report if run.ranks.is_main else what)
 
@@ -62,10 +65,12 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
 def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource:
     """Repeat this process's forward passes with the same dropout, and check every output."""
     training, tokenizers = run.config.training, run.data.tokenizers
-    batch_loss = BatchLoss(
-        run.model, training.label_smoothing, run.use_bf16, consistency=training.consistency
-    )
-    batch_loss.layout = Padded if training.compile else Packed
+    batch_loss = run.loss  # if it is sharded, it gathers the weights
+    if not run.is_sharded:
+        batch_loss = BatchLoss(
+            run.model, training.label_smoothing, run.use_bf16, consistency=training.consistency
+        )
+        batch_loss.layout = Padded if training.compile else Packed
     modules: list[str] = []  # the first whose output is not finite
 
     def check(name: str, module: nn.Module, inputs: object, output: object) -> None:
@@ -79,17 +84,18 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource
     ]
     shards = [run.ranks.shard(part) for part in split_batches(batches, run.state.too_large)]
     seed_dropout(training.seed, run.state.step + 1, run.ranks.rank)
+    source = None
     try:
         with torch.no_grad():
-            for shard in shards:
+            for shard in shards:  # all of them: other processes may wait for this one's weights
                 loss = batch_loss(shard)
-                if modules or not _is_finite(loss):
+                if source is None and (modules or not _is_finite(loss)):
                     name = modules[0] if modules else "projection"
-                    return NonfiniteSource(name, _describe(shard, tokenizers))
+                    source = NonfiniteSource(name, _describe(shard, tokenizers))
     finally:
         for hook in hooks:
             hook.remove()
-    return NonfiniteSource(None, _describe(shards[0], tokenizers))
+    return source or NonfiniteSource(None, _describe(shards[0], tokenizers))
 
 
 def _is_finite(values: object) -> bool:
@@ -99,13 +105,12 @@ def _is_finite(values: object) -> bool:
     )
 
 
-def _report(source: NonfiniteSource, model: nn.Module) -> list[str]:
+def _report(source: NonfiniteSource, gradients: Weights) -> list[str]:
     began = (
         f"{source.module}: its output is not finite, though its input is"
         if source.module
         else "the backward pass: all outputs of modules are finite"
     )
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     bad = [name for name, gradient in gradients.items() if not _is_finite(gradient)]
     names = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
     largest = ", ".join(f"{name} {norm:.3g}" for name, norm in _largest_norms(gradients))
@@ -118,7 +123,7 @@ def _report(source: NonfiniteSource, model: nn.Module) -> list[str]:
     ]
 
 
-def _largest_norms(gradients: dict[str, Tensor]) -> list[tuple[str, float]]:
+def _largest_norms(gradients: Weights) -> list[tuple[str, float]]:
     """Return the modules with the largest finite gradient norms."""
     norms = []
     owners = itertools.groupby(gradients.items(), key=lambda item: item[0].rpartition(".")[0])

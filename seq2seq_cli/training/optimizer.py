@@ -71,9 +71,11 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
 
     Each of its groups names under `state` the tensors that a checkpoint holds.
     """
-    kind = OPTIMIZERS[config.optimizer]
+    kind, options = OPTIMIZERS[config.optimizer], OPTIMIZERS[config.optimizer].options(config)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        options.pop("fused", None)  # `sharding.py` builds another optimizer of shards
     groups = [{"state": kind.state} | group for group in kind.groups(model, config.weight_decay)]
-    return kind.make(groups, lr=config.lr, **kind.options(config))
+    return kind.make(groups, lr=config.lr, **options)
 
 
 def set_lr(

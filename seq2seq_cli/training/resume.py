@@ -39,6 +39,7 @@ from seq2seq_cli.training.manifest import (
 )
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run, settle_warmup, total_updates
+from seq2seq_cli.training.sharding import shard_run
 from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_options_of
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ def start_or_resume(
     if run is None:
         run = join_as_replica(folder, state, ranks, hooks)
         run.total_steps = total_steps
+    if run.is_sharded:
+        shard_run(run, folder.checkpoint(state.step))
     ranks.barrier()  # a machine with a cache of its own first splits the text into tokens
     gc.freeze()  # the garbage collector need not search what stays until the end of the run
     return run
@@ -85,7 +88,8 @@ def start_or_resume(
 def join_as_replica(folder: RunFolder, state: TrainingState, ranks: Ranks, hooks: Hooks) -> Run:
     """Join the main process's run, whose state may differ from the one in its checkpoint."""
     run = set_up_run(load_config(folder.config), ranks, hooks, folder)
-    load_checkpoint(folder.checkpoint(state.step), run)
+    if not run.is_sharded:
+        load_checkpoint(folder.checkpoint(state.step), run)
     run.state = state
     return run
 

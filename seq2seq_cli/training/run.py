@@ -17,6 +17,7 @@ from seq2seq_cli.data.statistics import TextStatistics, text_statistics
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.machine import available_memory
+from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.text.tokenizer import Tokenizers
@@ -119,6 +120,16 @@ class Hooks:
 
 
 @dataclass
+class WholeModel:
+    """What the main process evaluates and saves where `training.shard` leaves none of it whole."""
+
+    model: Transformer  # without weights, which `with_weights` gives it
+    step: int | None = None  # of the weights
+    trained: Weights = field(default_factory=dict)  # in CPU memory; none in other processes
+    evaluated: Weights = field(default_factory=dict)
+
+
+@dataclass
 class Run:
     """Everything that the training loop works with, the same in every process."""
 
@@ -127,23 +138,43 @@ class Run:
     model: Transformer  # on its device
     loss: BatchLoss
     optimizer: torch.optim.Optimizer
-    ema: Ema | None = None  # of `training.ema_decay`, in the main process
+    ema: Ema | None = None  # of `training.ema_decay`, in the main process, or of a shard in each
     ranks: Ranks = field(default_factory=Ranks)
     hooks: Hooks = field(default_factory=Hooks)
     state: TrainingState = field(default_factory=TrainingState)
     total_steps: int = 0  # updates of the whole run, those already done included
+    whole: WholeModel | None = None  # of a model that is sharded
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return choose_device(self.config.training.device) if self.is_sharded else self.model.device
 
     @property
     def use_bf16(self) -> bool:
         return self.loss.use_bf16
 
     @property
+    def is_sharded(self) -> bool:
+        """True if the processes divide the model among themselves."""
+        return self.config.training.shard == "full" and self.ranks.world_size > 1
+
+    @property
+    def evaluated_model(self) -> Transformer:
+        """The model that is given `evaluated_weights` and then validated."""
+        return self.model if self.whole is None else self.whole.model
+
+    @property
+    def trained_weights(self) -> Weights:
+        """The weights that training has come to, whole; of a sharded model those last gathered."""
+        if self.whole is not None:
+            return self.whole.trained
+        return trained_weights(self.model, self.optimizer)
+
+    @property
     def evaluated_weights(self) -> Weights:
         """The weights that are validated and kept; they share memory with those that train."""
+        if self.whole is not None:
+            return self.whole.evaluated
         if self.ema is not None:
             return self.ema.weights
         return trained_weights(self.model, self.optimizer)

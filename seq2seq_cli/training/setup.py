@@ -3,6 +3,7 @@
 import itertools
 import logging
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.inspection.figure_files import require_matplotlib
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
-from seq2seq_cli.model.transformer import build_model
+from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.metrics import share_with_4_grams
@@ -42,6 +43,9 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
     read the text, only its stored token ids. Options that are `auto` get their values. Seeds
     PyTorch's random generator. Raises UserError for text that cannot be trained on, a metric that
     says nothing about the validation text, and a missing device, compiler or matplotlib.
+
+    Of a model that `sharding.py` is to divide, the main process has all weights in CPU memory, and
+    the others have none.
     """
     device = choose_device(config.training.device)
     if config.training.compile:
@@ -50,17 +54,16 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         require_matplotlib()
     config, data = load_data(config, ranks, hooks, folder)
     torch.manual_seed(config.training.seed)
-    model = build_model(config.model, data.tokenizers).to(device)
-    freeze(model, config.training.freeze)
+    is_sharded = config.training.shard == "full" and ranks.world_size > 1
+    with torch.device("meta") if is_sharded and not ranks.is_main else nullcontext():
+        model = make_model(config, data.tokenizers)
+    model = model if is_sharded else model.to(device)
     training, decay = config.training, config.training.ema_decay
-    use_bf16 = choose_bf16(training.precision, device)
     return Run(
         config=config,
         data=data,
         model=model,
-        loss=BatchLoss(
-            model, training.label_smoothing, use_bf16, training.compile, training.consistency
-        ),
+        loss=make_loss(model, training, device),
         optimizer=build_optimizer(model, training),
         ema=Ema(model, decay) if decay is not None and ranks.is_main else None,
         ranks=ranks,
@@ -72,6 +75,20 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
             validated_step=0,
         ),
     )
+
+
+def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
+    """Build the model to train."""
+    model = build_model(config.model, tokenizers)
+    freeze(model, config.training.freeze)
+    model.checkpoints_activations = config.training.activation_checkpointing
+    return model
+
+
+def make_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:
+    """Return the training loss of a model, in the precision of the config."""
+    use_bf16 = choose_bf16(config.precision, device)
+    return BatchLoss(model, config.label_smoothing, use_bf16, config.compile, config.consistency)
 
 
 def load_data(

@@ -2,17 +2,27 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import nn
 
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.oom import free_memory, is_out_of_memory, record_oom, split_batches
+from seq2seq_cli.training.oom import (
+    describe_shape,
+    free_memory,
+    is_out_of_memory,
+    record_oom,
+    split_batches,
+)
 from seq2seq_cli.training.run import Run
+
+if TYPE_CHECKING:  # its import takes time
+    from torch.distributed.tensor import DTensor
 
 
 class LossSums(NamedTuple):
@@ -45,6 +55,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
     loss, divergence = compute_gradients(run, batches)
     parameters = list(run.model.parameters())
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if run.is_sharded:
+        norm = cast("DTensor", norm).full_tensor()
     result = StepResult(loss, norm.item(), divergence)
     if result.is_finite:
         max_norm = run.config.training.max_grad_norm or math.inf
@@ -64,6 +76,7 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> LossSums:
     """
     num_tokens = sum(batch.num_tokens for batch in batches)
     accumulate = accumulate_gradients if run.ranks.world_size == 1 else all_reduce_gradients
+    accumulate = reduce_scatter_gradients if run.is_sharded else accumulate
     while True:
         parts = split_batches(batches, run.state.too_large)
         run.loss.zero_grad(set_to_none=True)
@@ -99,6 +112,26 @@ def all_reduce_gradients(
     ranks.all_reduce(sums)
     too_large = failures_N.nonzero()
     return LossSums(*losses_2.tolist()), int(too_large[0]) if len(too_large) else None
+
+
+def reduce_scatter_gradients(
+    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
+) -> tuple[LossSums, None]:
+    """Call `accumulate_gradients` in every process, each with its shard of the batches.
+
+    The model is sharded, and its backward pass sums the gradients. As every layer waits for all
+    processes, none can start over. Raises UserError when out of memory.
+    """
+    losses, failed = accumulate_gradients(batch_loss, batches, num_tokens, ranks)
+    if failed is not None:
+        raise UserError(
+            f"out of memory with {describe_shape(batches[failed])}, which training.shard: full "
+            "does not split; lower training.tokens_per_batch; the same command resumes from the "
+            "last checkpoint"
+        )
+    sums = torch.tensor(losses, device=batch_loss.model.device)
+    ranks.all_reduce(sums)
+    return LossSums(*sums.tolist()), None
 
 
 def accumulate_gradients(

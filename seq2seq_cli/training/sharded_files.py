@@ -1,0 +1,100 @@
+"""Files of tensors that are sharded over processes, read by any number of them.
+
+`torch.distributed.checkpoint` writes one file of safetensors per process into a folder, beside
+which stand the hashes of all: `hashes.json`. Unlike its default format, nothing in them is
+executed when they are read.
+"""
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Size, Tensor
+
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.training.distributed import Ranks
+
+logger = logging.getLogger(__name__)
+
+_HASHES = "hashes.json"
+
+
+def write_shards(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
+    """Write tensors in all processes, each its shards, into an empty folder.
+
+    If there is no room, logs a warning, and the folder has no hashes, which are written last.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:
+        reasons = [reason for reason, _ in error.failures.values()]
+        if not all(isinstance(reason, OSError) for reason in reasons):
+            raise
+        logger.warning(f"cannot write {folder} ({reasons[0]})")
+        return
+    own = folder.glob(f"shard-{ranks.rank + 1:05d}-*.safetensors")
+    hashes = ranks.all_gather({path.name: _hash(path) for path in own})
+    if ranks.is_main:
+        with suppress(OSError):
+            write_json(folder / _HASHES, {name: h for part in hashes for name, h in part.items()})
+
+
+def has_shards(folder: Path) -> bool:
+    """Return True if all files of a folder were written."""
+    return (folder / _HASHES).exists()
+
+
+def check_shards(folder: Path) -> None:
+    """Compare all files with their hashes. Raises UserError if one is missing or damaged."""
+    hashes = read_json(folder / _HASHES)
+    for path in folder.glob("*.safetensors"):
+        if not isinstance(hashes, dict) or hashes.pop(path.name, None) != _hash(path):
+            raise UserError(f"{path} is damaged: its content does not match its hash")
+    if hashes:
+        raise UserError(f"{folder} is damaged: {min(hashes)} is missing")
+
+
+def tensor_types(folder: Path) -> dict[str, tuple[Size, torch.dtype]]:
+    """Return size and type of every tensor in the files of a folder, whole or sharded."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    try:
+        facts = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except (SafetensorError, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{folder} is damaged or missing ({error})") from None
+    return {name: (fact.size, fact.properties.dtype) for name, fact in facts.items()}  # type: ignore[union-attr]
+
+
+def read_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Fill tensors from files of a folder; of those that are sharded, the part of this process.
+
+    Raises UserError if a file is damaged.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # without a process group, as intended
+            load(tensors, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        reason, _ = next(iter(error.failures.values()))
+        raise UserError(f"{folder} is damaged or missing ({reason})") from None
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
