@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 
 from seq2seq_cli.config.schema import Config, TrainingConfig
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
@@ -29,6 +30,18 @@ def bare_run(
         optimizer=optimizer,
         ranks=ranks,
     )
+
+
+def random_batch(sentences: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 9, (sentences, 2), generator=generator)
+    src, tgt = (torch.randint(4, 30, (sentences, 9), generator=generator) for _ in range(2))
+    places = torch.arange(9)
+    src[places >= lengths[:, :1]] = 0
+    labels = tgt.masked_fill(places >= lengths[:, 1:], IGNORE_INDEX)
+    tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
+    tgt_in[places >= lengths[:, 1:]] = 0
+    return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
 
 
 def stop_at(step: int | None) -> Hooks:

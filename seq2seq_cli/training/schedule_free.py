@@ -90,7 +90,8 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
     def _move_to_y(self, parameters: list[Tensor]) -> None:
         beta1 = self.defaults["betas"][0]
         states = [self.state[p] for p in parameters]
-        torch._foreach_copy_(parameters, [state["average"] for state in states])
+        averages = [_own_rows(state["average"]) for state in states]
+        torch._foreach_copy_([_own_rows(p) for p in parameters], averages)
         torch._foreach_lerp_(parameters, [state["z"] for state in states], 1 - beta1)
 
     @torch.no_grad()
@@ -107,3 +108,9 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
             self.state[parameter]["average"] = parameter.detach().clone()
         if parameters:  # there are none before the first step
             self._move_to_y(parameters)
+
+
+def _own_rows(tensor: Tensor) -> Tensor:
+    """Return what this process has of a sharded tensor (DTensors have no `_foreach_copy_`)."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local

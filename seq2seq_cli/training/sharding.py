@@ -32,8 +32,7 @@ from seq2seq_cli.training.run import Run, WholeModel
 from seq2seq_cli.training.setup import make_loss, make_model
 from seq2seq_cli.training.sharded_files import write_shards
 
-if TYPE_CHECKING:  # their import takes time, which only sharded runs have to spend
-    from torch.distributed.device_mesh import DeviceMesh
+if TYPE_CHECKING:  # its import takes time
     from torch.distributed.tensor import DTensor
 
 
@@ -45,34 +44,33 @@ def shard_run(run: Run, checkpoint: Path) -> None:
 
     Until now the main process has the whole model in CPU memory, and the others have none of it.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-
     training, whole, whole_ema = run.config.training, run.model, run.ema
     device = choose_device(training.device)
     with torch.device("meta"):
         run.model = make_model(run.config, run.data.tokenizers)
     run.loss = make_loss(run.model, training, device)
-    shard_loss(run.loss, init_device_mesh(device.type, (run.ranks.world_size,)), device)
-    _scatter(unique_parameters(whole), unique_parameters(run.model))
+    shard_loss(run.loss, device, run.ranks.world_size)
+    scatter(unique_parameters(whole), unique_parameters(run.model))
     run.optimizer = build_optimizer(run.model, training)
     load_optimizer(checkpoint, run)
     if training.ema_decay is not None:
         run.ema = Ema(run.model, training.ema_decay)
-        _scatter(whole_ema.weights if whole_ema else unique_parameters(whole), run.ema.weights)
+        scatter(whole_ema.weights if whole_ema else unique_parameters(whole), run.ema.weights)
     if run.ranks.is_main:
         for parameter in whole.parameters():  # keeps nothing but its shape
             parameter.data = torch.zeros((), device=device).expand(parameter.shape)
     run.whole = WholeModel(whole)
 
 
-def shard_loss(batch_loss: BatchLoss, mesh: "DeviceMesh", device: torch.device) -> None:
-    """Shard a model, whose weights are on the meta device, and its loss; its weights are undefined.
+def shard_loss(batch_loss: BatchLoss, device: torch.device, world_size: int) -> None:
+    """Shard a model on the meta device, with its loss; then its weights have any values.
 
-    With mixed precision, a layer is gathered in bf16. Gradients are sums, in fp32.
+    With mixed precision, the weights of a layer are gathered in bf16. Gradients are sums, in fp32.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    model = batch_loss.model
+    model, mesh = batch_loss.model, init_device_mesh(device.type, (world_size,))
     dtype = torch.bfloat16 if batch_loss.use_bf16 else None
     in_layers = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False)
     for layer in (*model.encoder, *model.decoder):
@@ -95,7 +93,7 @@ def _materialize(module: nn.Module, device: torch.device) -> None:
             torch.utils.swap_tensors(parameter, empty)  # type: ignore[no-untyped-call]
 
 
-def _scatter(whole: Weights, shards: Weights) -> None:
+def scatter(whole: Weights, shards: Weights) -> None:
     """Copy whole tensors of the main process into the shards of all; one at a time is whole."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from bare_runs import bare_run, stop_at
+from bare_runs import bare_run, random_batch, stop_at
 from commands import Command, last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
@@ -23,7 +23,6 @@ from torch import distributed
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tools.run_diff import differing_results
@@ -32,18 +31,6 @@ from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
 from seq2seq_cli.training.step import train_step
-
-
-def random_batch(sentences: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(2, 9, (sentences, 2), generator=generator)
-    src, tgt = (torch.randint(4, 30, (sentences, 9), generator=generator) for _ in range(2))
-    places = torch.arange(9)
-    src[places >= lengths[:, :1]] = 0
-    labels = tgt.masked_fill(places >= lengths[:, 1:], IGNORE_INDEX)
-    tgt_in = torch.cat([torch.full((sentences, 1), 2), tgt[:, :-1]], dim=1)
-    tgt_in[places >= lengths[:, 1:]] = 0
-    return Batch(src, tgt_in, labels, int(lengths[:, 1].sum()), int(lengths[:, 0].sum()))
 
 
 def one_update(config: Config, folder: Path) -> tuple[float, float]:

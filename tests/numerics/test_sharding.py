@@ -1,0 +1,236 @@
+"""Sharded training makes the updates of one process, and its checkpoints fit any number of them."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from bare_runs import bare_run, random_batch, stop_at
+from commands import Command, last_checkpoint
+from number_task import numbers_config, write_config
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import unique_parameters
+from seq2seq_cli.training.distributed import process_group
+from seq2seq_cli.training.launcher import launch
+from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.run import WholeModel
+from seq2seq_cli.training.sharding import gathered, scatter, shard_loss
+from seq2seq_cli.training.step import compute_gradients, train_step
+
+SHARDED = "training.shard=full"
+SLOW = pytest.mark.slow
+MODELS = {
+    "tied": {},
+    "odd": {"d_model": 18, "heads": 3, "layers": {"encoder": 1, "decoder": 2}, "norm": "post"},
+    "untied": {"tie_embeddings": False, "attention_scale": "temperature", "positions": "rotary"},
+}
+
+
+def build(**options: object) -> Transformer:
+    torch.manual_seed(5)
+    shape = {"d_model": 16, "heads": 2, "layers": 2, "d_ff": 32, "dropout": 0.0} | options
+    return Transformer(ModelConfig(**shape), 30, 30, True, 0)
+
+
+def updates(config: Config, model: dict, path: Path, *, alone: bool = False) -> list[float]:
+    """Three updates, the first gradients, and the last weights; a process may have no sentence."""
+    with process_group(config) as ranks:
+        whole, training = build(**model), config.training
+        batch_loss = BatchLoss(whole, 0.1, use_bf16=False)
+        if not alone:
+            with torch.device("meta"):
+                batch_loss = BatchLoss(build(**model), 0.1, use_bf16=False)
+            shard_loss(batch_loss, torch.device("cpu"), ranks.world_size)
+            scatter(unique_parameters(whole), unique_parameters(batch_loss.model))
+        optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
+        run = bare_run(batch_loss, optimizer, training, ranks)
+        run.whole = None if alone else WholeModel(whole)
+        batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
+        numbers = [compute_gradients(run, batches).loss]
+        tensors = {f"{name} gradient": p.grad for name, p in run.model.named_parameters()}
+        found = dict(gathered(run, {n: g.clone() for n, g in tensors.items() if g is not None}))
+        for _ in range(3):
+            result = train_step(run, batches)
+            numbers += [result.loss, result.grad_norm]
+        found |= gathered(run, unique_parameters(run.model))
+        if ranks.is_main:
+            save_file(found, path)
+    return numbers
+
+
+def must_be_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    return write_config(tmp_path, numbers_config(tmp_path, 400))
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        ("tied", 2),
+        pytest.param("tied", 4, marks=SLOW),
+        ("odd", 4),
+        pytest.param("odd", 3, marks=SLOW),
+        pytest.param("untied", 2, marks=SLOW),
+        pytest.param("untied", 4, marks=SLOW),
+    ],
+)
+@pytest.mark.parametrize("checkpointing", [False, pytest.param(True, marks=SLOW)])
+def test_sharded_updates_match_those_of_one_process(config, tmp_path, model, count, checkpointing):
+    """Three batches an update, and a norm that is clipped."""
+    options = ["training.max_grad_norm=0.3"]
+    alone, sharded = tmp_path / "alone", tmp_path / "sharded"
+    expected = updates(load_config(config, options), MODELS[model], alone, alone=True)
+    assert min(expected[2::2]) > 0.3
+    options += [SHARDED, f"training.activation_checkpointing={checkpointing}".lower()]
+    work = partial(updates, load_config(config, options), MODELS[model], sharded)
+    assert launch(work, count) == pytest.approx(expected, rel=1e-5)
+    must_be_close(load_file(sharded), load_file(alone))
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "post", "positions": "rotary"}])
+def test_activation_checkpointing_keeps_every_bit_of_the_gradients(options):
+    """With dropout, which is drawn again in the backward pass."""
+    gradients = []
+    for checkpoints in (False, True):
+        model = build(dropout=0.3, attention_dropout=0.2, activation_dropout=0.1, **options)
+        model.checkpoints_activations = checkpoints
+        batch_loss = BatchLoss(model, 0.1, use_bf16=False).train()
+        for seed in (1, 2):
+            batch_loss(random_batch(7, seed)).total.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert all(torch.equal(gradients[0][name], g) for name, g in gradients[1].items())
+
+
+def test_activation_checkpointing_keeps_only_what_layers_read():
+    """Fewer tensors wait for the backward pass."""
+    sizes = []
+    for checkpoints in (False, True):
+        model, kept = build(layers=4), []
+        model.checkpoints_activations = checkpoints
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, kept=kept: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):
+            BatchLoss(model, 0.1, use_bf16=False).train()(random_batch(7, seed=1))
+        sizes.append(sum(kept))
+    assert sizes[1] < sizes[0] / 3
+
+
+# Without key biases, whose true gradient is zero, so that Adam follows the rounding.
+TWELVE = (
+    "training.max_steps=12",
+    "training.warmup_steps=2",
+    "training.precision=fp32",
+    "training.gradient_accumulation=2",
+    "model.attention_bias=false",
+    "training.adam_epsilon=1e-5",
+    "validation.every=6",
+    "validation.decode=false",
+)
+
+
+def weights_of(run: Path) -> dict[str, Tensor]:
+    return load_file(last_checkpoint(run) / "weights.safetensors")
+
+
+def train_in_parts(
+    config: Path, run: Path, parts: list[tuple[int, str, int | None]], *settings: str
+) -> None:
+    """Train until each step (None: the end), with so many processes, sharded or not."""
+    for count, shard, stop in parts:
+        how = [f"training.processes={count}", f"training.shard={shard}"]
+        train(load_config(config, [*TWELVE, *settings, *how]), run, hooks=stop_at(stop))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(2, "full", 5), (1, "full", None)],
+        [(1, "none", 5), (2, "full", None)],
+        pytest.param([(4, "full", 5), (1, "full", None)], marks=SLOW),
+        pytest.param([(4, "full", 5), (3, "full", None)], marks=SLOW),
+        pytest.param([(3, "full", 4), (2, "none", 7), (4, "full", None)], marks=SLOW),
+    ],
+)
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", *(pytest.param(name, marks=SLOW) for name in ("schedule_free_adamw",))]
+)
+def test_run_continues_with_another_number_of_processes(config, tmp_path, parts, optimizer):
+    settings = [f"training.optimizer={optimizer}", "training.ema_decay=0.9"]
+    if optimizer == "schedule_free_adamw":
+        settings = settings[:1]
+    train_in_parts(config, tmp_path / "whole", [(1, "none", None)], *settings)
+    train_in_parts(config, tmp_path / "parts", parts, *settings)
+    whole, found = (last_checkpoint(tmp_path / name) for name in ("whole", "parts"))
+    files = sorted(path.name for path in whole.glob("*.safetensors") if "optim" not in path.name)
+    assert files == ["ema.safetensors"] * (len(settings) > 1) + ["weights.safetensors"]
+    for name in files:
+        must_be_close(load_file(found / name), load_file(whole / name))
+
+
+def test_damaged_shard_is_found_and_the_checkpoint_before_it_is_used(config, tmp_path, caplog):
+    sharded = [(2, "full", 9)]
+    train_in_parts(config, tmp_path / "whole", [(1, "none", None)])
+    train_in_parts(config, tmp_path / "run", sharded, "training.save_every=4")
+    last = last_checkpoint(tmp_path / "run")
+    assert last.name == "step-00000009"
+    *_, shard = sorted((last / "optimizer").glob("*.safetensors"))
+    damaged = bytearray(shard.read_bytes())
+    damaged[-1] ^= 1
+    shard.write_bytes(damaged)
+    train_in_parts(config, tmp_path / "run", [(1, "none", None)])
+    assert f"{shard} is damaged: its content does not match its hash" in caplog.text
+    must_be_close(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"))
+
+
+def files_of(run: Path) -> set[str]:
+    """The files of a run folder, but those of the optimizer's state."""
+    names = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    return {name for name in names if "/optimizer" not in name and "tensorboard" not in name}
+
+
+def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Command):
+    """The weights of every file are whole, and those of the model translate."""
+    settings = [f"--set={option}" for option in (*TWELVE, "training.average_checkpoints=2")]
+    settings += ["--set=training.save_every=4", "--set=validation.decode=true"]
+    for name, shard in (("none", "none"), ("full", "full")):
+        how = (f"--set=training.shard={shard}", "--set=training.processes=2")
+        done = seq2seq("train", config, "--run-dir", tmp_path / name, *settings, *how)
+        assert done.exit_code == 0, done.stderr
+    assert files_of(tmp_path / "full") == files_of(tmp_path / "none")
+    must_be_close(*(load_file(tmp_path / name / "model.safetensors") for name in ("full", "none")))
+    outputs = [seq2seq("translate", tmp_path / name, "1 2 3") for name in ("full", "none")]
+    assert outputs[0].exit_code == 0
+    assert outputs[0].stdout == outputs[1].stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["training.optimizer=muon"], "full has no whole matrices, which muon needs"),
+        (["training.tokens_per_batch=auto"], "full needs a number"),
+        (["training.compile=true"], "full cannot be compiled"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused(config, options, message):
+    with pytest.raises(UserError, match=message):
+        load_config(config, [SHARDED, *options])
+
+
+def test_loss_that_is_not_finite_is_diagnosed_in_all_processes(config, tmp_path):
+    """The gradients of all processes are looked at, and none waits for another one."""
+    settings = ["training.lr=1e30", "training.on_nonfinite=stop", "training.max_grad_norm=null"]
+    with pytest.raises(UserError, match=r"(?s)loss.*began in.*gradients   not finite"):
+        train_in_parts(config, tmp_path / "run", [(2, "full", None)], *settings)
