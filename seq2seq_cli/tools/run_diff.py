@@ -14,6 +14,7 @@ from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.training.manifest import continuations, read_manifest
+from seq2seq_cli.training.sharded_files import read_whole
 
 _TIMINGS = {"train/tokens_per_second", "train/seconds"}
 _RESULTS = ("weights", "progress", "metrics")
@@ -91,20 +92,21 @@ def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference
     yield from _compare_tensors("best model", first.model, second.model)
     files = {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}
     for name, file in files.items():
+        checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
         paths = (
-            (run.last_checkpoint or run.checkpoints) / f"{file}.safetensors"
-            for run in (first, second)
+            shards if (shards := checkpoint / file).is_dir() else checkpoint / f"{file}.safetensors"
+            for checkpoint in checkpoints
         )
         yield from _compare_tensors(name, *paths)
 
 
 def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Difference]:
-    """Compare two files bit by bit."""
-    exists = ["there" if path.is_file() else None for path in (first, second)]
+    """Compare two files, or folders of shards, bit by bit."""
+    exists = ["there" if path.exists() else None for path in (first, second)]
     if None in exists:  # nothing differs if neither is there, as an EMA in most runs
         yield from _compare_values("weights", {name: exists[0]}, {name: exists[1]})
         return
-    a, b = read_tensors(first), read_tensors(second)
+    a, b = (read_whole(p) if p.is_dir() else read_tensors(p) for p in (first, second))
     shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]
     if reshaped := sorted(d.name for d in _compare_values("weights", *shapes)):
         yield Difference("weights", name, note=f"other names or shapes: {', '.join(reshaped[:3])}")

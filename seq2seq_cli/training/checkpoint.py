@@ -41,7 +41,7 @@ from seq2seq_cli.training.sharded_files import check_shards, has_shards, read_sh
 
 logger = logging.getLogger(__name__)
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHARE = 0.1  # of the time, that checkpoints before validations may take
 _FORMAT = 4  # of state.json; counted up when the states of before cannot be read any more
 
@@ -403,7 +403,7 @@ class Saver:
                 write()
             except OSError as error:
                 training = self._run.config.training
-                if error.errno not in _FULL or not make_room(self._folder, training):
+                if error.errno not in FULL or not make_room(self._folder, training):
                     raise
                 write()
 

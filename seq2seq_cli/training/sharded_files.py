@@ -6,10 +6,9 @@ executed when they are read.
 """
 
 import hashlib
-import logging
+import shutil
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -20,34 +19,54 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.training.distributed import Ranks
 
-logger = logging.getLogger(__name__)
-
 _HASHES = "hashes.json"
 
 
-def write_shards(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Write tensors in all processes, each its shards, into an empty folder.
+def write_shards(
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    ranks: Ranks,
+    before_write: Callable[[Path], None],
+) -> OSError | None:
+    """Write tensors in all processes, each its shards, into a new folder.
 
-    If there is no room, logs a warning, and the folder has no hashes, which are written last.
+    Returns the error if that fails, as on a full disk. The hashes are written last.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
+    def make_folder() -> None:
+        before_write(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    if error := _error_in_main(make_folder, ranks):
+        return error
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         save(dict(tensors), storage_writer=writer)
-    except CheckpointException as error:
-        reasons = [reason for reason, _ in error.failures.values()]
-        if not all(isinstance(reason, OSError) for reason in reasons):
+    except CheckpointException as failed:
+        reasons = [reason for reason, _ in failed.failures.values()]
+        errors = [reason for reason in reasons if isinstance(reason, OSError)]
+        if len(errors) < len(reasons):
             raise
-        logger.warning(f"cannot write {folder} ({reasons[0]})")
-        return
+        return errors[0]
     own = folder.glob(f"shard-{ranks.rank + 1:05d}-*.safetensors")
     hashes = ranks.all_gather({path.name: _hash(path) for path in own})
+    joined = {name: value for part in hashes for name, value in part.items()}
+    return _error_in_main(lambda: write_json(folder / _HASHES, joined), ranks)
+
+
+def _error_in_main(action: Callable[[], None], ranks: Ranks) -> OSError | None:
+    """Call `action` in the main process; return its OSError in all."""
+    error = None
     if ranks.is_main:
-        with suppress(OSError):
-            write_json(folder / _HASHES, {name: h for part in hashes for name, h in part.items()})
+        try:
+            action()
+        except OSError as raised:
+            error = raised
+    return ranks.broadcast(error)
 
 
 def has_shards(folder: Path) -> bool:
@@ -93,6 +112,15 @@ def read_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     except CheckpointException as error:
         reason, _ = next(iter(error.failures.values()))
         raise UserError(f"{folder} is damaged or missing ({reason})") from None
+
+
+def read_whole(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of a folder. Raises UserError if a file is damaged."""
+    check_shards(folder)
+    types = tensor_types(folder)
+    tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in types.items()}
+    read_shards(folder, tensors)
+    return tensors
 
 
 def _hash(path: Path) -> str:

@@ -7,8 +7,7 @@ gathers the weights; so all files are those of any other run, but for the optimi
 (`sharded_files.py`).
 """
 
-import shutil
-from contextlib import suppress
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -20,9 +19,11 @@ from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.averaging import Ema, Weights, trained_weights
 from seq2seq_cli.training.checkpoint import (
+    FULL,
     NullSaver,
     Saver,
     load_optimizer,
+    make_room,
     optimizer_tensors,
     shards_part,
 )
@@ -35,6 +36,8 @@ from seq2seq_cli.training.sharded_files import write_shards
 if TYPE_CHECKING:  # its import takes time
     from torch.distributed.tensor import DTensor
 
+
+logger = logging.getLogger(__name__)
 
 AnySaver: TypeAlias = "Saver | NullSaver | ShardedSaver"
 
@@ -158,13 +161,12 @@ class ShardedSaver:
         if not run.ranks.broadcast(is_due):
             return
         gather_weights(run)
-        folder = shards_part(self._folder, run.state.step)
-        if run.ranks.is_main:
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # which `write_shards` will meet again
-                folder.mkdir(parents=True)
-        run.ranks.barrier()
-        write_shards(optimizer_tensors(run), folder, run.ranks)
+        part, tensors = shards_part(self._folder, run.state.step), optimizer_tensors(run)
+        while error := write_shards(tensors, part, run.ranks, run.hooks.before_write):
+            is_full = run.ranks.is_main and error.errno in FULL
+            if not run.ranks.broadcast(is_full and make_room(self._folder, run.config.training)):
+                logger.warning(f"cannot write the optimizer's state ({error})")
+                return
 
 
 def saver_of(folder: RunFolder, run: Run, saver: Saver | NullSaver) -> AnySaver:

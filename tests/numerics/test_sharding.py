@@ -1,5 +1,7 @@
 """Sharded training makes the updates of one process, and its checkpoints fit any number of them."""
 
+import errno
+import os
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from seq2seq_cli.training.distributed import process_group
 from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.run import WholeModel
+from seq2seq_cli.training.run import Hooks, WholeModel
 from seq2seq_cli.training.sharding import gathered, scatter, shard_loss
 from seq2seq_cli.training.step import compute_gradients, train_step
 
@@ -170,12 +172,12 @@ def train_in_parts(
 def test_run_continues_with_another_number_of_processes(config, tmp_path, parts, optimizer):
     settings = [f"training.optimizer={optimizer}", "training.ema_decay=0.9"]
     if optimizer == "schedule_free_adamw":
-        settings = settings[:1]
+        settings = [settings[0], "training.schedule=constant"]
     train_in_parts(config, tmp_path / "whole", [(1, "none", None)], *settings)
     train_in_parts(config, tmp_path / "parts", parts, *settings)
     whole, found = (last_checkpoint(tmp_path / name) for name in ("whole", "parts"))
     files = sorted(path.name for path in whole.glob("*.safetensors") if "optim" not in path.name)
-    assert files == ["ema.safetensors"] * (len(settings) > 1) + ["weights.safetensors"]
+    assert files == ["ema.safetensors"] * (optimizer == "adamw") + ["weights.safetensors"]
     for name in files:
         must_be_close(load_file(found / name), load_file(whole / name))
 
@@ -195,10 +197,43 @@ def test_damaged_shard_is_found_and_the_checkpoint_before_it_is_used(config, tmp
     must_be_close(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"))
 
 
+def fail_once_at_four(error: OSError, path: Path) -> None:
+    """As a disk that is full until the first checkpoint is removed."""
+    folder = path.parent
+    if path.name == "step-00000004.optimizer.part" and (folder / "step-00000000").exists():
+        raise error
+
+
+def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
+    settings = [*TWELVE, SHARDED, "training.processes=2", "training.save_every=2"]
+    settings += ["training.keep_last=3", "training.max_steps=5", "validation.every=5"]
+    run_config = load_config(config, settings)
+    for name, number in (("full", errno.ENOSPC), ("forbidden", errno.EACCES)):
+        error = OSError(number, os.strerror(number))
+        train(
+            run_config, tmp_path / name, hooks=Hooks(before_write=partial(fail_once_at_four, error))
+        )
+    steps = {
+        name: [int(p.name[5:]) for p in sorted((tmp_path / name / "checkpoints").iterdir())]
+        for name in ("full", "forbidden")
+    }
+    assert steps == {"full": [2, 4, 5], "forbidden": [0, 2, 5]}
+    log = (tmp_path / "forbidden/train.log").read_text()
+    assert "cannot write the optimizer's state ([Errno 13] Permission denied)" in log
+    assert "cannot write the checkpoint of step 4" in log
+
+
+@SLOW
+def test_verify_resume_compares_the_state_of_all_processes(config, seq2seq: Command):
+    options = (f"--set={option}" for option in (SHARDED, "training.processes=2", *TWELVE[1:]))
+    result = seq2seq("verify-resume", config, "--steps=6", "--interruptions=1", *options)
+    assert result.exit_code == 0, result.stderr
+
+
 def files_of(run: Path) -> set[str]:
     """The files of a run folder, but those of the optimizer's state."""
     names = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
-    return {name for name in names if "/optimizer" not in name and "tensorboard" not in name}
+    return {name for name in names if "/optimizer" not in name and "tfevents" not in name}
 
 
 def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Command):
