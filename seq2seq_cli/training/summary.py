@@ -227,7 +227,7 @@ def _cache(data: TrainingData) -> str:
 def _device(run: Run) -> str:
     num_processes, threads = run.ranks.world_size, torch.get_num_threads()
     if num_processes > 1:
-        where = f"{num_processes} processes"
+        where = f"{num_processes} processes" + (", sharded" if run.is_sharded else "")
     elif run.device.type == "cuda":
         where = torch.cuda.get_device_name(run.device)
     else:

@@ -55,6 +55,8 @@ def test_all_functions_of_the_training_walk_are_called(config, tmp_path):
         ("launcher.py", "", "launch"),
         ("processes.py", "", "process_context"),
         ("resume.py", "", "join_as_replica"),
+        ("sharding.py", "", "shard_run"),
+        ("checkpoint.py", "", "load_optimizer"),
         ("config/schema.py", "", "Config"),
     }
 
