@@ -218,9 +218,10 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
 
 def load_optimizer(folder: Path, run: Run) -> None:
     """Load the optimizer's state of a checkpoint, whole or sharded, into a run that may be, too."""
-    parameters = _trained(run.model)
+    parameters, types = _trained(run.model), _types_of_optimizer(folder)
+    _check_optimizer(folder, {name: size for name, (size, _) in types.items()}, run)
     tensors: dict[str, Tensor] = {}
-    for name, (size, dtype) in _types_of_optimizer(folder).items():
+    for name, (size, dtype) in types.items():
         like = parameters.get(name.rpartition("/")[0])
         if like is not None and like.shape == size:
             tensors[name] = torch.empty_like(like, requires_grad=False)

@@ -114,7 +114,8 @@ def open_run(
                     None,
                     run.state.step,
                 )
-            retain_freed_pages()
+            if not run.is_sharded:  # whose layers come and go, and would leave many pages unused
+                retain_freed_pages()
             yield run
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
