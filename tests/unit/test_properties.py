@@ -97,6 +97,7 @@ VALUES = [
         "chrf",
         "power",
         "gnmt",
+        "full",
     ),
 ]
 
