@@ -16,7 +16,8 @@ from seq2seq_cli.training.checkpoint import read_state
 from seq2seq_cli.training.manifest import continuations, read_manifest
 from seq2seq_cli.training.sharded_files import read_whole
 
-_TIMINGS = {"train/tokens_per_second", "train/seconds"}
+# Scalars that say how a run went, not what it learned; the last part of their names.
+_CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "processes", "starts"}
 _RESULTS = ("weights", "progress", "metrics")
 _ENVIRONMENT = ("from", "device", "threads", "processes", "python", "seq2seq_cli", "git")
 
@@ -144,4 +145,9 @@ def _compare_metrics(first: RunFolder, second: RunFolder) -> Iterator[Difference
 def _points(run: RunFolder) -> Iterator[dict[str, str]]:
     """Yield the entries of metrics.jsonl, with numbers as text, so that NaN equals itself."""
     for point in run.metrics_points():
-        yield {name: str(value) for name, value in point.items() if name not in _TIMINGS}
+        results = (name for name in point if not _is_circumstance(name))
+        yield {name: str(point[name]) for name in results}
+
+
+def _is_circumstance(scalar: str) -> bool:
+    return scalar.startswith("train/") and scalar.rpartition("/")[2] in _CIRCUMSTANCES

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from seq2seq_cli.config.presets import with_preset
 from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
@@ -62,6 +63,7 @@ class Ranks:
         """
         self.rank = rank
         self.world_size = world_size
+        self.seconds_in_all_reduce = 0.0
         self._threads = threads
         self._cpu_group = cpu_group
 
@@ -75,9 +77,14 @@ class Ranks:
         return batch if self.world_size == 1 else batch.shard(self.world_size, self.rank)
 
     def all_reduce(self, numbers: Tensor) -> None:
-        """Replace `numbers` by their sum over all processes, equal to the last bit in all."""
+        """Replace `numbers` by their sum over all processes, equal to the last bit in all.
+
+        `seconds_in_all_reduce` adds up the time that this takes, waiting for others included.
+        """
         if self.world_size > 1:
+            started = _seconds_when_done(numbers)
             distributed.all_reduce(numbers)
+            self.seconds_in_all_reduce += _seconds_when_done(numbers) - started
 
     def all_reduce_sum(self, value: float) -> float:
         """Return the sum over all processes."""
@@ -128,6 +135,13 @@ class Ranks:
         numbers = torch.tensor([value], dtype=torch.float64)
         distributed.all_reduce(numbers, operation, group=self._cpu_group)
         return float(numbers)
+
+
+def _seconds_when_done(numbers: Tensor) -> float:
+    """Return the time when a GPU has computed these numbers."""
+    if numbers.is_cuda:
+        torch.cuda.synchronize(numbers.device)
+    return time.perf_counter()
 
 
 def is_started_by_launcher() -> bool:
@@ -194,7 +208,13 @@ def _join_launched_group(config: Config) -> Ranks:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
     longest = _LONGEST_UPDATE if is_started_by_torchrun() else _LONGEST_WAIT
-    distributed.init_process_group(backend, timeout=longest)
+    store, rank, world_size = next(rendezvous("env://", timeout=longest))
+    if is_started_by_torchrun() and os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # A torchrun that starts its processes again keeps the addresses of those before (2.13).
+        store = distributed.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
+    distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=world_size, timeout=longest
+    )
     group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
     threads = torch.get_num_threads() * local_size
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), threads, group)

@@ -21,10 +21,12 @@ from seq2seq_cli.training.candidates import awaits_choice, choose_model, chosen_
 from seq2seq_cli.training.checkpoint import NullSaver, Saver, record_score
 from seq2seq_cli.training.distributed import lock_patience, process_group
 from seq2seq_cli.training.launcher import launch, processes_to_start
+from seq2seq_cli.training.manifest import count_starts
 from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.process_speed import ProcessSpeed
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
 from seq2seq_cli.training.setup import limit_of_updates
@@ -68,6 +70,7 @@ def train(
         stop_on_signals(run.ranks) as stop,
     ):
         clock = Clock(run)
+        speed = ProcessSpeed(run, count_starts(folder) if run.ranks.is_main else 0)
         while not is_finished(run):
             if run.state.awaits_validation:
                 validate(run, monitor, saver)
@@ -78,8 +81,9 @@ def train(
             result = train_step(run, batches)
             if not result.is_finite:
                 handle_nonfinite(run, batches, result)
+            speed.count_update(batches, clock.update_seconds())
             count_update(run, batches, result, clock)
-            log_update(run, monitor, result, {"lr": lr, "epoch": epoch})
+            log_update(run, monitor, speed, result, {"lr": lr, "epoch": epoch})
             stops, stop_signal = stop.agree(run.ranks, bool(hooks.on_step(run.state)))
             stops = stops and not is_finished(run)
             saver.save(is_end=stops or limit_reached(run) is not None)
@@ -139,7 +143,9 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMo
         return
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
-        logger.info("%s %s", "continuing" if run.state.step else "writing to", folder.path)
+        starts = count_starts(folder)
+        begins = f"continuing (start {starts:,})" if starts > 1 else "writing to"
+        logger.info("%s %s", begins, folder.path)
         monitor.config(run.config)
         yield monitor, saver_of(folder, run, Saver(folder, run, monitor.sync))
 
@@ -188,6 +194,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
 def log_update(
     run: Run,
     monitor: Monitor | NullMonitor,
+    speed: ProcessSpeed,
     result: StepResult,
     scalars: dict[str, float],
 ) -> None:
@@ -215,6 +222,7 @@ def log_update(
             "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
             "skipped": window.skipped,
             **scalars,
+            **speed.scalars(),
         },
     )
 

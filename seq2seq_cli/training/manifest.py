@@ -67,8 +67,7 @@ def record_continuation(
     _log_changed_environment(([manifest, *continuations(manifest)])[-1], here)
     entry = {"continued": _now(), "step": step, **here}
     entries = [*continuations(manifest), {**entry, "changed": changed}]
-    count = manifest.get("num_continuations", 0)
-    manifest["num_continuations"] = 1 + (count if isinstance(count, int) else 0)
+    manifest["num_continuations"] = count_starts(run)
     manifest["data"] = hashes
     manifest["continuations"] = entries[-_CONTINUATIONS:]
     write_json(run.manifest, manifest)
@@ -78,10 +77,12 @@ def _log_changed_environment(before: dict[str, Any], now: dict[str, Any]) -> Non
     """Log in what this environment differs from the one before, and with what consequence."""
     names = [n for n in ("device", "threads", "processes", "packages") if before.get(n) != now[n]]
     if names:
+        counts = {"threads", "processes"} & set(names)
+        changes = [f"{n} {before.get(n)} → {now[n]}" if n in counts else n for n in names]
         noise = "rounding and dropout" if "processes" in names else "rounding"
         logger.info(
-            f"the environment changed ({', '.join(names)}): data order is unaffected; results may "
-            f"differ by {noise}"
+            f"the environment changed ({', '.join(changes)}): data order is unaffected; results "
+            f"may differ by {noise}"
         )
 
 
@@ -99,6 +100,12 @@ def continuations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries; a manifest of an earlier version has none."""
     entries = manifest.get("continuations")
     return [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+
+
+def count_starts(run: RunFolder) -> int:
+    """Return how often the run was started, this time included."""
+    count = read_manifest(run).get("num_continuations", 0)
+    return 1 + (count if isinstance(count, int) else 0)
 
 
 def check_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -> None:

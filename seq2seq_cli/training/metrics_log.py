@@ -91,6 +91,8 @@ class Monitor:
         self._record(step, {f"train/{name}": value for name, value in scalars.items()})
         shown = f"loss {scalars['loss']:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s  "
         shown += f"lr {scalars['lr']:.2e}"
+        if (waiting := scalars.get("waiting")) is not None:
+            shown += f"  {waiting:.0%} waiting"
         self._bar.set_postfix_str(shown)
         left = tqdm.format_interval(self._seconds_left(step))
         logger.log(

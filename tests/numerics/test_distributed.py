@@ -320,6 +320,38 @@ def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, proces
     assert 5 <= int(last_checkpoint(run).name.removeprefix("step-")) < 40
 
 
+def training_points(run: Path) -> list[dict]:
+    points = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [point for point in points if "train/loss" in point]
+
+
+def test_points_say_how_processes_share_the_time(whole):
+    for point in training_points(whole):
+        assert (point["train/processes"], point["train/starts"]) == (2, 1)
+        waiting, communication = point["train/waiting"], point["train/communication"]
+        assert waiting >= 0 and communication > 0 and waiting + communication < 1
+        speeds = [point[f"train/processes/{rank}/tokens_per_second"] for rank in (0, 1)]
+        assert sum(speeds) > point["train/tokens_per_second"]  # which includes what is lost
+        assert "train/processes/2/tokens_per_second" not in point
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_when_a_process_was_killed(whole, tmp_path):
+    """The run goes on from its last checkpoint, and its points tell of the new start."""
+    config, run = whole.parent / "numbers.yaml", tmp_path / "run"
+    options = ("--set=training.save_every=10", "--set=training.log_every=1")
+    torchrun = (*TORCHRUN, "--max-restarts=1")
+    process = start(*torchrun, "-m", "seq2seq_cli", "train", config, "--run-dir", run, *options)
+    wait_for_a_line(run / "metrics.jsonl", process)
+    os.kill(children(process.pid)[1], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr.count("finished after 40 updates")) == (0, 1), stderr
+    assert "continuing (start 2)" in stderr
+    assert training_points(run)[-1]["train/starts"] == 2
+    found, expected = weights_of(run), weights_of(whole)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 @pytest.mark.slow
 def test_torchrun_trains_the_same_run(whole, tmp_path):
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"
