@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.stream import Job
     from seq2seq_cli.text.io import Place
 
-SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
+SEARCH, CONTROL, OUTPUT, RAY = "Search", "Control", "Input and output", "Many machines"
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -166,6 +166,43 @@ ShardNumber = Annotated[
     ),
 ]
 
+Engine = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        help="What translates; ray: actors on the machines of a Ray cluster, which translate all "
+        "files of --input, a file or a quoted pattern such as 'texts/*.txt', into the folder "
+        "--output.",
+        rich_help_panel=RAY,
+    ),
+]
+Concurrency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MIN:MAX",
+        help="Number of actors: one, or the fewest and the most.",
+        show_default="1, and more as there is place",
+        rich_help_panel=RAY,
+    ),
+]
+NumCpus = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="CPUs that each actor reserves; may be a fraction.",
+        show_default="1",
+        rich_help_panel=RAY,
+    ),
+]
+NumGpus = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="GPUs that each actor reserves; may be a fraction.",
+        show_default="0",
+        rich_help_panel=RAY,
+    ),
+]
+
 
 @app.command(epilog=EXAMPLES)
 def translate(
@@ -190,6 +227,10 @@ def translate(
     replace_unk: ReplaceUnk = False,
     processes: NumProcesses = None,
     shard: ShardNumber = None,
+    engine: Engine = "local",
+    concurrency: Concurrency = None,
+    num_cpus: NumCpus = None,
+    num_gpus: NumGpus = None,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
@@ -199,7 +240,14 @@ def translate(
     Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
     Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
-    _check_files(sentences, input_file, output_file, shard)
+    if engine == "local":
+        _check_files(sentences, input_file, output_file, shard)
+        if (concurrency, num_cpus, num_gpus) != (None, None, None):
+            raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
+    elif sentences or shard or processes or not input_file or not output_file:
+        raise UserError(
+            "--engine ray needs --input and --output, without sentences, --shard and --processes"
+        )
     _check_format(output_format, align, log_probs, n_best)
     check_model_of_runs(model, [run_dir, *(ensemble or ())])
     from seq2seq_cli.decoding.stream import Job, translate_stream
@@ -221,12 +269,36 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
+    if engine == "ray":
+        assert input_file and output_file, "they were checked"
+        _translate_with_ray(job, input_file, output_file, concurrency, num_cpus, num_gpus)
+        return
     if not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
         return
     with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
         for outputs in translate_stream(job, lines, input_file, processes, place):
             print_lines(outputs)
+
+
+def _translate_with_ray(
+    job: "Job",
+    pattern: Path,
+    folder: Path,
+    concurrency: str | None,
+    num_cpus: float | None,
+    num_gpus: float | None,
+) -> None:
+    from tqdm import tqdm
+
+    from seq2seq_cli.decoding.ray_translate import Actors, files_of, translate_files
+
+    actors = Actors.parse(concurrency, num_cpus, num_gpus)
+    sources = files_of(pattern)
+    with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
+        count = translate_files(job, sources, folder, actors, bar.update)
+    was_there = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
+    typer.echo(f"translated {count:,} files into {folder}{was_there}", err=True)
 
 
 def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
