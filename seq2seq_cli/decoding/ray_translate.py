@@ -129,7 +129,7 @@ def translate_files(
     sources: Sequence[Path],
     folder: Path,
     actors: Actors,
-    report: Callable[[int], None] = lambda num_lines: None,
+    report: Callable[[int], object] = lambda num_lines: None,
 ) -> int:
     """Translate files into files of the same names in a folder; return how many were not there.
 
@@ -266,7 +266,7 @@ class PieceTranslator:
 
 
 def _translate_pieces(
-    job: Job, texts: Sequence[Text], actors: Actors, report: Callable[[int], None]
+    job: Job, texts: Sequence[Text], actors: Actors, report: Callable[[int], object]
 ) -> Cuts:
     """Translate what is missing, and join each text whose last piece has come.
 
