@@ -84,7 +84,9 @@ def translate_while_nodes_die(
     run: Path, sources: list[Path], output: Path, chance: random.Random, most: int
 ) -> tuple[int, float]:
     """Return the number of kills, at most so many, and the seconds."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     workers = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
     given = ["translate", run, "--input", sources[0].parent / "*.txt", "--output", output]
     given += ["--engine", "ray", "--concurrency", f"1:{NODES}", "--beam-size", 4]
