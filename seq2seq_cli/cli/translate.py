@@ -36,6 +36,8 @@ EXAMPLES = (
     "seq2seq translate runs/quickstart --input big.de --shard 3/20 --output part-3\n\n"
     "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
     'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
+    "seq2seq translate runs/quickstart --input 'texts/*.txt' --output translated --engine ray "
+    "--concurrency 1:8\n\n"
     "seq2seq translate runs/quickstart      (interactive; Ctrl-D ends)\n\n"
     'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that starts with a dash)\n\n'
     "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
@@ -189,7 +191,7 @@ NumCpus = Annotated[
     typer.Option(
         min=0,
         help="CPUs that each actor reserves; may be a fraction.",
-        show_default="1",
+        show_default="1, unless --num-gpus is given",
         rich_help_panel=RAY,
     ),
 ]

@@ -50,12 +50,13 @@ _STARTS = 3  # in a row that give no translation
 class Actors:
     """How many actors translate, between two numbers (None: as many as Ray has place for).
 
-    `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction.
+    `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction. None: one CPU
+    without a GPU, and what Ray chooses beside a GPU, where it advises against saying both.
     """
 
     fewest: int = 1
     most: int | None = None
-    num_cpus: float = 1.0
+    num_cpus: float | None = None
     num_gpus: float = 0.0
 
     @classmethod
@@ -73,7 +74,7 @@ class Actors:
         return cls(
             int(numbers[0]),
             None if concurrency is None else int(numbers[1]),
-            1.0 if num_cpus is None else num_cpus,
+            num_cpus,
             num_gpus or 0.0,
         )
 
@@ -260,7 +261,7 @@ class PieceTranslator:
             assert len(outputs) == piece.num_lines
             text = "".join(f"{line}\n" for output in outputs for line in output)
             result["output"] = text.encode("utf-8", errors="replace")
-        except UserError as error:
+        except (UserError, OSError) as error:  # OSError: of the file system of this machine
             result["error"] = str(error)
         return result | {"cuts": json.dumps(astuple(sum(cuts, Cuts())))}
 
@@ -319,13 +320,14 @@ def _results(
     _connect()
     if job.device == "auto":
         job = replace(job, device="cuda" if actors.num_gpus else "cpu")
+    num_cpus = 1.0 if actors.num_cpus is None and not actors.num_gpus else actors.num_cpus
     environment = {name: os.environ.get(name, value) for name, value in TORCH_DEFAULTS.items()}
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         PieceTranslator,
-        fn_constructor_kwargs={"job": job, "num_threads": max(1, int(actors.num_cpus))},
+        fn_constructor_kwargs={"job": job, "num_threads": max(1, int(num_cpus or 1))},
         compute=ActorPoolStrategy(min_size=actors.fewest, max_size=actors.most),
-        num_cpus=actors.num_cpus,
-        num_gpus=actors.num_gpus,
+        num_cpus=num_cpus,
+        num_gpus=actors.num_gpus or None,
         runtime_env={"env_vars": environment},
     )
     rows_of_results: Iterable[dict[str, Any]] = results.iter_rows()
@@ -344,3 +346,4 @@ def _connect() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # which has no bars
