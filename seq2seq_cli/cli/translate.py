@@ -168,6 +168,7 @@ ShardNumber = Annotated[
     ),
 ]
 
+_ActorOptions = tuple[str | None, float | None, float | None]  # concurrency, CPUs, GPUs
 Engine = Annotated[
     Literal["local", "ray"],
     typer.Option(
@@ -242,17 +243,11 @@ def translate(
     Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
     Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
-    if engine == "local":
-        _check_files(sentences, input_file, output_file, shard)
-        if (concurrency, num_cpus, num_gpus) != (None, None, None):
-            raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
-    elif sentences or shard or processes or not input_file or not output_file:
-        raise UserError(
-            "--engine ray needs --input and --output, without sentences, --shard and --processes"
-        )
+    actors = (concurrency, num_cpus, num_gpus)
+    _check_engine(engine, actors, sentences, input_file, output_file, shard, processes)
     _check_format(output_format, align, log_probs, n_best)
     check_model_of_runs(model, [run_dir, *(ensemble or ())])
-    from seq2seq_cli.decoding.stream import Job, translate_stream
+    from seq2seq_cli.decoding.stream import Job
 
     search = decoding_overrides(
         beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
@@ -271,31 +266,39 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
+    _translate(job, engine, actors, sentences, input_file, output_file, shard, processes)
+
+
+def _translate(
+    job: "Job",
+    engine: str,
+    actors: _ActorOptions,
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+    shard: str | None,
+    processes: int | None,
+) -> None:
+    from seq2seq_cli.decoding.stream import translate_stream
+
     if engine == "ray":
-        assert input_file and output_file, "they were checked"
-        _translate_with_ray(job, input_file, output_file, concurrency, num_cpus, num_gpus)
+        assert source is not None and output is not None, "they were checked"
+        _translate_with_ray(job, actors, source, output)
         return
-    if not sentences and input_file is None and is_terminal(sys.stdin):
+    if not sentences and source is None and is_terminal(sys.stdin):
         _interactive(job)
         return
-    with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
-        for outputs in translate_stream(job, lines, input_file, processes, place):
+    with _opened(job, sentences, source, output, shard) as (lines, place, print_lines):
+        for outputs in translate_stream(job, lines, source, processes, place):
             print_lines(outputs)
 
 
-def _translate_with_ray(
-    job: "Job",
-    pattern: Path,
-    folder: Path,
-    concurrency: str | None,
-    num_cpus: float | None,
-    num_gpus: float | None,
-) -> None:
+def _translate_with_ray(job: "Job", given: _ActorOptions, pattern: Path, folder: Path) -> None:
     from tqdm import tqdm
 
     from seq2seq_cli.decoding.ray_translate import Actors, files_of, translate_files
 
-    actors = Actors.parse(concurrency, num_cpus, num_gpus)
+    actors = Actors.parse(*given)
     sources = files_of(pattern)
     with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
         count = translate_files(job, sources, folder, actors, bar.update)
@@ -309,6 +312,27 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
         raise UserError("--align needs --format tsv or jsonl")
     if output_format == "text" and (log_probs or (n_best or 1) > 1):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
+
+
+def _check_engine(
+    engine: str,
+    actors: _ActorOptions,
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+    shard: str | None,
+    processes: int | None,
+) -> None:
+    from seq2seq_cli.text.io import STANDARD_STREAM
+
+    if engine == "local":
+        _check_files(sentences, source, output, shard)
+        if actors != (None, None, None):
+            raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
+    elif sentences or shard or processes or {source, output} & {None, STANDARD_STREAM}:
+        raise UserError(
+            "--engine ray needs --input and --output, without sentences, --shard and --processes"
+        )
 
 
 def _check_files(
