@@ -243,20 +243,17 @@ def translate(
     Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
     Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
-    actors = (concurrency, num_cpus, num_gpus)
-    _check_engine(engine, actors, sentences, input_file, output_file, shard, processes)
+    _check_engine(engine, sentences, input_file, output_file, shard, processes)
     _check_format(output_format, align, log_probs, n_best)
-    check_model_of_runs(model, [run_dir, *(ensemble or ())])
-    from seq2seq_cli.decoding.stream import Job
+    from seq2seq_cli.decoding.stream import Job, translate_stream
 
-    search = decoding_overrides(
-        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
-    )
+    search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
+    words = decoding_overrides(banned_words=ban, tag=tag)
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
-        overrides=(*search, *flags, *(overrides or ())),
+        overrides=(*search, *words, *flags, *(overrides or ())),
         which=model,
         input_format=input_format,
         output_format=output_format,
@@ -266,31 +263,31 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
-    _translate(job, engine, actors, sentences, input_file, output_file, shard, processes)
+    _run_instead(job, engine, (concurrency, num_cpus, num_gpus), sentences, input_file, output_file)
+    with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
+        for outputs in translate_stream(job, lines, input_file, processes, place):
+            print_lines(outputs)
 
 
-def _translate(
+def _run_instead(
     job: "Job",
     engine: str,
     actors: _ActorOptions,
     sentences: list[str] | None,
     source: Path | None,
     output: Path | None,
-    shard: str | None,
-    processes: int | None,
 ) -> None:
-    from seq2seq_cli.decoding.stream import translate_stream
-
+    """Translate with Ray, or what is typed at a terminal, and end the command; else return."""
+    check_model_of_runs(job.which, job.run_dirs)
+    if engine == "local" and actors != (None, None, None):
+        raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
     if engine == "ray":
         assert source is not None and output is not None, "they were checked"
         _translate_with_ray(job, actors, source, output)
-        return
+        raise typer.Exit
     if not sentences and source is None and is_terminal(sys.stdin):
         _interactive(job)
-        return
-    with _opened(job, sentences, source, output, shard) as (lines, place, print_lines):
-        for outputs in translate_stream(job, lines, source, processes, place):
-            print_lines(outputs)
+        raise typer.Exit
 
 
 def _translate_with_ray(job: "Job", given: _ActorOptions, pattern: Path, folder: Path) -> None:
@@ -316,7 +313,6 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
 
 def _check_engine(
     engine: str,
-    actors: _ActorOptions,
     sentences: list[str] | None,
     source: Path | None,
     output: Path | None,
@@ -327,8 +323,6 @@ def _check_engine(
 
     if engine == "local":
         _check_files(sentences, source, output, shard)
-        if actors != (None, None, None):
-            raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
     elif sentences or shard or processes or {source, output} & {None, STANDARD_STREAM}:
         raise UserError(
             "--engine ray needs --input and --output, without sentences, --shard and --processes"

@@ -119,7 +119,8 @@ def require_ray() -> None:
 
 def files_of(pattern: Path) -> list[Path]:
     """Return the files whose paths match, in order. Raises UserError if there is none."""
-    found = [pattern] if pattern.is_file() else map(Path, sorted(glob(str(pattern))))  # noqa: PTH207 (without hidden files)
+    names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207 (without hidden files)
+    found = [pattern] if pattern.is_file() else map(Path, names)
     if files := [path for path in found if path.is_file()]:
         return files
     raise UserError(f"there is no file {pattern}")
