@@ -12,7 +12,7 @@ from pathlib import Path
 # Environment variables that PyTorch reads on import. Idle threads spin for about 10 µs: with the
 # milliseconds that are GNU OpenMP's default, another program on one core slows the whole process
 # down sevenfold. Large tensors are allocated on huge pages.
-_TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
+TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _ROOT = Path("/")
 
 PARENT = os.getppid()  # read before the seconds that `import torch` takes, in which it may end
@@ -20,7 +20,7 @@ PARENT = os.getppid()  # read before the seconds that `import torch` takes, in w
 
 def torch_environment() -> dict[str, str]:
     """Return the environment, with defaults for the variables that PyTorch reads on import."""
-    defaults = dict(_TORCH_DEFAULTS)
+    defaults = dict(TORCH_DEFAULTS)
     if num_cores() < _num_processors():  # OpenMP knows nothing of quotas
         defaults["OMP_NUM_THREADS"] = str(num_cores())
     return defaults | os.environ

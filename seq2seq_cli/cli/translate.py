@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.stream import Job
     from seq2seq_cli.text.io import Place
 
-SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
+SEARCH, CONTROL, OUTPUT, RAY = "Search", "Control", "Input and output", "Many machines"
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -37,6 +37,8 @@ EXAMPLES = (
     "seq2seq translate runs/quickstart --input big.de --shard 3/20 --output part-3\n\n"
     "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
     'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
+    "seq2seq translate runs/quickstart --input 'texts/*.txt' --output translated --engine ray "
+    "--concurrency 1:8\n\n"
     "seq2seq translate runs/quickstart      (interactive; Ctrl-D ends)\n\n"
     'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that starts with a dash)\n\n'
     "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
@@ -170,6 +172,44 @@ ShardNumber = Annotated[
     ),
 ]
 
+_ActorOptions = tuple[str | None, float | None, float | None]  # concurrency, CPUs, GPUs
+Engine = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        help="What translates; ray: actors on the machines of a Ray cluster, which translate all "
+        "files of --input, a file or a quoted pattern such as 'texts/*.txt', into the folder "
+        "--output.",
+        rich_help_panel=RAY,
+    ),
+]
+Concurrency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MIN:MAX",
+        help="Number of actors: one, or the fewest and the most.",
+        show_default="1, and more as there is place",
+        rich_help_panel=RAY,
+    ),
+]
+NumCpus = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="CPUs that each actor reserves; may be a fraction.",
+        show_default="1, unless --num-gpus is given",
+        rich_help_panel=RAY,
+    ),
+]
+NumGpus = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="GPUs that each actor reserves; may be a fraction.",
+        show_default="0",
+        rich_help_panel=RAY,
+    ),
+]
+
 
 @app.command(epilog=EXAMPLES)
 def translate(
@@ -194,6 +234,10 @@ def translate(
     replace_unk: ReplaceUnk = False,
     processes: NumProcesses = None,
     shard: ShardNumber = None,
+    engine: Engine = "local",
+    concurrency: Concurrency = None,
+    num_cpus: NumCpus = None,
+    num_gpus: NumGpus = None,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
@@ -203,19 +247,17 @@ def translate(
     Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
     Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
-    _check_files(sentences, input_file, output_file, shard)
+    _check_engine(engine, sentences, input_file, output_file, shard, processes)
     _check_format(output_format, align, log_probs, n_best)
-    check_model_of_runs(model, [run_dir, *(ensemble or ())])
     from seq2seq_cli.decoding.stream import Job, translate_stream
 
-    search = decoding_overrides(
-        beam_size=beam_size, n_best=n_best, precision=precision, banned_words=ban, tag=tag
-    )
+    search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
+    words = decoding_overrides(banned_words=ban, tag=tag)
     flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
     job = Job(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
-        overrides=(*search, *flags, *(overrides or ())),
+        overrides=(*search, *words, *flags, *(overrides or ())),
         which=model,
         input_format=input_format,
         output_format=output_format,
@@ -225,12 +267,44 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
-    if not sentences and input_file is None and is_terminal(sys.stdin):
-        _interactive(job)
-        return
+    _run_instead(job, engine, (concurrency, num_cpus, num_gpus), sentences, input_file, output_file)
     with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
         for outputs in translate_stream(job, lines, input_file, processes, place):
             print_lines(outputs)
+
+
+def _run_instead(
+    job: "Job",
+    engine: str,
+    actors: _ActorOptions,
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+) -> None:
+    """Translate with Ray, or what is typed at a terminal, and end the command; else return."""
+    check_model_of_runs(job.which, job.run_dirs)
+    if engine == "local" and actors != (None, None, None):
+        raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
+    if engine == "ray":
+        assert source is not None and output is not None, "they were checked"
+        _translate_with_ray(job, actors, source, output)
+        raise typer.Exit
+    if not sentences and source is None and is_terminal(sys.stdin):
+        _interactive(job)
+        raise typer.Exit
+
+
+def _translate_with_ray(job: "Job", given: _ActorOptions, pattern: Path, folder: Path) -> None:
+    from tqdm import tqdm
+
+    from seq2seq_cli.decoding.ray_translate import Actors, files_of, translate_files
+
+    actors = Actors.parse(*given)
+    sources = files_of(pattern)
+    with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
+        count = translate_files(job, sources, folder, actors, bar.update)
+    was_there = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
+    typer.echo(f"translated {count:,} files into {folder}{was_there}", err=True)
 
 
 def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
@@ -239,6 +313,24 @@ def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int 
         raise UserError("--align needs --format tsv or jsonl")
     if output_format == "text" and (log_probs or (n_best or 1) > 1):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
+
+
+def _check_engine(
+    engine: str,
+    sentences: list[str] | None,
+    source: Path | None,
+    output: Path | None,
+    shard: str | None,
+    processes: int | None,
+) -> None:
+    from seq2seq_cli.text.io import STANDARD_STREAM
+
+    if engine == "local":
+        _check_files(sentences, source, output, shard)
+    elif sentences or shard or processes or {source, output} & {None, STANDARD_STREAM}:
+        raise UserError(
+            "--engine ray needs --input and --output, without sentences, --shard and --processes"
+        )
 
 
 def _check_files(

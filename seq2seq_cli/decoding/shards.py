@@ -149,7 +149,7 @@ class ShardTask:
 
     @functools.cached_property
     def _described_job(self) -> dict[str, Any]:
-        return _described(self.job)
+        return described(self.job)
 
     def _record(self, output: Path) -> Record:
         translations = hash_of_files([output])
@@ -185,7 +185,7 @@ def _as_text(name: str) -> str:
     return name.encode("utf-8", "replace").decode("utf-8")
 
 
-def _described(job: "Job") -> dict[str, Any]:
+def described(job: "Job") -> dict[str, Any]:
     """Return the models of a job by their hashes, and its options, as JSON gives them back."""
     options = {field.name: getattr(job, field.name) for field in fields(job)}
     for name in ("run_dirs", "which", "device"):

@@ -138,6 +138,19 @@ def translate_chunks(
         report(sum(cuts, Cuts()))
 
 
+def translate_lines(
+    job: Job,
+    translator: Translator,
+    lines: Iterable[str],
+    first_number: int,
+    report: Callable[[Cuts], None],
+) -> Iterator[Line]:
+    """Translate lines, of which the first has a number, in this process."""
+    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
+    chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), first_number)
+    return translate_chunks(job, translator, chunks, report)
+
+
 def _choose_processes(job: Job, file: Path | None, share: float) -> int:
     is_large = file is not None and file.is_file() and file.stat().st_size * share >= _LARGE_FILE
     is_cpu = job.device == "cpu" or not torch.cuda.is_available()

@@ -156,7 +156,9 @@ def is_started_by_torchrun() -> bool:
 
 def lock_patience() -> float:
     """Return the seconds in which the run's trainer before this one ends, if it must be ending."""
-    return _SECONDS_OF_A_LOCK if is_started_by_torchrun() else 0.0
+    is_started_again = is_started_by_torchrun() or distributed.is_initialized()
+    is_local = os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
+    return _SECONDS_OF_A_LOCK if is_started_again and not is_local else 0.0
 
 
 @contextmanager
