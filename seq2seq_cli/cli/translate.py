@@ -177,8 +177,8 @@ Engine = Annotated[
     Literal["local", "ray"],
     typer.Option(
         help="What translates; ray: actors on the machines of a Ray cluster, which translate all "
-        "files of --input, a file or a quoted pattern such as 'texts/*.txt', into the folder "
-        "--output.",
+        "files of --input, a file, a folder or a quoted pattern such as 'texts/*.txt', into the "
+        "folder --output.",
         rich_help_panel=RAY,
     ),
 ]
@@ -297,10 +297,10 @@ def _run_instead(
 def _translate_with_ray(job: "Job", given: _ActorOptions, pattern: Path, folder: Path) -> None:
     from tqdm import tqdm
 
-    from seq2seq_cli.decoding.ray_translate import Actors, files_of, translate_files
+    from seq2seq_cli.decoding.ray_translate import Actors, sources_of, translate_files
 
     actors = Actors.parse(*given)
-    sources = files_of(pattern)
+    sources = sources_of(pattern)
     with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
         count = translate_files(job, sources, folder, actors, bar.update)
     was_there = f"; {len(sources) - count:,} were there" if count < len(sources) else ""

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
-from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import lock, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
+from seq2seq_cli.paths import files_of, text_path
 from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
 from seq2seq_cli.text.io import (
     MOST_BYTES,
@@ -117,11 +117,9 @@ def require_ray() -> None:
         raise UserError("--engine ray needs Ray: pip install 'seq2seq-cli[ray]'") from error
 
 
-def files_of(pattern: Path) -> list[Path]:
-    """Return the files whose paths match, in order. Raises UserError if there is none."""
-    names = sorted(glob(str(pattern), recursive=True))  # noqa: PTH207 (without hidden files)
-    found = [pattern] if pattern.is_file() else map(Path, names)
-    if files := [path for path in found if path.is_file()]:
+def sources_of(pattern: Path) -> list[Path]:
+    """Return the files that a path stands for. Raises UserError if there is none."""
+    if files := [path for path in files_of(pattern) if path.is_file()]:
         return files
     raise UserError(f"there is no file {pattern}")
 
@@ -253,7 +251,7 @@ class PieceTranslator:
         try:
             if isinstance(self._translator, UserError):
                 raise self._translator
-            path, piece = Path(row["path"]), Piece(*json.loads(row["piece"]))
+            path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
             source = io.BytesIO(_read_piece(path, piece))
             raw = strip_line_ends(source, piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)

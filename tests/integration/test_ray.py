@@ -21,6 +21,7 @@ import pytest
 import torch
 from commands import ROOT
 from number_task import number_pairs, numbers_config, write_config
+from s3_server import bucket_with
 from safetensors.torch import load_file
 
 Program = subprocess.Popen[str]
@@ -63,8 +64,8 @@ def address() -> Iterator[str]:
             yield cluster.address
 
 
-def start(address: str, *given: object) -> Program:
-    environment = {**os.environ, "RAY_ADDRESS": address, "RAY_USAGE_STATS_ENABLED": "0"}
+def start(address: str, *given: object, **variables: str) -> Program:
+    environment = {**os.environ, "RAY_ADDRESS": address, "RAY_USAGE_STATS_ENABLED": "0"} | variables
     program = subprocess.Popen(
         [sys.executable, *map(str, given)],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -134,6 +135,16 @@ def test_translations_are_those_of_one_process(trained, seq2seq, address, texts,
     assert "; 3 were there" in output
     assert written(tmp_path / "out")["hostile.txt"] == b"one two three\n"
     assert (tmp_path / "out" / "long.txt").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_text_may_be_in_a_bucket(trained, seq2seq, texts, tmp_path):
+    objects = {f"texts/{path.name}": path.read_bytes() for path in texts.iterdir()}
+    with bucket_with(objects) as bucket:
+        given = ("-i", f"{bucket.url}/texts/*.txt*", "-o", tmp_path / "out", "--concurrency", 1)
+        command = ("-m", "seq2seq_cli", "translate", trained, *given, "--engine", "ray")
+        end(start("local", *command, **bucket.environment))
+    assert written(tmp_path / "out") == expected(seq2seq, trained, texts)
 
 
 def test_pieces_know_the_numbers_of_their_lines(trained, seq2seq, address, texts, tmp_path):

@@ -7,38 +7,18 @@ from pathlib import Path
 import pytest
 from commands import Command
 from number_task import number_pairs, numbers_config, write_config
-
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "any",
-    "AWS_SECRET_ACCESS_KEY": "any",
-    "AWS_DEFAULT_REGION": "eu-west-1",
-}
+from s3_server import bucket_with
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """The URL of a bucket with training text in two compressed files, and validation text."""
-    server_module, boto3 = pytest.importorskip("moto.server"), pytest.importorskip("boto3")
-    pytest.importorskip("s3fs")
-    server = server_module.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = pytest.MonkeyPatch()
-    for variable, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-        environment.setenv(variable, value)
-    client = boto3.client("s3")
-    where = {"LocationConstraint": KEYS["AWS_DEFAULT_REGION"]}
-    name = f"text-{port}"
-    client.create_bucket(Bucket=name, CreateBucketConfiguration=where)
-    for file, number, seed in (("1", 400, 1), ("2", 400, 2), ("valid", 40, 3)):
+    objects = {"input.txt": "".join(f"{src}\n" for src, _ in number_pairs(30, seed=4)).encode()}
+    for key, number, seed in (("train/1", 400, 1), ("train/2", 400, 2), ("valid/valid", 40, 3)):
         rows = "".join(f"{src}\t{tgt}\n" for src, tgt in number_pairs(number, seed=seed))
-        key = f"{'valid' if file == 'valid' else 'train'}/{file}.tsv.gz"
-        client.put_object(Bucket=name, Key=key, Body=gzip.compress(rows.encode()))
-    lines = "".join(f"{src}\n" for src, _ in number_pairs(30, seed=4))
-    client.put_object(Bucket=name, Key="input.txt", Body=lines.encode())
-    yield f"s3://{name}"
-    environment.undo()
-    server.stop()
+        objects[f"{key}.tsv.gz"] = gzip.compress(rows.encode())
+    with bucket_with(objects) as found:
+        yield found.url
 
 
 def test_a_run_reads_its_text_from_a_bucket(bucket: str, tmp_path: Path, seq2seq: Command):
