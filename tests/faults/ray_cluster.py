@@ -1,6 +1,6 @@
 """Translate with Ray while its nodes are killed, and get the lines of one process.
 
-    PYTHONPATH=tests python -m faults.ray_cluster [--kills 20] [--seed 1]
+    PYTHONPATH=tests python -m faults.ray_cluster [--kills 20] [--lines 120000] [--seed 1]
 
 The first node, where the program runs, has no place for actors; two others have. At random moments
 the raylet of one of those is killed by SIGKILL, which its actors notice a moment later, and after
@@ -23,12 +23,13 @@ from number_task import number_pairs, numbers_config, write_config
 from ray.cluster_utils import Cluster
 
 NODES = 2
-SECONDS = 900.0  # in which a translation must end, however many kills it meets
+SECONDS = 3_600.0  # in which a translation must end, however many kills it meets
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--lines", type=int, default=120_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     chance = random.Random(given.seed)
@@ -37,7 +38,7 @@ def main() -> None:
         folder = Path(name)
         os.environ["SEQ2SEQ_CACHE"] = str(folder / "cache")
         run = train(folder)
-        sources = write_texts(folder / "texts", chance)
+        sources = write_texts(folder / "texts", given.lines, chance)
         expected = {source.name: translate_locally(run, source) for source in sources}
         kills, rounds = 0, 0
         while kills < given.kills:
@@ -63,11 +64,11 @@ def train(folder: Path) -> Path:
     return run
 
 
-def write_texts(folder: Path, chance: random.Random) -> list[Path]:
-    """Write texts with empty lines, one of them without a line end at its end."""
+def write_texts(folder: Path, num_lines: int, chance: random.Random) -> list[Path]:
+    """Write texts with so many lines together and empty lines, one of them without a line end at its end."""
     folder.mkdir()
     for number in range(3):
-        lines = [src for src, _ in number_pairs(40_000, seed=number)]
+        lines = [src for src, _ in number_pairs(num_lines // 3, seed=number)]
         lines = [chance.choice([line, line, ""]) for line in lines]
         (folder / f"{number}.txt").write_text("\n".join(lines) + "\n" * (number % 2))
     (folder / "empty.txt").write_text("")
