@@ -65,7 +65,7 @@ def train(folder: Path) -> Path:
 
 
 def write_texts(folder: Path, num_lines: int, chance: random.Random) -> list[Path]:
-    """Write texts with so many lines together and empty lines, one of them without a line end at its end."""
+    """Write texts of so many lines, some empty; one text has no line end at its end."""
     folder.mkdir()
     for number in range(3):
         lines = [src for src, _ in number_pairs(num_lines // 3, seed=number)]
