@@ -39,6 +39,8 @@ for variant in "$@"; do
         --set training.max_steps=4000 --set validation.every=400 --set validation.keep_best=5 ;;
     rotary_cross) train rotary_cross --set model.rotary_cross_attention=true --set training.max_steps=4000 \
         --set validation.every=400 --set validation.keep_best=5 ;;
+    wide) train wide --set model.d_model=256 --set model.d_ff=1024 --set training.max_steps=3000 \
+        --set validation.every=300 --set validation.keep_best=5 ;;
     long_r_drop) train long_r_drop --set 'training.consistency={kind: r_drop}' --set training.max_steps=2000 \
         --set validation.every=200 --set validation.keep_best=5 ;;
     *) echo "there is no variant $variant" >&2; exit 2 ;;

@@ -60,7 +60,7 @@ def main() -> None:
                 farthest = max(farthest, compare(run, whole))
                 print(f"{kind}: run {runs} ended well; {dict(suffered)}", flush=True)
             print(
-                f"{suffered[kind]} kills of a {kind} in {runs} runs: {dict(suffered)}; the "
+                f"{suffered[kind]} kills ({kind}) in {runs} runs: {dict(suffered)}; the "
                 f"weights differ by at most {farthest:.1e}",
                 flush=True,
             )
