@@ -1,6 +1,7 @@
 """Reads and counts parallel text, one pair at a time: memory does not grow with the corpus."""
 
 import codecs
+import functools
 import hashlib
 import itertools
 import json
@@ -33,6 +34,7 @@ _TURNS: dict[Direction, tuple[bool, ...]] = {
 
 
 _MOST_FEATURES = 10_000
+_LARGE_FILES = 1 << 25  # bytes
 
 
 class Pair(NamedTuple):
@@ -172,14 +174,28 @@ def features_in(text: ParallelText, on_bad_line: OnBadLine) -> list[str]:
 
 
 def hash_of_files(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the bytes of the files, each preceded by its size."""
+    """Return the SHA-256 of the bytes of the files, each preceded by its size.
+
+    Large files are read once in a process, unless their times change.
+    """
+    versions = [
+        (path, status.st_size, status.st_mtime) for path in paths for status in [path.stat()]
+    ]
+    is_large = sum(size for _, size, _ in versions) >= _LARGE_FILES
+    return (_remembered_hash if is_large else _hash)(tuple(versions))
+
+
+def _hash(versions: Sequence[tuple[Path, int, float]]) -> str:
     digest = hashlib.sha256()
-    for path in paths:
-        digest.update(f"{path.stat().st_size} ".encode())
+    for path, size, _ in versions:
+        digest.update(f"{size} ".encode())
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+_remembered_hash = functools.lru_cache(maxsize=256)(_hash)
 
 
 @contextmanager
