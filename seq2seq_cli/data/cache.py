@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 FILES = ("src.ids", "src.offsets", "tgt.ids", "tgt.offsets", "facts.json")  # of a store
 COUNTS = "counts"  # folder of the line counts of texts, which are small and stay
+_WRITING = ".writing-"  # prefix of the locks of stores that are written
 PART = ".part-"  # prefix of a store that is being written
 MEGABYTE = 1_000_000
 
@@ -52,6 +53,20 @@ def in_use(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def writing(key: str) -> Iterator[None]:
+    """Wait until no other process writes the store of this name, as those of one training may."""
+    path = cache_folder() / f"{_WRITING}{key}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        with suppress(OSError):  # file systems without locks: the last one's is kept
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def lock(folder: Path) -> int:

@@ -26,7 +26,15 @@ from pydantic import TypeAdapter
 
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import OnBadLine
-from seq2seq_cli.data.cache import PART, cache_folder, in_use, lock, make_room, size_of
+from seq2seq_cli.data.cache import (
+    PART,
+    cache_folder,
+    in_use,
+    lock,
+    make_room,
+    size_of,
+    writing,
+)
 from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, splitter
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
@@ -325,8 +333,10 @@ class _Request(NamedTuple):
         processes = num_cores() if size >= _LARGE_TEXT else 1
         with splitter(self.tokenizers, self.max_length, processes) as split:
             for key, text in missing.items():
-                _write_segment(split(self._usable(text)), cache_folder() / key)
-                opened[key] = _Segment(cache_folder() / key, self.tokenizers)
+                with writing(key):
+                    if not (cache_folder() / key).is_dir():
+                        _write_segment(split(self._usable(text)), cache_folder() / key)
+                    opened[key] = _Segment(cache_folder() / key, self.tokenizers)
         make_room()
         return opened
 

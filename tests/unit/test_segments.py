@@ -1,13 +1,15 @@
 """Text that is stored in several segments, by several processes, on several machines."""
 
+import shutil
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
-from seq2seq_cli.data.cache import COUNTS, cache_folder
+from seq2seq_cli.data.cache import COUNTS, cache_folder, writing
 from seq2seq_cli.data.corpus_counts import cached_counts
 from seq2seq_cli.data.token_store import open_store, segment_texts, write_segments
 from seq2seq_cli.data.tokenization import splitter
@@ -113,3 +115,21 @@ def test_counts_of_a_text_are_found_again(tmp_path):
     next(folder.iterdir()).write_text("damaged")
     assert cached_counts(train, valid, "error") == counted
     assert cached_counts(train, None, "error") == (counted[0], None)
+
+
+def test_processes_that_start_together_write_a_segment_once(tmp_path):
+    """Each waits for the one that writes, and finds what that has written."""
+    text = ParallelText.of(pairs=tsv(tmp_path, "a"))
+    tokenizers = fit_tokenizers(text, TokenizerConfig(vocab_size=330))
+    key = open_store(text, tokenizers, "error", 99).key
+    facts = cache_folder() / key / "facts.json"
+    written = facts.stat().st_mtime_ns
+    shutil.move(cache_folder() / key, tmp_path / "away")
+    with ThreadPoolExecutor() as pool, writing(key):
+        waiting = pool.submit(open_store, text, tokenizers, "error", 99)
+        while not waiting.running():
+            pass
+        shutil.move(tmp_path / "away", cache_folder() / key)
+    assert waiting.result().key == key
+    assert facts.stat().st_mtime_ns == written
+    assert {path.name for path in cache_folder().iterdir()} == {key}
