@@ -1,4 +1,4 @@
-"""Trains on several machines with Ray Train, in as many processes as there is place for:
+"""Trains on several machines with Ray Train, in as many processes as there is room for:
 
     python train_ray.py configs/mine.yaml runs/mine --workers 1:4 --gpus-per-worker 1
 

@@ -404,7 +404,8 @@ class TrainingConfig(Section):
     def _can_be_sharded(cls, shard: Shard, info: ValidationInfo) -> Shard:
         if shard == "full" and info.data.get("optimizer") == "muon":
             raise ValueError(
-                "full has no whole matrices, which muon needs: choose another training.optimizer"
+                "muon needs whole matrices, which full sharding does not keep: choose another "
+                "optimizer"
             )
         if shard == "full" and info.data.get("tokens_per_batch") == "auto":
             raise ValueError(

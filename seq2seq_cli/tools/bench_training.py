@@ -32,9 +32,9 @@ class Speed:
     ms_per_update: float
     ms_data: float
     ms_forward: float  # includes the loss, and the gradient of the output layer computed with it
-    ms_backward: float  # includes gradient clipping, and the next two
-    ms_waiting: float  # for the slowest process, on average
-    ms_communication: float  # summing the gradients of all processes after that
+    ms_backward: float  # includes gradient clipping, waiting and communication
+    ms_waiting: float | None  # for the slowest process, on average; None if the model is sharded
+    ms_communication: float | None  # summing the gradients of all processes after that
     ms_optimizer: float
     peak_memory_mb: float  # of all processes; resident, or allocated on their GPUs
     gflops: float  # GFLOP/s of products with weight matrices; without attention and embeddings
@@ -53,7 +53,7 @@ class Speed:
             ("  backward, clipping", self.ms_backward),
             ("  optimizer", self.ms_optimizer),
         ]
-        if self.processes > 1:
+        if self.processes > 1 and self.ms_waiting is not None and self.ms_communication is not None:
             parts.insert(3, ("    waiting for others", self.ms_waiting))
             parts.insert(4, ("    communication", self.ms_communication))
         rows = [
@@ -89,14 +89,14 @@ def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
 
 
 def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
-    retain_freed_pages()
     run, ranks = trial.run, trial.run.ranks
+    if not run.is_sharded:  # as in training
+        retain_freed_pages()
     num_tokens, num_src_tokens, num_positions = [], [], []
-    exchanged = 0.0
     for step in range(1, warmup + updates + 1):
         batches = trial.update()
         if step == warmup:
-            exchanged = ranks.seconds_in_all_reduce
+            ranks.waiting_and_communication()  # of the updates before
         if step > warmup:
             num_tokens.append(sum(batch.num_tokens for batch in batches))
             num_src_tokens.append(sum(batch.num_src_tokens for batch in batches))
@@ -105,7 +105,7 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     passes = len(run.loss.terms.cross_entropy)  # over each batch
     seconds = sum(ms.values()) / 1000 * updates
-    exchanges = ranks.all_gather(1000 * (ranks.seconds_in_all_reduce - exchanged) / updates)
+    waiting, communication = ranks.waiting_and_communication()
     memory = ranks.all_reduce_sum(peak_memory_mb(run.device))
     with ranks.all_threads():
         devices = ranks.world_size if run.device.type == "cuda" else 1
@@ -127,8 +127,8 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
         ms_forward=ms["forward"],
         ms_backward=ms["backward"],
         ms_optimizer=ms["optimizer"],
-        ms_waiting=statistics.mean(exchanges) - min(exchanges),
-        ms_communication=min(exchanges),
+        ms_waiting=None if run.is_sharded else 1000 * waiting / updates,
+        ms_communication=None if run.is_sharded else 1000 * communication / updates,
         peak_memory_mb=memory,
         gflops=passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9,
         ceiling_fp32_gflops=ceilings[0],

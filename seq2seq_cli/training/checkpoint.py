@@ -55,19 +55,20 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     checkpoint = folder.checkpoint(run.state.step)
     run.hooks.before_write(checkpoint)
     part = checkpoint.with_name(f"{checkpoint.name}.part")
+    shards = shards_part(folder, run.state.step)
+    if run.whole is not None and not has_shards(shards):
+        raise OSError("the optimizer's state could not be written")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
         save_tensors(run.trained_weights, part / "weights.safetensors")
         if run.whole is None:
             save_tensors(optimizer_tensors(run), part / "optimizer.safetensors")
-        elif not has_shards(shards := shards_part(folder, run.state.step)):
-            raise OSError("the optimizer's state could not be written")
-        else:
-            shards.rename(part / "optimizer")
         if run.ema is not None:
             save_tensors(run.evaluated_weights, part / "ema.safetensors")
         _write_state(part, run.state)
+        if run.whole is not None:  # last, so that another attempt finds them
+            shards.rename(part / "optimizer")
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -163,23 +164,25 @@ def remove_later_checkpoints(folder: RunFolder, step: int) -> None:
             folder.lone_weights(number).unlink(missing_ok=True)
 
 
-def make_room(folder: RunFolder, config: TrainingConfig) -> bool:
+def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
     """Remove all checkpoints but the last and those of `keep_every`; return True if any.
 
-    The weights of those that an average needs stay.
+    The weights of those that an average needs stay, and what has been written of that of `step`.
     """
     before = folder.all_checkpoints()
-    _remove_old(folder, config.model_copy(update={"keep_last": 1}))
+    config = config.model_copy(update={"keep_last": 1})
+    _remove_old(folder, config, kept_part=shards_part(folder, step))
     return len(folder.all_checkpoints()) < len(before)
 
 
-def _remove_old(folder: RunFolder, config: TrainingConfig) -> None:
+def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | None = None) -> None:
     """Remove what `keep_last` and `keep_every` do not keep, and parts that a crash left behind.
 
     Of checkpoints that only an average needs the weights stay.
     """
     for part in folder.checkpoints.glob("*.part"):
-        shutil.rmtree(part, ignore_errors=True)
+        if part != kept_part:
+            shutil.rmtree(part, ignore_errors=True)
     checkpoints, weights = folder.all_checkpoints(), folder.all_weights()
     averaged = averaged_steps(weights, config)
     for number, checkpoint in list(checkpoints.items())[config.keep_last :]:
@@ -325,7 +328,7 @@ class Saver:
         self._last = run.state.step  # of the last whole checkpoint
         self._waiting: dict[int, Weights] = {}  # best models not yet on disk
         self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that found no room
-        self._allowance = Allowance(run.hooks.monotonic)
+        self.allowance = Allowance(run.hooks.monotonic)
 
     def save(self, *, is_end: bool) -> None:
         """Write a checkpoint if one is due; at the end of training, in any case.
@@ -335,7 +338,7 @@ class Saver:
         it cannot be written.
         """
         if self.is_due(is_end=is_end):
-            self._save(is_end=is_end)
+            self.write_checkpoint(is_end=is_end)
 
     def is_due(self, *, is_end: bool) -> bool:
         """Return True if `save` is to write a checkpoint."""
@@ -345,9 +348,9 @@ class Saver:
         intervals = (training.save_every, training.keep_every)
         if any(steps is not None and state.step % steps == 0 for steps in intervals):
             return True
-        return state.awaits_validation and self._allowance.suffices
+        return state.awaits_validation and self.allowance.suffices
 
-    def _save(self, *, is_end: bool) -> None:
+    def write_checkpoint(self, *, is_end: bool) -> None:
         """Write a checkpoint; without validation text, the last model as the best one too."""
         run, step = self._run, self._run.state.step
         if run.config.data.valid is None:
@@ -386,7 +389,7 @@ class Saver:
             self._waiting[state.step] = self._run.evaluated_weights
         if not self.is_saved:
             if is_end:
-                self._save(is_end=True)
+                self.write_checkpoint(is_end=True)
         else:
             try:
                 self._make_room_for(lambda: self._write(update_state))
@@ -399,12 +402,14 @@ class Saver:
 
     def _make_room_for(self, write: Callable[[], None]) -> None:
         """Call `write`; if the disk is full, remove older checkpoints and try once more."""
-        with self._allowance.spent():
+        with self.allowance.spent():
             try:
                 write()
             except OSError as error:
-                training = self._run.config.training
-                if error.errno not in FULL or not make_room(self._folder, training):
+                run = self._run
+                if error.errno not in FULL or not make_room(
+                    self._folder, run.config.training, run.state.step
+                ):
                     raise
                 write()
 
@@ -447,10 +452,15 @@ class NullSaver:
 
     is_saved = True
 
+    def __init__(self) -> None:
+        self.allowance = Allowance()
+
     def is_due(self, *, is_end: bool) -> bool:
         return False
 
     def save(self, *, is_end: bool) -> None: ...
+
+    def write_checkpoint(self, *, is_end: bool) -> None: ...
 
     def record_validation(self, *, is_kept: bool, is_end: bool) -> None: ...
 

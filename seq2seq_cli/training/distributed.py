@@ -63,7 +63,7 @@ class Ranks:
         """
         self.rank = rank
         self.world_size = world_size
-        self.seconds_in_all_reduce = 0.0
+        self._seconds_in_all_reduce: list[float] = []
         self._threads = threads
         self._cpu_group = cpu_group
 
@@ -79,12 +79,27 @@ class Ranks:
     def all_reduce(self, numbers: Tensor) -> None:
         """Replace `numbers` by their sum over all processes, equal to the last bit in all.
 
-        `seconds_in_all_reduce` adds up the time that this takes, waiting for others included.
+        `waiting_and_communication` tells the time that this takes.
         """
         if self.world_size > 1:
             started = _seconds_when_done(numbers)
             distributed.all_reduce(numbers)
-            self.seconds_in_all_reduce += _seconds_when_done(numbers) - started
+            self._seconds_in_all_reduce.append(_seconds_when_done(numbers) - started)
+
+    def waiting_and_communication(self) -> tuple[float, float]:
+        """Return the seconds of `all_reduce` since this was called last, by all processes together.
+
+        In each of its calls communication begins when the last process comes, and takes as long as
+        that one is in it. The others wait before; theirs is the mean over all processes.
+        """
+        seconds, self._seconds_in_all_reduce = self._seconds_in_all_reduce, []
+        everyone = self.all_gather(seconds)
+        communication = sum(map(min, zip(*everyone, strict=True)))
+        return sum(map(sum, everyone)) / len(everyone) - communication, communication
+
+    def seconds_in_all_reduce(self) -> float:
+        """Return those of this process since `waiting_and_communication` was called last."""
+        return sum(self._seconds_in_all_reduce)
 
     def all_reduce_sum(self, value: float) -> float:
         """Return the sum over all processes."""
@@ -212,7 +227,8 @@ def _join_launched_group(config: Config) -> Ranks:
     longest = _LONGEST_UPDATE if is_started_by_torchrun() else _LONGEST_WAIT
     store, rank, world_size = next(rendezvous("env://", timeout=longest))
     if is_started_by_torchrun() and os.environ.get("GROUP_WORLD_SIZE") == "1":
-        # A torchrun that starts its processes again keeps the addresses of those before (2.13).
+        # Of one machine, torchrun 2.13 keeps the addresses of processes that it starts again; for
+        # several, docs/machines.md sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE.
         store = distributed.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     distributed.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=longest

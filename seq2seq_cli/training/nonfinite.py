@@ -54,10 +54,11 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
             f"{MOST_SKIPPED})"
         )
         return
+    own = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
+    gradients = gathered(run, own)  # before the forward passes, which gather the weights
     sources = run.ranks.all_gather(find_nonfinite_source(run, batches))
     source = next((source for source in sources if source.module), sources[0])
-    gradients = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
-    report = "\n".join([what, *_report(source, gathered(run, gradients)), _advice(action)])
+    report = "\n".join([what, *_report(source, gradients), _advice(action)])
     logger.debug("%s", report)
     raise UserError(report if run.ranks.is_main else what)
 

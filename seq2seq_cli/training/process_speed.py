@@ -15,7 +15,6 @@ class ProcessSpeed:
         self._ranks, self._is_sharded = run.ranks, run.is_sharded
         self._starts = starts
         self._tokens, self._seconds = 0, 0.0
-        self._exchanged = run.ranks.seconds_in_all_reduce
 
     def count_update(self, batches: Sequence[Batch], seconds: float) -> None:
         """Count an update that took so many seconds."""
@@ -37,16 +36,14 @@ class ProcessSpeed:
             return counts if is_started_by_torchrun() else {}
         if self._is_sharded:
             return counts
-        exchanged = ranks.seconds_in_all_reduce - self._exchanged
-        everyone = ranks.all_gather((self._tokens, self._seconds, exchanged))
+        own = (self._tokens, self._seconds, ranks.seconds_in_all_reduce())
         self._tokens, self._seconds = 0, 0.0
-        self._exchanged += exchanged
+        everyone = ranks.all_gather(own)
+        waiting, communication = ranks.waiting_and_communication()
         total = max(seconds for _, seconds, _ in everyone)
-        least = min(exchanged for *_, exchanged in everyone)
-        waited = sum(exchanged - least for *_, exchanged in everyone) / len(everyone)
         speeds = {
             f"processes/{rank}/tokens_per_second": tokens / (seconds - exchanged)
             for rank, (tokens, seconds, exchanged) in enumerate(everyone)
         }
-        shares = {"waiting": waited / total, "communication": least / total}
+        shares = {"waiting": waiting / total, "communication": communication / total}
         return {**counts, **shares, **speeds}

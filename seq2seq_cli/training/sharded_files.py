@@ -52,9 +52,17 @@ def write_shards(
         if len(errors) < len(reasons):
             raise
         return errors[0]
-    own = folder.glob(f"shard-{ranks.rank + 1:05d}-*.safetensors")
-    hashes = ranks.all_gather({path.name: _hash(path) for path in own})
-    joined = {name: value for part in hashes for name, value in part.items()}
+    hashes: dict[str, str] = {}
+    unread: OSError | None = None
+    try:
+        own = folder.glob(f"shard-{ranks.rank + 1:05d}-*.safetensors")
+        hashes = {path.name: _hash(path) for path in own}
+    except OSError as raised:
+        unread = raised
+    found = ranks.all_gather((hashes, unread))
+    if error := next((raised for _, raised in found if raised is not None), None):
+        return error
+    joined = {name: value for part, _ in found for name, value in part.items()}
     return _error_in_main(lambda: write_json(folder / _HASHES, joined), ranks)
 
 

@@ -8,6 +8,7 @@ gathers the weights; so all files are those of any other run, but for the optimi
 """
 
 import logging
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -66,7 +67,7 @@ def shard_run(run: Run, checkpoint: Path) -> None:
 
 
 def shard_loss(batch_loss: BatchLoss, device: torch.device, world_size: int) -> None:
-    """Shard a model on the meta device, with its loss; then its weights have any values.
+    """Shard a model on the meta device, with its loss; `scatter` then gives its weights values.
 
     With mixed precision, the weights of a layer are gathered in bf16. Gradients are sums, in fp32.
     """
@@ -117,6 +118,7 @@ def gather_weights(run: Run) -> None:
     if whole is None or whole.step == run.state.step:
         return
     whole.step = run.state.step
+    whole.trained, whole.evaluated = {}, {}  # first free their memory
     whole.trained = gathered(run, trained_weights(run.model, run.optimizer))
     whole.evaluated = whole.trained if run.ema is None else gathered(run, run.ema.weights)
 
@@ -147,26 +149,31 @@ class ShardedSaver:
 
     def save(self, *, is_end: bool) -> None:
         """As `Saver.save`."""
-        self._prepare(is_due=self._saver.is_due(is_end=is_end))
-        self._saver.save(is_end=is_end)
+        if self._run.ranks.broadcast(self._saver.is_due(is_end=is_end)):
+            self._gather()
+            self._saver.write_checkpoint(is_end=is_end)
 
     def record_validation(self, *, is_kept: bool, is_end: bool) -> None:
         """As `Saver.record_validation`."""
-        self._prepare(is_due=is_end and not self._saver.is_saved)
+        if self._run.ranks.broadcast(is_end and not self._saver.is_saved):
+            self._gather()
         self._saver.record_validation(is_kept=is_kept, is_end=is_end)
 
-    def _prepare(self, *, is_due: bool) -> None:
-        """If a checkpoint is due in the main process, give that what it needs from all."""
-        run = self._run
-        if not run.ranks.broadcast(is_due):
-            return
-        gather_weights(run)
-        part, tensors = shards_part(self._folder, run.state.step), optimizer_tensors(run)
-        while error := write_shards(tensors, part, run.ranks, run.hooks.before_write):
-            is_full = run.ranks.is_main and error.errno in FULL
-            if not run.ranks.broadcast(is_full and make_room(self._folder, run.config.training)):
-                logger.warning(f"cannot write the optimizer's state ({error})")
-                return
+    def _gather(self) -> None:
+        """Give the main process what a checkpoint needs from all."""
+        run, training = self._run, self._run.config.training
+        with self._saver.allowance.spent():
+            gather_weights(run)
+            part, tensors = shards_part(self._folder, run.state.step), optimizer_tensors(run)
+            while error := write_shards(tensors, part, run.ranks, run.hooks.before_write):
+                is_full = run.ranks.is_main and error.errno in FULL
+                if not run.ranks.broadcast(
+                    is_full and make_room(self._folder, training, run.state.step)
+                ):
+                    logger.warning(f"cannot write the optimizer's state ({error})")
+                    if run.ranks.is_main:
+                        shutil.rmtree(part, ignore_errors=True)
+                    return
 
 
 def saver_of(folder: RunFolder, run: Run, saver: Saver | NullSaver) -> AnySaver:

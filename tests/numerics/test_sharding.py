@@ -203,10 +203,9 @@ def test_damaged_shard_is_found_and_the_checkpoint_before_it_is_used(config, tmp
     must_be_close(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"))
 
 
-def fail_once_at_four(error: OSError, path: Path) -> None:
+def fail_once(error: OSError, name: str, path: Path) -> None:
     """As a disk that is full until the first checkpoint is removed."""
-    folder = path.parent
-    if path.name == "step-00000004.optimizer.part" and (folder / "step-00000000").exists():
+    if path.name == name and (path.parent / "step-00000000").exists():
         raise error
 
 
@@ -214,16 +213,21 @@ def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
     settings = [*TWELVE, SHARDED, "training.processes=2", "training.save_every=2"]
     settings += ["training.keep_last=3", "training.max_steps=5", "validation.every=5"]
     run_config = load_config(config, settings)
-    for name, number in (("full", errno.ENOSPC), ("forbidden", errno.EACCES)):
-        error = OSError(number, os.strerror(number))
-        train(
-            run_config, tmp_path / name, hooks=Hooks(before_write=partial(fail_once_at_four, error))
-        )
-    steps = {
-        name: [int(p.name[5:]) for p in sorted((tmp_path / name / "checkpoints").iterdir())]
-        for name in ("full", "forbidden")
+    shards, whole = "step-00000004.optimizer.part", "step-00000004"
+    failures = {
+        "full": (errno.ENOSPC, shards),
+        "full for the weights": (errno.ENOSPC, whole),
+        "forbidden": (errno.EACCES, shards),
     }
-    assert steps == {"full": [2, 4, 5], "forbidden": [0, 2, 5]}
+    steps = {}
+    for name, (number, path) in failures.items():
+        error = OSError(number, os.strerror(number))
+        hooks = Hooks(before_write=partial(fail_once, error, path))
+        train(run_config, tmp_path / name, hooks=hooks)
+        checkpoints = (tmp_path / name / "checkpoints").iterdir()
+        steps[name] = [int(p.name[5:]) for p in sorted(checkpoints)]
+    kept = [2, 4, 5]
+    assert steps == {"full": kept, "full for the weights": kept, "forbidden": [0, 2, 5]}
     log = (tmp_path / "forbidden/train.log").read_text()
     assert "cannot write the optimizer's state ([Errno 13] Permission denied)" in log
     assert "cannot write the checkpoint of step 4" in log
