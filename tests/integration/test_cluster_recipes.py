@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,10 @@ SLURM = {
     "scancel": 'kill "-${1#--signal=}" "$(cat srun.pid)"',
     "scontrol": 'if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> requeued; fi',
 }
+
+
+# Jobs find the commands of the environment that is activated when they are submitted.
+ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def manifest(name: str) -> dict:
@@ -44,8 +49,10 @@ def test_an_array_of_slurm_translates_what_one_job_translates(trained, source, w
     script, output = RECIPES / "translate.slurm", source.parent / "big.tgt"
     for number in (2, 1):
         task = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": "2"}
-        subprocess.run(["bash", script, trained, source, output], check=True, env=os.environ | task)
-    subprocess.run(["bash", script, "--join", source, output], check=True)
+        subprocess.run(
+            ["bash", script, trained, source, output], check=True, env=ENVIRONMENT | task
+        )
+    subprocess.run(["bash", script, "--join", source, output], check=True, env=ENVIRONMENT)
     assert output.read_bytes() == whole
 
 
@@ -82,7 +89,7 @@ def test_a_job_of_slurm_saves_and_requeues_itself(tmp_path):
     settings = numbers_config(tmp_path, max_steps=300, save_every=200, log_every=1)
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here"}
-    start = {"env": os.environ | job | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}}
+    start = {"env": ENVIRONMENT | job | {"PATH": f"{tmp_path}:{ENVIRONMENT['PATH']}"}}
     start |= {"args": ["bash", RECIPES / "train.slurm", config, run], "cwd": tmp_path}
     with subprocess.Popen(**start, stderr=subprocess.PIPE, text=True) as script:
         assert script.stderr is not None
@@ -105,10 +112,15 @@ def test_gnu_parallel_translates_what_one_job_translates(trained, source, whole)
     shard = f"seq2seq translate {trained} -i {source} --shard {{}}/3 -o part-{{}} --processes 1"
     numbers = ["1", "2", "3"]
     subprocess.run(
-        ["parallel", "--will-cite", shard, ":::", *numbers], check=True, cwd=source.parent
+        ["parallel", "--will-cite", shard, ":::", *numbers],
+        check=True,
+        cwd=source.parent,
+        env=ENVIRONMENT,
     )
     parts = [f"part-{number}" for number in numbers]
-    subprocess.run(["seq2seq", "join", *parts, "-o", "out"], check=True, cwd=source.parent)
+    subprocess.run(
+        ["seq2seq", "join", *parts, "-o", "out"], check=True, cwd=source.parent, env=ENVIRONMENT
+    )
     assert (source.parent / "out").read_bytes() == whole
 
 
@@ -120,5 +132,6 @@ def test_snakemake_translates_what_one_job_translates(trained, source, whole):
         ["snakemake", "--snakefile", RECIPES / "Snakefile", "--cores", "1", "--config", *given],
         check=True,
         cwd=source.parent,
+        env=ENVIRONMENT,
     )
     assert (source.parent / "out").read_bytes() == whole

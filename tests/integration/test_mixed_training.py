@@ -227,7 +227,7 @@ def test_data_diversification(back_translated, folder, seq2seq):
         pairs.append({given: str(text), made: str(output)})
     config = with_corpora(folder, *pairs, name="diversified.yaml")
     log = run(seq2seq, "train", config, "--run-dir", folder / "diversified")
-    assert "train.src, " in log
+    assert "train.src and " in log
     for name in ("train.translated.src", "train.translated.tgt"):
         assert name in log
 

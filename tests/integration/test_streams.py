@@ -173,8 +173,10 @@ def test_pipes_are_rejected_as_training_text(numbers, seq2seq, tmp_path):
         assert result.exit_code == 2
         assert "data.train.src: " in result.stderr
         assert "is a stream, but training reads its text several times" in result.stderr
-    result = seq2seq("check", numbers / "numbers.yaml", "--set", f"data.valid.tgt={tmp_path}")
-    assert f"{tmp_path} is a folder, not a text file" in result.stderr
+    (tmp_path / "empty").mkdir()
+    option = f"data.valid.tgt={tmp_path / 'empty'}"
+    result = seq2seq("check", numbers / "numbers.yaml", "--set", option)
+    assert f"the folder {tmp_path / 'empty'} has no files" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["pipe", "/dev/stdin"])

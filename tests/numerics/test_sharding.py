@@ -264,7 +264,7 @@ def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Comman
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["training.optimizer=muon"], "full has no whole matrices, which muon needs"),
+        (["training.optimizer=muon"], "muon needs whole matrices"),
         (["training.tokens_per_batch=auto"], "full needs a number"),
         (["training.compile=true"], "full cannot be compiled"),
     ],
