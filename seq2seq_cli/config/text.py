@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.types import (
+    FREE_ON_RESUME,
     SIDES,
     AutoOrPositiveInt,
     AutoOrVocabSize,
@@ -131,6 +132,17 @@ def _must_be_a_symbol(symbol: str) -> str:
 
 
 TagText = Annotated[str, AfterValidator(_must_be_a_symbol)]
+
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+
+
+def _must_be_a_language(code: str) -> str:
+    if not _LANGUAGE.fullmatch(code):
+        raise ValueError(f"{code!r} is no language code such as de, pt-BR or zh-Hans (BCP 47)")
+    return code
+
+
+LanguageCode = Annotated[str, AfterValidator(_must_be_a_language)]
 
 
 def _two_fields(given: Any) -> Any:
@@ -421,6 +433,15 @@ Corpora = Annotated[
 ]
 
 
+class Languages(Section):
+    """The languages of src and tgt, whatever the direction of training."""
+
+    on_resume: ClassVar[OnResume] = "free"
+
+    src: LanguageCode = Field(description="Language code of src.")
+    tgt: LanguageCode = Field(description="Language code of tgt.")
+
+
 class DataConfig(Section):
     train: Corpora = Field(description="Parallel text to train on: a corpus, or a list of several.")
     valid: Corpora | None = Field(
@@ -448,6 +469,12 @@ class DataConfig(Section):
         "error",
         description="What to do with a line that is not valid UTF-8, TSV or JSON, or a unit of TMX "
         "without both languages: stop with an error, or skip and count it.",
+    )
+    languages: Languages | None = Field(
+        None,
+        description="Language codes of src and tgt (BCP 47), as {src: de, tgt: en}: what seq2seq "
+        "serve and exports call them. null: those of file names such as train.de, or none.",
+        json_schema_extra=FREE_ON_RESUME,
     )
 
     @field_validator("valid")
