@@ -35,7 +35,7 @@ _COMMANDS = [
         "verify-resume",
         "plot",
     ),
-    *("translate", "join", "eval", "compare", "score"),
+    *("translate", "serve", "join", "eval", "compare", "score"),
     *("attend", "inspect", "diff", "export", "bench"),
 ]
 

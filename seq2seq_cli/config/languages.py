@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config.text import Corpus, DataConfig, without_compression
+from seq2seq_cli.config.text import Corpus, DataConfig, is_language, without_compression
+from seq2seq_cli.errors import UserError
 
 _IN_A_NAME = re.compile(r"([A-Za-z]{2})(?:[-_]([A-Za-z]{2,4}))?")
 
@@ -14,6 +15,14 @@ class LanguagePair(NamedTuple):
 
     src: str
     tgt: str
+
+
+def language_pair(text: str) -> LanguagePair:
+    """Read a pair such as de-en, or zh-Hans:en where a code has a hyphen; raises UserError."""
+    src, colon, tgt = text.partition(":" if ":" in text else "-")
+    if not (colon and is_language(src) and is_language(tgt)):
+        raise UserError(f"{text} is no pair of language codes such as de-en, or zh-Hans:en")
+    return LanguagePair(src, tgt)
 
 
 def languages_of(data: DataConfig) -> LanguagePair | None:

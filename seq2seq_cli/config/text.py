@@ -136,8 +136,13 @@ TagText = Annotated[str, AfterValidator(_must_be_a_symbol)]
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 
+def is_language(code: str) -> bool:
+    """True if a text has the form of a language code (BCP 47)."""
+    return _LANGUAGE.fullmatch(code) is not None
+
+
 def _must_be_a_language(code: str) -> str:
-    if not _LANGUAGE.fullmatch(code):
+    if not is_language(code):
         raise ValueError(f"{code!r} is no language code such as de, pt-BR or zh-Hans (BCP 47)")
     return code
 

@@ -38,10 +38,21 @@ def split_sentences(line: str, inner_marks: str = "") -> list[str]:
 
     Ambiguous ends do not split: a cut inside a sentence costs more than one that is missing.
     """
+    return [line[start:end] for start, end in sentence_spans(line, inner_marks)]
+
+
+def sentence_spans(line: str, inner_marks: str = "") -> list[tuple[int, int]]:
+    """Return where in the line the sentences of `split_sentences` begin and end."""
+    offset = len(line) - len(line.lstrip())
     line = line.strip()
     ends = [end for end, mark in _ends(line) if mark not in inner_marks]
-    parts = (line[i:j].strip() for i, j in itertools.pairwise([0, *ends, len(line)]))
-    return [part for part in parts if part]
+    spans = []
+    for start, end in itertools.pairwise([0, *ends, len(line)]):
+        part = line[start:end]
+        if part.strip():
+            first = offset + start + len(part) - len(part.lstrip())
+            spans.append((first, first + len(part.strip())))
+    return spans
 
 
 def join_sentences(sentences: Iterable[str]) -> str:

@@ -33,13 +33,18 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return where in the text each of these words begins and ends."""
+    return [word.span() for word in _WORD.finditer(text)]
+
+
 def words_of_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[range]:
     """Return for each span of characters the range of words that it overlaps, at least one.
 
     A span of spaces belongs to the word that follows, as SentencePiece's ▁ does. The text must
     contain a word.
     """
-    starts, ends = zip(*(word.span() for word in _WORD.finditer(text)), strict=True)
+    starts, ends = zip(*word_spans(text), strict=True)
     ranges = []
     for start, end in spans:
         first = min(bisect_right(ends, start), len(ends) - 1)

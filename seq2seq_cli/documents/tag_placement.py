@@ -1,0 +1,175 @@
+"""Places the markup of a sentence in its translation, by the alignment of words.
+
+Markup around some words of the source goes around the words that are aligned with them: a link
+stays on what it was on, wherever the translation says it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from seq2seq_cli.documents.document import Sentence, SentenceTranslation, Span
+from seq2seq_cli.text.words import word_spans
+
+Range = tuple[int, int]
+Escape = Callable[[str], str]
+
+
+def place_tags(sentence: Sentence, translation: SentenceTranslation, escape: Escape) -> str:
+    """Return a translation with the markup of its source; `escape` writes text between markup."""
+    if not sentence.spans:
+        return escape(translation.text)
+    aligned = _AlignedWords(sentence.text, translation)
+    whole = (0, len(translation.text))
+    nodes = _tree(sentence, [aligned.target_range(span) for span in sentence.spans])
+    return "".join(_written(sentence.text, translation.text, whole, nodes, escape))
+
+
+class _AlignedWords:
+    """The words of a sentence and of its translation, and which belong together."""
+
+    def __init__(self, source: str, translation: SentenceTranslation) -> None:
+        self._source, self._target = source, translation.text
+        self._src_words, self._tgt_words = word_spans(source), word_spans(translation.text)
+        self._targets: dict[int, list[int]] = {}
+        for src, tgt in sorted(translation.alignment):
+            if src < len(self._src_words) and tgt < len(self._tgt_words):
+                self._targets.setdefault(src, []).append(tgt)
+
+    def target_range(self, span: Span) -> Range:
+        """Return where in the translation a span belongs; an empty range if at one place only."""
+        if (span.start, span.end) == (0, len(self._source)):
+            return 0, len(self._target)
+        if _is_line_break(span):
+            place = self._break(span.start / len(self._source))
+            return place, place
+        words = [
+            number
+            for number, (start, end) in enumerate(self._src_words)
+            if start < span.end and span.start < end
+        ]
+        targets = sorted(t for word in words for t in self._targets.get(word, ()))
+        if span.start == span.end or not targets:
+            place = self._place(span.start)
+            return place, place
+        first, last = _longest_run(targets)
+        start, end = self._tgt_words[first][0], self._tgt_words[last][1]
+        return self._without_punctuation(span, start, end)
+
+    def _break(self, share: float) -> int:
+        """Return the end of the word after which about this share of the text has passed."""
+        ends = [end for _, end in self._tgt_words[:-1]]
+        return min(ends, key=lambda end: abs(end - share * len(self._target)), default=0)
+
+    def _place(self, position: int) -> int:
+        """Return the place of markup at one place of the source: beside the same word."""
+        is_before_word = self._source[position : position + 1].strip() and not (
+            self._source[:position][-1:].strip()
+        )
+        if is_before_word:
+            following = (n for n, (start, _) in enumerate(self._src_words) if start >= position)
+            for word in following:
+                if targets := self._targets.get(word):
+                    return self._tgt_words[min(targets)][0]
+            return len(self._target)
+        before = [n for n, (start, _) in enumerate(self._src_words) if start < position]
+        for word in reversed(before):
+            if targets := self._targets.get(word):
+                start, end = self._tgt_words[_longest_run(sorted(targets))[1]]
+                return self._before_punctuation(position, start, end)
+        return 0
+
+    def _without_punctuation(self, span: Span, start: int, end: int) -> Range:
+        """Leave punctuation outside, unless the span has some at that end: <b>so</b>."""
+        end = self._before_punctuation(span.end, start, end)
+        if self._source[span.start].isalnum():
+            while start < end - 1 and not self._target[start].isalnum():
+                start += 1
+        return start, end
+
+    def _before_punctuation(self, position: int, start: int, end: int) -> int:
+        """Return the end of target words, without punctuation if there is none before a place."""
+        if self._source[position - 1].isalnum():
+            while end - 1 > start and not self._target[end - 1].isalnum():
+                end -= 1
+        return end
+
+
+def _longest_run(numbers: Sequence[int]) -> Range:
+    """Return the first and last of the most numbers that follow one another, with gaps of one.
+
+    A single word that is aligned with one far away does not pull the markup there.
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number - runs[-1][-1] <= 2:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    longest = max(runs, key=lambda run: len(set(run)))
+    return longest[0], longest[-1]
+
+
+@dataclass
+class _Node:
+    """A span with its range in the translation, and the spans inside of it."""
+
+    span: Span
+    start: int
+    end: int
+    children: "list[_Node]" = field(default_factory=list)
+
+
+def _tree(sentence: Sentence, ranges: Sequence[Range]) -> list[_Node]:
+    """Return the outermost spans; the range of each includes those of the spans inside of it."""
+    roots: list[_Node] = []
+    opened: list[_Node] = []
+    for span, (start, end) in zip(sentence.spans, ranges, strict=True):
+        while opened and not _contains(opened[-1].span, span):
+            opened.pop()
+        node = _Node(span, start, end)
+        (opened[-1].children if opened else roots).append(node)
+        if span.end > span.start and not span.replaces:
+            opened.append(node)
+    for root in roots:
+        _widen(root)
+    return roots
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end and inner.start < outer.end
+
+
+def _widen(node: _Node) -> None:
+    for child in node.children:
+        _widen(child)
+    node.start = min([node.start, *(child.start for child in node.children)])
+    node.end = max([node.end, *(child.end for child in node.children)])
+
+
+def _written(
+    source: str, text: str, place: Range, nodes: Sequence[_Node], escape: Escape
+) -> Iterator[str]:
+    """Yield a part of a translation with markup; of spans that overlap, the later is shortened."""
+    position, end = place
+    for node in sorted(nodes, key=lambda node: node.start):
+        span = node.span
+        start = min(max(node.start, position), end)
+        stop = min(max(node.end, start), end)
+        if _is_line_break(span) and start in (0, position):
+            continue  # no line is empty
+        yield escape(text[position:start])
+        needs_space = start == stop and not span.after and bool(span.before.strip())
+        if needs_space and source[: span.start][-1:].isspace() and text[:start][-1:].strip():
+            yield " "
+        yield span.before
+        if not span.replaces:
+            yield from _written(source, text, (start, stop), node.children, escape)
+        yield span.after
+        if needs_space and source[span.end :][:1].isspace() and text[stop:][:1].strip():
+            yield " "
+        position = stop + (_is_line_break(span) and text[stop:][:1].isspace())
+    yield escape(text[position:end])
+
+
+def _is_line_break(span: Span) -> bool:
+    return not span.before.strip() and not span.after

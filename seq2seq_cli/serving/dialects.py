@@ -1,0 +1,181 @@
+"""What all interfaces of the server share: languages, keys, texts to translations."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.requests import Request
+
+from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.serving.language_detection import Detected, detect
+from seq2seq_cli.serving.language_names import find_language, language_name
+from seq2seq_cli.serving.request_errors import RequestError
+from seq2seq_cli.serving.request_fields import Fields, Limits, check_length
+from seq2seq_cli.serving.scheduler import OverloadedError, TranslationFailedError
+from seq2seq_cli.serving.service import TranslationService
+from seq2seq_cli.serving.text_translation import TextTranslation, TranslatedText, Wanted
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GONE = 499  # nobody receives the answer; it is counted
+
+
+class Route(NamedTuple):
+    """The run that a text goes through (None: none, it is in the target language), and why."""
+
+    run: int | None
+    detected: Detected | None = None  # if the source language was not given
+
+
+@dataclass
+class Translations:
+    """The translations of a request's texts, in order."""
+
+    texts: list[TranslatedText]
+    detected: list[Detected | None]
+
+
+class Dialects:
+    """The service as HTTP interfaces use it."""
+
+    def __init__(
+        self,
+        service: TranslationService,
+        limits: Limits,
+        token: str | None = None,
+        *,
+        logs_text: bool = False,
+    ) -> None:
+        self.service = service
+        self.limits = limits
+        self.token = token
+        self._logs_text = logs_text
+
+    @property
+    def pairs(self) -> list[LanguagePair]:
+        """The languages of each run."""
+        return [run.languages for run in self.service.runs]
+
+    @property
+    def sources(self) -> list[str]:
+        return list(dict.fromkeys(pair.src for pair in self.pairs))
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages: sources, and those that are targets only."""
+        return list(dict.fromkeys([*self.sources, *(pair.tgt for pair in self.pairs)]))
+
+    def check_token(self, request: Request, fields: Fields | None = None) -> None:
+        """Raise RequestError unless the request has the token, if there is one.
+
+        It may be in the header Authorization, in the query, or in the field api_key.
+        """
+        if self.token is None:
+            return
+        _, _, of_header = request.headers.get("authorization", "").partition(" ")
+        given = [of_header.strip(), request.query_params.get("token", "")]
+        if fields is not None:
+            given.append(fields.text("api_key", ""))
+        if not any(given):
+            raise RequestError(400, "Please contact the server operator to get an API key")
+        wanted = self.token.encode()
+        if not any(hmac.compare_digest(each.encode("utf-8", "replace"), wanted) for each in given):
+            raise RequestError(403, "Invalid API key")
+
+    def route(self, text: str, source: str, target: str) -> Route:
+        """Return the first run of a pair of languages; the source may be `auto`.
+
+        Raises RequestError for languages that no run has.
+        """
+        tgt = find_language(target, self.languages)
+        if tgt is None:
+            raise RequestError(400, f"{target} is not supported")
+        if source.lower() == "auto":
+            candidates = [pair.src for pair in self.pairs if pair.tgt == tgt] or self.sources
+            detected = detect(text, candidates)[0]
+            return Route(self._run_of(detected.language, tgt), detected)
+        src = find_language(source, self.languages)
+        if src is None:
+            raise RequestError(400, f"{source} is not supported")
+        return Route(None if src == tgt else self._run_of(src, tgt))
+
+    def _run_of(self, src: str, tgt: str) -> int:
+        for number, pair in enumerate(self.pairs):
+            if (pair.src, pair.tgt) == (src, tgt):
+                return number
+        raise RequestError(
+            400,
+            f"{language_name(tgt)} ({tgt}) is not available as a target language from "
+            f"{language_name(src)} ({src})",
+        )
+
+    async def translate(
+        self, request: Request, texts: Sequence[str], source: str, target: str, wanted: Wanted
+    ) -> Translations:
+        """Translate the texts of a request; leave if its client does.
+
+        Raises RequestError.
+        """
+        check_length(list(texts), self.limits)
+        routes = [self.route(text, source, target) for text in texts]
+        pairs = zip(texts, routes, strict=True)
+        work = _together([self._translate(text, route, wanted) for text, route in pairs])
+        async with self.in_time():
+            translated = await _unless_gone(request, work)
+        if self._logs_text:
+            for text, (translation, *_) in zip(texts, translated, strict=True):
+                logger.info(f"{source} to {target}: {text!r}: {translation!r}")
+        return Translations(translated, [route.detected for route in routes])
+
+    async def _translate(self, text: str, route: Route, wanted: Wanted) -> TranslatedText:
+        if route.run is None:
+            return TranslatedText(text, [], [])
+        return await TextTranslation(self.service, route.run, text, wanted).whole()
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Limit the time of a block, and raise RequestError where the service refuses or fails."""
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                yield
+        except TimeoutError:
+            message = f"Slowdown: no answer within {self.limits.seconds:g} s"
+            raise RequestError(503, message, retry_after=5) from None
+        except OverloadedError as error:
+            raise RequestError(503, f"Slowdown: {error}", error.retry_after) from None
+        except TranslationFailedError as error:
+            raise RequestError(400, str(error)) from None
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Return the results in order; if one fails, the others are cancelled."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result, or cancel the work when the client closes the connection."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RequestError(CLIENT_GONE, "the client has closed the connection")
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

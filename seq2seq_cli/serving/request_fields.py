@@ -1,0 +1,145 @@
+"""The fields of a request, in JSON, in a form or in its query, and their limits."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from seq2seq_cli.serving.request_errors import RequestError, invalid
+
+_MOST_GLOSSARY_ENTRIES = 200
+_MOST_FIELDS = 100
+_MOST_BYTES_OF_A_PART = 1 << 26  # the limit of the whole body is lower
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for."""
+
+    characters: int = 5_000  # of each text
+    batch: int = 64  # texts
+    alternatives: int = 5
+    seconds: float = 60.0
+
+    @property
+    def body_bytes(self) -> int:
+        """Return a size that no request exceeds which keeps to the other limits."""
+        return (1 << 16) + 12 * self.characters * self.batch  # \ud83d\ude00 is one character
+
+
+class Fields:
+    """Named values of a request; errors name the field."""
+
+    def __init__(self, values: Mapping[str, Any], *, is_json: bool) -> None:
+        """Values of a form or query are strings."""
+        self._values = values
+        self._is_json = is_json
+
+    @classmethod
+    async def read(cls, request: Request) -> "Fields":
+        """Read the body as its content type says; without JSON, the query counts too."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json" or kind.endswith("+json"):
+            return cls(_json_object(await request.body()), is_json=True)
+        values: dict[str, str] = {}
+        if kind == "application/x-www-form-urlencoded":
+            values = _form_values(await request.body())
+        elif kind == "multipart/form-data":
+            async with request.form(max_files=0, max_part_size=_MOST_BYTES_OF_A_PART) as form:
+                values = {name: v for name, v in form.items() if isinstance(v, str)}
+        elif await request.body():
+            raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
+        values = {name: text.replace("\r\n", "\n") for name, text in values.items()}
+        return cls({**values, **_form_values(request.scope["query_string"])}, is_json=False)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a string. Raises RequestError if it is missing and has no default."""
+        value = self._values.get(name)
+        if value is None:
+            if default is None:
+                raise invalid(f"missing {name} parameter")
+            return default
+        if not isinstance(value, str):
+            raise invalid(f"{name} must be a string")
+        return _well_formed(value)
+
+    def texts(self, name: str) -> list[str] | str:
+        """Return a string, or a list of strings, which only JSON has."""
+        value = self._values.get(name)
+        if not isinstance(value, list):
+            return self.text(name)
+        if not all(isinstance(text, str) for text in value):
+            raise invalid(f"{name} must be a string or a list of strings")
+        return [_well_formed(text) for text in value]
+
+    def whole_number(self, name: str, most: int) -> int:
+        """Return a number from 0 to `most`; 0 if it is missing."""
+        value = self._values.get(name)
+        if value is None or value == "":
+            return 0
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise invalid(f"{name} must be a whole number of at least 0")
+        if value > most:
+            raise invalid(f"{name} parameter must be <= {most}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return true or false; false if it is missing."""
+        value = self._values.get(name, False)
+        if isinstance(value, str) and not self._is_json:
+            known = {"true": True, "1": True, "false": False, "0": False, "": False}
+            value = known.get(value.lower(), value)
+        if not isinstance(value, bool):
+            raise invalid(f"{name} must be true or false")
+        return value
+
+    def glossary(self, name: str) -> dict[str, str]:
+        """Return an object whose keys and values are phrases; empty if it is missing."""
+        value = self._values.get(name)
+        if isinstance(value, str) and value and not self._is_json:
+            value = _json_object(value.encode("utf-8", "surrogatepass"))
+        value = value or {}
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise invalid(f'{name} must be an object such as {{"term": "translation"}}')
+        if len(value) > _MOST_GLOSSARY_ENTRIES:
+            raise invalid(f"{name} has more than {_MOST_GLOSSARY_ENTRIES} entries")
+        if not all(term.strip() and wanted.strip() for term, wanted in value.items()):
+            raise invalid(f"{name} has an empty entry")
+        return {_well_formed(term): _well_formed(wanted) for term, wanted in value.items()}
+
+
+def _form_values(data: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(data.decode("utf-8", "replace"), True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise invalid(f"it has more than {_MOST_FIELDS} fields") from None
+    return dict(pairs)
+
+
+def _well_formed(text: str) -> str:
+    """Replace unpaired surrogates, which JSON can express."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise invalid("the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise invalid("the body must be a JSON object")
+    return value
+
+
+def check_length(texts: list[str], limits: Limits) -> None:
+    """Raise RequestError if there are too many texts, or if one is too long."""
+    if len(texts) > limits.batch:
+        raise invalid(f"request ({len(texts)}) exceeds text limit ({limits.batch})")
+    longest = max(map(len, texts), default=0)
+    if longest > limits.characters:
+        raise invalid(f"request ({longest}) exceeds text limit ({limits.characters})")

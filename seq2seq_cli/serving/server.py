@@ -1,0 +1,163 @@
+"""serve(): runs the server until a signal ends it."""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.serving.application import Access, Application
+from seq2seq_cli.serving.language_detection import load_detector
+from seq2seq_cli.serving.monitoring import Monitoring
+from seq2seq_cli.serving.request_fields import Limits
+from seq2seq_cli.serving.served_run import RunToServe
+from seq2seq_cli.serving.service import ServiceSettings, TranslationService
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_FOR_HEADERS = 15.0
+
+
+def serve(
+    runs: Sequence[RunToServe],
+    address: tuple[str, int],
+    settings: ServiceSettings,
+    limits: Limits,
+    access: Access,
+    *,
+    logs_text: bool = False,
+) -> None:
+    """Serve runs at an address (host, port) until Ctrl-C or SIGTERM; answer what is under way.
+
+    Raises UserError if the address cannot be used or a run cannot be loaded.
+    """
+    _allow_many_connections()
+    with _bound_socket(*address) as listening:
+        asyncio.run(_serve(runs, listening, settings, limits, access, logs_text=logs_text))
+
+
+async def _serve(
+    runs: Sequence[RunToServe],
+    listening: socket.socket,
+    settings: ServiceSettings,
+    limits: Limits,
+    access: Access,
+    *,
+    logs_text: bool,
+) -> None:
+    monitoring = Monitoring()
+    service = TranslationService(runs, settings, monitoring)
+    application = Application(service, monitoring, limits, access, logs_text=logs_text)
+    server = _Server(
+        uvicorn.Config(
+            application.asgi,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(limits.seconds),
+        )
+    )
+    with server.ended_by_signals():
+        languages = [code for run in service.runs for code in run.languages]
+        detector = asyncio.create_task(asyncio.to_thread(load_detector, languages))
+        async with service.running():
+            await detector
+            host, port = listening.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            pairs = ", ".join(f"{run.languages.src} to {run.languages.tgt}" for run in service.runs)
+            logger.info(f"serving {pairs} at http://{shown}:{port} (Ctrl-C ends)")
+            await server.serve([listening])
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, which signals end from the moment on in which models are loaded."""
+
+    @contextlib.contextmanager
+    def ended_by_signals(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM end the server once its requests are answered; a second one, now.
+
+        Raises Interrupted if one arrives before the server has started.
+        """
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "this is called in a coroutine"
+        received: list[signal.Signals] = []
+
+        def end(number: signal.Signals) -> None:
+            received.append(number)
+            if not self.started:
+                task.cancel()
+            self.force_exit = self.should_exit
+            self.should_exit = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            raise Interrupted("interrupted", 128 + received[0]) from None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals as they are."""
+        yield
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP of uvicorn, which closes connections whose request does not arrive."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if is_answered and self._deadline is None and not self.transport.is_closing():
+            self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        self._have_headers()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_headers()
+        super().connection_lost(exc)
+
+    def _expect_headers(self) -> None:
+        self._deadline = self.loop.call_later(_SECONDS_FOR_HEADERS, self.transport.close)
+
+    def _have_headers(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family = found[0][0]
+        return socket.create_server((host, port), family=family, backlog=2_048, reuse_port=False)
+    except OSError as error:
+        raise UserError(f"cannot listen at {host} port {port}: {error.strerror}") from None
+
+
+def _allow_many_connections() -> None:
+    """Open as many files as the system allows: each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
