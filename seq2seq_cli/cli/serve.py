@@ -35,86 +35,96 @@ EXAMPLES = (
 Runs = Annotated[
     list[Path], path_argument("RUN...", "Run folders; several are several pairs of languages.")
 ]
+LanguagePairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--langs",
+        metavar="SRC-TGT",
+        help="Languages of a run that does not name them, such as de-en; once for each RUN.",
+    ),
+]
+Host = Annotated[str, typer.Option(help="Address to listen at.", rich_help_panel=NETWORK)]
+Port = Annotated[
+    int, typer.Option(min=0, max=65_535, help="Port; 0: a free one.", rich_help_panel=NETWORK)
+]
+TokenFile = Annotated[
+    Path | None,
+    path_option(
+        help_text="File with the token that requests need; or the variable SEQ2SEQ_TOKEN.",
+        rich_help_panel=NETWORK,
+    ),
+]
+NoAuth = Annotated[
+    bool, typer.Option("--no-auth", help="Let anybody use the server.", rich_help_panel=NETWORK)
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Name that requests may be for; may be repeated.",
+        show_default="those of the loopback interface, where it listens there",
+        rich_help_panel=NETWORK,
+    ),
+]
+AllowOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help="Origin of pages that may call the server (CORS), or *; may be repeated.",
+        rich_help_panel=NETWORK,
+    ),
+]
+CharLimit = Annotated[
+    int, typer.Option(min=1, help="Characters of a text.", rich_help_panel=LIMITS)
+]
+BatchLimit = Annotated[int, typer.Option(min=1, help="Texts of a request.", rich_help_panel=LIMITS)]
+AlternativesLimit = Annotated[
+    int, typer.Option(min=0, max=100, help="Alternatives of a text.", rich_help_panel=LIMITS)
+]
+TimeLimit = Annotated[
+    float, typer.Option(min=0.1, help="Seconds for a request.", rich_help_panel=LIMITS)
+]
+QueueLimit = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Sentences that wait, from which on requests are refused (503).",
+        rich_help_panel=LIMITS,
+    ),
+]
+CacheSize = Annotated[
+    int,
+    typer.Option(
+        "--cache-megabytes", min=0, help="Memory for latest translations.", rich_help_panel=LIMITS
+    ),
+]
+NumProcesses = Annotated[
+    int | None,
+    typer.Option(min=1, help="Translating processes on a CPU.", show_default="one for each core"),
+]
+LogText = Annotated[bool, typer.Option("--log-text", help="Log texts and translations too.")]
 
 
 @app.command(epilog=EXAMPLES)
 def serve(
     runs: Runs,
-    langs: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SRC-TGT",
-            help="Languages of a run that does not name them, such as de-en; once for each RUN.",
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen at.", rich_help_panel=NETWORK)
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port; 0: a free one.", rich_help_panel=NETWORK)
-    ] = 5_000,
-    token_file: Annotated[
-        Path | None,
-        path_option(
-            help_text="File with the token that requests need; or the variable SEQ2SEQ_TOKEN.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    no_auth: Annotated[
-        bool,
-        typer.Option("--no-auth", help="Let anybody use the server.", rich_help_panel=NETWORK),
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name that requests may be for; may be repeated.",
-            show_default="those of this machine's loopback, if that is where it listens",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ORIGIN",
-            help="Origin of pages that may call the server (CORS), or *; may be repeated.",
-            rich_help_panel=NETWORK,
-        ),
-    ] = None,
-    char_limit: Annotated[
-        int, typer.Option(min=1, help="Characters of a text.", rich_help_panel=LIMITS)
-    ] = 5_000,
-    batch_limit: Annotated[
-        int, typer.Option(min=1, help="Texts of a request.", rich_help_panel=LIMITS)
-    ] = 64,
-    alternatives_limit: Annotated[
-        int, typer.Option(min=0, max=100, help="Alternatives of a text.", rich_help_panel=LIMITS)
-    ] = 5,
-    time_limit: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for a request.", rich_help_panel=LIMITS)
-    ] = 60.0,
-    queue_limit: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Sentences that wait, from which on requests are refused (503).",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 4_096,
-    cache_megabytes: Annotated[
-        int, typer.Option(min=0, help="Memory for translations made.", rich_help_panel=LIMITS)
-    ] = 64,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Translating processes on a CPU.", show_default="one for each core"
-        ),
-    ] = None,
+    langs: LanguagePairs = None,
+    host: Host = "127.0.0.1",
+    port: Port = 5_000,
+    token_file: TokenFile = None,
+    no_auth: NoAuth = False,
+    allow_host: AllowHost = None,
+    allow_origin: AllowOrigin = None,
+    char_limit: CharLimit = 5_000,
+    batch_limit: BatchLimit = 64,
+    alternatives_limit: AlternativesLimit = 5,
+    time_limit: TimeLimit = 60.0,
+    queue_limit: QueueLimit = 4_096,
+    cache_size: CacheSize = 64,
+    processes: NumProcesses = None,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
-    log_text: Annotated[
-        bool, typer.Option("--log-text", help="Log texts and translations too.")
-    ] = False,
+    log_text: LogText = False,
 ) -> None:
     """Serve trained models: a page to translate with, and the interface of LibreTranslate.
 
@@ -152,7 +162,7 @@ def serve(
         ServiceSettings(
             workers=processes or num_cores(),
             queue_limit=queue_limit,
-            cache_bytes=cache_megabytes << 20,
+            cache_bytes=cache_size << 20,
         ),
         Limits(char_limit, batch_limit, alternatives_limit, seconds=time_limit),
         Access(token, hosts, tuple(allow_origin or ())),
