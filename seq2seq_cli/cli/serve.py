@@ -132,40 +132,29 @@ def serve(
     """
     from seq2seq_cli.machine import num_cores
 
+    check_model_of_runs(model, runs)
+    pairs = _language_pairs(langs, runs)
+    token = _token(token_file, host, no_auth=no_auth)
     try:
-        from seq2seq_cli.serving.application import Access
-        from seq2seq_cli.serving.request_fields import Limits
-        from seq2seq_cli.serving.served_run import RunToServe
+        from seq2seq_cli.serving.server import Access, Limits, RunToServe, ServiceSettings
         from seq2seq_cli.serving.server import serve as serve_runs
-        from seq2seq_cli.serving.service import ServiceSettings
     except ImportError as error:
         raise UserError(
             f"serve needs the package {error.name}: pip install 'seq2seq-cli[serve]'"
         ) from None
-    check_model_of_runs(model, runs)
-    to_serve = [
-        RunToServe(run, pair, model, tuple(overrides or ()), device or "auto")
-        for run, pair in zip(runs, _language_pairs(langs, runs), strict=True)
-    ]
-    token = _token(token_file)
-    if not (token or no_auth or _is_loopback(host)):
-        raise UserError(
-            f"anybody who reaches {host} could use the server: put a token into SEQ2SEQ_TOKEN or "
-            "--token-file, or give --no-auth"
-        )
-    hosts = tuple(name.lower() for name in allow_host or ())
-    if not hosts and _is_loopback(host):
-        hosts = ("localhost", "127.0.0.1", "[::1]")
     serve_runs(
-        to_serve,
+        [
+            RunToServe(run, pair, model, tuple(overrides or ()), device or "auto")
+            for run, pair in zip(runs, pairs, strict=True)
+        ],
         (host, port),
         ServiceSettings(
             workers=processes or num_cores(),
             queue_limit=queue_limit,
             cache_bytes=cache_size << 20,
         ),
-        Limits(char_limit, batch_limit, alternatives_limit, seconds=time_limit),
-        Access(token, hosts, tuple(allow_origin or ())),
+        Limits(char_limit, batch_limit, alternatives_limit, time_limit),
+        Access(token, _hosts(allow_host, host), tuple(allow_origin or ())),
         logs_text=log_text,
     )
 
@@ -181,15 +170,29 @@ def _language_pairs(given: list[str] | None, runs: list[Path]) -> "list[Language
     return [language_pair(text) for text in given]
 
 
-def _token(file: Path | None) -> str | None:
+def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
+    """Return the token that requests need; raises UserError if it is missing."""
     from seq2seq_cli.files import read_bounded
 
     if file is None:
-        return os.environ.get("SEQ2SEQ_TOKEN") or None
-    token = read_bounded(file, 4_096).decode("utf-8", "replace").strip()
-    if not token:
-        raise UserError(f"{file} has no token")
-    return token
+        token = os.environ.get("SEQ2SEQ_TOKEN", "")
+    else:
+        token = read_bounded(file, 4_096).decode("utf-8", "replace").strip()
+        if not token:
+            raise UserError(f"{file} has no token")
+    if not (token or no_auth or _is_loopback(host)):
+        raise UserError(
+            f"anybody who reaches {host} could use the server: put a token into SEQ2SEQ_TOKEN or "
+            "--token-file, or give --no-auth"
+        )
+    return None if no_auth else token or None
+
+
+def _hosts(given: list[str] | None, host: str) -> tuple[str, ...]:
+    """Return the names that requests may be for; empty: all."""
+    if given:
+        return tuple(name.lower() for name in given)
+    return ("localhost", "127.0.0.1", "[::1]") if _is_loopback(host) else ()
 
 
 def _is_loopback(host: str) -> bool:

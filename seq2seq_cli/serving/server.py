@@ -20,6 +20,8 @@ from seq2seq_cli.serving.request_fields import Limits
 from seq2seq_cli.serving.served_run import RunToServe
 from seq2seq_cli.serving.service import ServiceSettings, TranslationService
 
+__all__ = ["Access", "Limits", "RunToServe", "ServiceSettings", "serve"]
+
 logger = logging.getLogger(__name__)
 
 _SECONDS_FOR_HEADERS = 15.0
