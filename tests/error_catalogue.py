@@ -26,6 +26,8 @@ OPTION_FILES = {
 }
 WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option", "_wrong_choice"]}
 VARIES = "…"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def raised() -> dict[str, str]:
@@ -33,7 +35,7 @@ def raised() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "seq2seq_cli").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)}
         file = path.relative_to(ROOT / "seq2seq_cli").as_posix()
         names = ERRORS | ({"ValueError"} if file in OPTION_FILES else set())
         messages = [
@@ -54,7 +56,7 @@ def message_of(call: ast.Call) -> ast.expr:
 
 
 def texts_of(
-    node: ast.expr, function: ast.AST, functions: dict[str, ast.FunctionDef]
+    node: ast.expr, function: ast.AST, functions: dict[str, Function]
 ) -> Iterator[str]:
     """The strings that an expression may evaluate to."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -83,7 +85,7 @@ def texts_of(
         yield VARIES
 
 
-def returned(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> Iterator[str]:
+def returned(function: ast.FunctionDef, functions: dict[str, Function]) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Return) and node.value is not None:
             yield from texts_of(node.value, function, functions)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from seq2seq_cli.serving.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
 
-_MOST_TRIES = 3  # of a sentence in whose batch a process died
+_MOST_TRIES = 5  # of a sentence in whose batch a process died
 _SMALLEST_SHARE = 64  # tokens of a batch, when waiting sentences are divided among processes
 
 Outputs = tuple[SentenceOutput, ...]
@@ -110,14 +110,14 @@ class Scheduler:
     def retry(self, batch: Batch, taken: Sequence[Waiting]) -> None:
         """Let the sentences of a batch whose process died wait again, each for a batch of its own.
 
-        So one that kills its process takes no others with it; it fails at its third try.
+        So one that kills its process takes no others with it; it fails at its last try.
         """
         for each in reversed(taken):
             each.tries += 1
             if each.tries < _MOST_TRIES:
                 self._tickets.appendleft(Ticket(batch.run, batch.options, deque([each])))
             else:
-                _settle([each], ["the process that translated it died three times"])
+                _settle([each], [f"the process that translated it died {_MOST_TRIES} times"])
         self._has_arrived.set()
 
     def fail_all(self, reason: str) -> None:

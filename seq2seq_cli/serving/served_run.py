@@ -49,6 +49,7 @@ class ServedRun:
         languages.
         """
         folder = RunFolder(run.run_dir)
+        folder.weights(run.which)  # or it says what is missing
         config = load_config(folder.config)
         languages = run.languages or languages_of(config.data)
         if languages is None:

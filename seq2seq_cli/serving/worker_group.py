@@ -11,6 +11,7 @@ from seq2seq_cli.serving.workers import ModelProcess, Worker, WorkerDiedError
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_STARTS = 0.5  # of processes that die at once
+_SECONDS_BEFORE_RETRY = 0.1  # whatever kills processes may be over then
 
 
 class WorkerGroup:
@@ -89,6 +90,7 @@ class WorkerGroup:
             reason = f" ({error})" if str(error) else ""
             logger.warning(f"a translating process has died{reason}: another one takes its place")
             self._monitoring.count_death()
+            await asyncio.sleep(_SECONDS_BEFORE_RETRY)
             self._scheduler.retry(batch, taken)
             return False
         self._monitoring.count_batch(len(taken), result)

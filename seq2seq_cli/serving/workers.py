@@ -76,8 +76,9 @@ class ModelProcess:
         with theirs:
             await asyncio.to_thread(_start_process, tuple(runs), theirs)
         message = await asyncio.to_thread(_first_message, ours)
+        if message is None:
+            raise UserError("the process that loads the models has died; was it out of memory?")
         if "error" in message:
-            ours.close()
             raise UserError(message["error"])
         return cls(ours, can_fork=message["can_fork"])
 
@@ -110,6 +111,5 @@ def _load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
 
 def _first_message(control: socket.socket) -> Any:
     with control.makefile("rb") as incoming:
-        if header := incoming.read(messages.HEADER_BYTES):
-            return messages.unpacked(incoming.read(messages.length_of(header)))
-    return {"error": "the process that loads the models died; was it out of memory?"}
+        header = incoming.read(messages.HEADER_BYTES)
+        return messages.unpacked(incoming.read(messages.length_of(header))) if header else None

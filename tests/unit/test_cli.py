@@ -151,6 +151,11 @@ VERBS = {
         "overrides",
         "device",
     },
+    "serve": {
+        *("runs", "langs", "host", "port", "token_file", "no_auth", "allow_host", "allow_origin"),
+        *("char_limit", "batch_limit", "alternatives_limit", "time_limit", "queue_limit"),
+        *("cache_size", "processes", "overrides", "device", "model", "log_text"),
+    },
     "find-lr": {
         *("config", "updates", "start_lr", "end_lr", "output", "logdir", "as_json"),
         *("overrides", "device"),

@@ -1,0 +1,506 @@
+"""seq2seq serve, as its clients see it: the contract, limits, access, and faults."""
+
+import http.client
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from commands import Command
+from number_task import number_pairs, write_config
+from safetensors.torch import load_file
+from served import Served, names_config, serving
+
+from seq2seq_cli import Translator
+from seq2seq_cli.model.weights import save_tensors
+
+SENTENCES = [names for _, names in number_pairs(60, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
+    """A run that translates from names ("en") to digits ("de")."""
+    folder = tmp_path_factory.mktemp("names")
+    config = write_config(folder, names_config(folder, src="de", tgt="en"))
+    result = seq2seq("train", config, "--run-dir", folder / "run")
+    assert result.exit_code == 0, result.stderr
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Served]:
+    with serving(run, "--processes", 2) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def expected(run: Path) -> dict[str, str]:
+    translations = Translator.load(run).translate(SENTENCES)
+    return dict(zip(SENTENCES, translations, strict=True))
+
+
+# The contract of LibreTranslate
+
+
+def test_json_form_and_query_get_the_same_answer(server: Served):
+    fields = {"q": "three one four", "source": "en", "target": "de"}
+    query = "&".join(f"{name}={text.replace(' ', '+')}" for name, text in fields.items())
+    boundary = "".join(
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
+        for name, text in fields.items()
+    )
+    answers = [
+        server.ask("/translate", fields),
+        server.ask("/translate", form=fields),
+        server.ask(f"/translate?{query}", method="POST"),
+        server.ask(
+            "/translate",
+            f"{boundary}--x--\r\n".encode(),
+            headers={"Content-Type": "multipart/form-data; boundary=x"},
+        ),
+    ]
+    for answer in answers:
+        assert (answer.status, answer.json) == (200, {"translatedText": "3 1 4"})
+
+
+def test_raw_utf_8_in_a_form_is_text(server: Served):
+    data = "q=öne 😀&source=en&target=de".encode()
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = server.ask("/detect", data, headers=kind)
+    assert answer.status == 200
+    same = server.ask("/translate", data.replace(b"target=de", b"target=en"), headers=kind)
+    assert same.json == {"translatedText": "öne 😀"}
+
+
+def test_a_list_of_texts_is_answered_in_lists(server: Served, expected: dict[str, str]):
+    answer = server.translate(SENTENCES)
+    assert answer == {"translatedText": [expected[text] for text in SENTENCES]}
+    assert server.translate([]) == {"translatedText": []}
+    detected = server.translate(["one", "two"], source="auto")["detectedLanguage"]
+    assert [each["language"] for each in detected] == ["en", "en"]
+
+
+def test_the_detected_language_is_there_only_if_asked_for(server: Served):
+    assert server.translate("one two").keys() == {"translatedText"}
+    answer = server.translate("one two three", source="auto")
+    assert answer["detectedLanguage"]["language"] == "en"
+    assert 0 <= answer["detectedLanguage"]["confidence"] <= 100
+
+
+def test_alternatives_are_others_than_the_best(server: Served):
+    answer = server.translate("one two", alternatives=3)
+    assert 1 <= len(answer["alternatives"]) <= 3
+    assert answer["translatedText"] not in answer["alternatives"]
+    assert len({*answer["alternatives"]}) == len(answer["alternatives"])
+    assert server.translate("<b>one</b>", format="html", alternatives=1)["alternatives"] is not None
+
+
+def test_languages_and_their_other_names(server: Served):
+    assert server.ask("/languages").json == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
+    with_body = server.ask("/languages", form={"api_key": ""}, method="GET")
+    assert with_body.status == 200
+    assert server.translate("one", source="EN", target="de-DE") == {"translatedText": "1"}
+
+
+def test_paragraphs_numbers_and_emoji_stay_as_they_are(server: Served):
+    text = "  one two\r\n\r\n3 4 😀\n\tthree\n"
+    assert server.translate("3 😀 ") == {"translatedText": "3 😀 "}
+    answer = server.translate(text)["translatedText"]
+    assert answer.startswith("  1 2")
+    assert answer.endswith("\r\n\r\n3 4 😀\n\t3\n")
+
+
+def test_html_keeps_its_markup(server: Served):
+    answer = server.translate("<p>one <b>two</b></p>\n<hr> three &amp; 4", format="html")
+    assert answer["translatedText"].startswith("<p>1 <b>2</b></p>\n<hr> 3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "message"),
+    [
+        ({}, 400, "Invalid request: missing q parameter"),
+        ({"q": "a"}, 400, "Invalid request: missing source parameter"),
+        ({"q": "a", "source": "zz", "target": "de"}, 400, "zz is not supported"),
+        ({"q": "a", "source": "en", "target": "zz"}, 400, "zz is not supported"),
+        (
+            {"q": "a", "source": "de", "target": "en"},
+            400,
+            "English (en) is not available as a target language from German (de)",
+        ),
+        ({"q": 3, "source": "en", "target": "de"}, 400, "Invalid request: q must be a string"),
+        (
+            {"q": ["a", 3], "source": "en", "target": "de"},
+            400,
+            "Invalid request: q must be a string or a list of strings",
+        ),
+        (
+            {"q": "a" * 5_001, "source": "en", "target": "de"},
+            400,
+            "Invalid request: request (5001) exceeds text limit (5000)",
+        ),
+        (
+            {"q": ["a"] * 65, "source": "en", "target": "de"},
+            400,
+            "Invalid request: request (65) exceeds text limit (64)",
+        ),
+        (
+            {"q": "a", "source": "en", "target": "de", "alternatives": 6},
+            400,
+            "Invalid request: alternatives parameter must be <= 5",
+        ),
+        (
+            {"q": "a", "source": "en", "target": "de", "format": "pdf"},
+            400,
+            "Invalid request: pdf format is not supported",
+        ),
+        (
+            {"q": "a", "source": "en", "target": "de", "glossary": {"a": 3}},
+            400,
+            'Invalid request: glossary must be an object such as {"term": "translation"}',
+        ),
+        ([1, 2], 400, "Invalid request: the body must be a JSON object"),
+        (b"{", 400, "Invalid request: the body is not JSON"),
+        (b"[" * 100_000, 400, "Invalid request: the body is not JSON"),
+        (b"x" * 4_000_000, 413, "Request body exceeds 3905536 bytes"),
+    ],
+)
+def test_errors_say_what_is_wrong(server: Served, fields: object, status: int, message: str):
+    answer = server.ask("/translate", fields)
+    assert (answer.status, answer.json) == (status, {"error": message})
+
+
+def test_other_paths_methods_and_bodies(server: Served):
+    assert server.ask("/detect").status == 405
+    assert server.ask("/translate").status == 405
+    assert server.ask("/nothing").json == {"error": "Not Found"}
+    assert server.ask("/v2/nothing").json == {"message": "Not Found"}
+    kind = {"Content-Type": "text/plain"}
+    assert server.ask("/translate", b"hello", headers=kind).status == 415
+    surrogate = server.ask(
+        "/translate", b'{"q": "one \\ud800", "source": "\\udfff", "target": "x"}'
+    )
+    assert surrogate.status == 400
+
+
+def test_settings_health_and_document(server: Served):
+    settings = server.ask("/frontend/settings").json
+    assert (settings["charLimit"], settings["keyRequired"]) == (5_000, False)
+    assert settings["language"]["source"] == {"code": "en", "name": "English"}
+    assert server.ask("/health").json == {"status": "ok"}
+    document = server.ask("/spec").json
+    known = {"/translate", "/languages", "/detect", "/health", "/metrics", "/imme", "/v2/translate"}
+    assert known <= document["paths"].keys()
+
+
+# More than the contract
+
+
+def test_details_of_sentences_fit_the_text(server: Served):
+    text = "one two. 😀 three"
+    answer = server.translate(text, alignments=True, attention=True, log_probs=True)
+    first, second = answer["sentences"]
+    for sentence in (first, second):
+        start = sentence["sourceStart"]
+        assert text[start : start + len(sentence["source"])] == sentence["source"]
+        start = sentence["targetStart"]
+        translated = answer["translatedText"]
+        assert translated[start : start + len(sentence["target"])] == sentence["target"]
+        assert len(sentence["attention"]) == len(sentence["targetWords"])
+        assert all(len(row) == len(sentence["sourceWords"]) for row in sentence["attention"])
+        assert len(sentence["logProbs"]) == len(sentence["tokens"]) + 1
+        for src, tgt in sentence["alignment"]:
+            assert src < len(sentence["sourceWords"])
+            assert tgt < len(sentence["targetWords"])
+    alone = server.translate("one two", alignments=True)["sentences"][0]
+    assert alone["alignment"] == [[0, 0], [1, 1]]
+
+
+def test_a_glossary_is_kept_to(server: Served):
+    plain = server.translate("one two")["translatedText"]
+    assert plain == "1 2"
+    answer = server.translate("one two", glossary={"two": "9", "seven": "7"})["translatedText"]
+    assert "9" in answer.split()
+    assert "7" not in answer.split()
+    unknown = server.ask(
+        "/translate",
+        {"q": "one", "source": "en", "target": "de", "glossary": {"one": "uno"}},
+    )
+    assert unknown.status == 400
+    assert "outside this run's target vocabulary" in unknown.json["error"]
+    form = server.ask(
+        "/translate",
+        form={"q": "one", "source": "en", "target": "de", "glossary": '{"one": "5"}'},
+    )
+    assert "5" in form.json["translatedText"]
+
+
+def events(answer_body: bytes) -> list[tuple[str, dict]]:
+    blocks = answer_body.decode().strip().split("\n\n")
+    return [
+        (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+        for name, data in (block.split("\n") for block in blocks)
+    ]
+
+
+def test_a_stream_adds_up_to_the_whole_translation(server: Served):
+    text = "one. two. \n\n three four.\n"
+    fields = {"q": text, "source": "auto", "target": "de", "stream": True, "alignments": True}
+    answer = server.ask("/translate", fields)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *sentences, (name, done) = events(answer.body)
+    whole = server.translate(text)["translatedText"]
+    assert (name, done["translatedText"]) == ("done", whole)
+    assert [name for name, _ in sentences] == ["sentence"] * 3
+    assert whole.startswith("".join(data["text"] for _, data in sentences))
+    assert sentences[-1][1]["source"] == "three four."
+    failed = {**fields, "glossary": {"two": "uno"}}
+    assert events(server.ask("/translate", failed).body)[-1][0] == "error"
+
+
+def test_deepl_and_immersive_translate(server: Served):
+    fields = {"text": ["one", "two"], "target_lang": "DE"}
+    assert server.ask("/v2/translate", fields).json == {
+        "translations": [
+            {"detected_source_language": "EN", "text": "1"},
+            {"detected_source_language": "EN", "text": "2"},
+        ]
+    }
+    assert server.ask("/v2/translate", {"text": ["one"]}).json == {
+        "message": "Invalid request: missing target_lang parameter"
+    }
+    assert server.ask("/v2/languages?type=target").json == [
+        {"language": "DE", "name": "German", "supports_formality": False}
+    ]
+    fields = {"text_list": ["one"], "source_lang": "auto", "target_lang": "de"}
+    assert server.ask("/imme", fields).json == {
+        "translations": [{"detected_source_lang": "en", "text": "1"}]
+    }
+
+
+def test_the_cache_and_the_queue_are_counted(server: Served):
+    def number(name: str) -> float:
+        text = server.ask("/metrics").body.decode()
+        found = [line.split()[1] for line in text.splitlines() if line.startswith(name + " ")]
+        return float(found[0])
+
+    server.translate("nine nine eight seven six")
+    before = number('seq2seq_sentences_total{source="cache"}')
+    server.translate("nine nine eight seven six")
+    assert number('seq2seq_sentences_total{source="cache"}') == before + 1
+    assert number("seq2seq_queue_sentences") == 0
+    assert number("seq2seq_output_tokens_total") > 0
+
+
+# Access
+
+
+def test_the_page_may_load_nothing_from_elsewhere(server: Served):
+    page = server.ask("/")
+    assert page.status == 200
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in page.headers
+    again = server.ask("/", headers={"If-None-Match": page.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+
+
+def test_other_host_names_are_refused(server: Served):
+    assert server.ask("/languages", headers={"Host": "evil.example"}).status == 400
+    assert server.ask("/languages", headers={"Host": f"localhost:{server.port}"}).status == 200
+    assert server.ask("/languages", headers={"Host": "[::1]:80"}).status == 200
+
+
+def test_the_log_holds_no_text(server: Served):
+    server.ask("/translate?q=four+four&source=en&target=de", method="POST")
+    server.ask("/secret-path?q=seven")
+    server.wait_for_log("other 404")
+    assert not any("four" in line or "seven" in line or "secret" in line for line in server.log)
+
+
+def test_a_token_is_asked_for_beyond_this_machine(run: Path, seq2seq: Command, tmp_path: Path):
+    refused = seq2seq("serve", run, "--host", "0.0.0.0", "--port", 0)
+    assert refused.exit_code == 2
+    assert "anybody who reaches 0.0.0.0 could use the server" in refused.stderr
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    origin = {"Origin": "https://page.example"}
+    options = ("--token-file", token, "--allow-origin", origin["Origin"], "--log-text")
+    with serving(run, "--host", "0.0.0.0", *options) as served:
+        fields = {"q": "one", "source": "en", "target": "de"}
+        missing = served.ask("/translate", fields)
+        assert missing.status == 400
+        assert missing.json == {"error": "Please contact the server operator to get an API key"}
+        wrong = served.ask("/translate", {**fields, "api_key": "x"})
+        assert (wrong.status, wrong.json) == (403, {"error": "Invalid API key"})
+        assert served.ask("/translate", {**fields, "api_key": "s3cret"}).status == 200
+        bearer = {"Authorization": "Bearer s3cret", **origin}
+        allowed = served.ask("/translate", fields, headers=bearer)
+        assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+        assert served.ask("/metrics").status == 400
+        assert served.ask("/metrics", headers=bearer).status == 200
+        assert served.ask("/v2/usage").status == 403
+        assert served.ask("/health").status == 200
+        assert served.ask("/frontend/settings").json["keyRequired"]
+        served.wait_for_log("'one': '1'")
+        assert not any("s3cret" in line for line in served.log)
+
+
+def test_bad_starts_are_refused(run: Path, seq2seq: Command, tmp_path: Path):
+    assert "there is no run folder" in seq2seq("serve", tmp_path / "none").stderr
+    nameless = tmp_path / "nameless"
+    shutil.copytree(run, nameless)
+    config = (nameless / "config.yaml").read_text()
+    without = config.replace("languages:\n    src: de\n    tgt: en", "languages: null")
+    (nameless / "config.yaml").write_text(without)
+    assert without != config
+    assert "does not say which languages it translates" in seq2seq("serve", nameless).stderr
+    assert "is no pair of language codes" in seq2seq("serve", run, "--langs", "german").stderr
+    many = seq2seq("serve", run, "--langs", "de-en", "--langs", "en-de")
+    assert "--langs is given 2 times, for 1 runs" in many.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = seq2seq("serve", run, "--port", taken.getsockname()[1])
+    assert "cannot listen at 127.0.0.1 port" in busy.stderr
+
+
+# Load and faults
+
+
+def test_many_clients_at_once_get_their_own_answers(server: Served, expected: dict[str, str]):
+    with ThreadPoolExecutor(24) as pool:
+        answers = pool.map(lambda text: server.translate(text)["translatedText"], SENTENCES * 3)
+        assert [*answers] == [expected[text] for text in SENTENCES * 3]
+
+
+def new_sentences(seed: int, count: int = 40) -> list[str]:
+    """Sentences that no cache has."""
+    return [names for _, names in number_pairs(count, seed=seed)]
+
+
+def test_nothing_is_lost_when_processes_are_killed(server: Served):
+    """Ten kills, while eight clients ask for sentences that no cache has."""
+    killed: set[int] = set()
+    is_over = threading.Event()
+
+    def kill() -> None:
+        while len(killed) < 10 and not is_over.is_set():
+            for pid in {*server.workers()[:1]} - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        is_over.set()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for seed in itertools.count(100):
+                pairs = number_pairs(200, seed)
+                answers = pool.map(server.translate, [names for _, names in pairs])
+                assert [a["translatedText"] for a in answers] == [digits for digits, _ in pairs]
+                if is_over.is_set():
+                    break
+    finally:
+        is_over.set()
+        thread.join()
+    server.wait_for_log("a translating process has died")
+
+
+def test_a_model_process_that_is_killed_is_replaced(run: Path):
+    with serving(run, "--processes", 1) as served:
+        served.translate("one")
+        (worker,) = served.workers()
+        os.kill(served.model_processes()[0], signal.SIGKILL)
+        served.translate("two")  # by the worker, which is still there
+        os.kill(worker, signal.SIGKILL)
+        assert served.translate("three") == {"translatedText": "3"}
+        served.wait_for_log("loaded the models again")
+        assert worker not in served.workers()
+
+
+def test_a_new_model_takes_over_without_a_lost_request(run: Path, tmp_path: Path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    trained = load_file(copy / "model.safetensors")
+    changed = {name: tensor.flip(0).contiguous() for name, tensor in trained.items()}
+    with serving(copy, "--processes", 2) as served:
+        texts = new_sentences(9, 400)
+        served.translate(texts[0])
+        with ThreadPoolExecutor(4) as pool:
+            answers = pool.map(served.translate, texts)
+            save_tensors(changed, copy / "model.safetensors")
+            assert all("translatedText" in answer for answer in answers)
+        served.wait_for_log("loaded the models again")
+        nonsense = served.translate("one two three")["translatedText"]
+        assert nonsense != "1 2 3"
+        (copy / "model.part").write_bytes(b"damaged")
+        (copy / "model.part").replace(copy / "model.safetensors")
+        served.wait_for_log("the models were not loaded again")
+        assert served.translate("one two three")["translatedText"] == nonsense
+
+
+def test_a_signal_ends_the_server_when_its_requests_are_answered(run: Path):
+    with serving(run, "--processes", 1) as served:
+        text = "\n".join(new_sentences(11, 120))
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(served.translate, text)
+            while "seq2seq_requests_in_progress 2.0" not in served.ask("/metrics").body.decode():
+                assert not answer.done()
+            served.process.send_signal(signal.SIGTERM)
+            assert len(answer.result()["translatedText"].split("\n")) == 120
+        assert served.process.wait(timeout=30) == 0
+
+
+def test_who_leaves_is_not_waited_for(server: Served):
+    body = json.dumps(
+        {"q": ["\n".join(new_sentences(s, 100)) for s in (12, 13)], "source": "en", "target": "de"}
+    )
+    with socket.create_connection((server.host, server.port)) as connection:
+        head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        connection.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+    server.wait_for_log("POST /translate 499")
+    assert "seq2seq_queue_sentences 0.0" in server.ask("/metrics").body.decode()
+
+
+def test_connections_without_a_request_disturb_nobody(server: Served):
+    idle = [socket.create_connection((server.host, server.port)) for _ in range(200)]
+    for connection in idle[:100]:
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: local")
+    start = time.monotonic()
+    assert server.translate("one")["translatedText"] == "1"
+    assert time.monotonic() - start < 60
+    for connection in idle:
+        connection.close()
+
+
+def test_overload_is_refused_and_over_at_once(run: Path):
+    with serving(run, "--processes", 1, "--queue-limit", 4) as served:
+
+        def ask(text: str) -> int:
+            fields = {"q": text, "source": "en", "target": "de"}
+            answer = served.ask("/translate", fields)
+            assert answer.status == 200 or int(answer.headers["retry-after"]) >= 1
+            return answer.status
+
+        with ThreadPoolExecutor(32) as pool:
+            statuses = [*pool.map(ask, ["\n".join(new_sentences(s, 20)) for s in range(64)])]
+        assert {*statuses} == {200, 503}
+        assert ask("one two") == 200
+
+
+def test_a_connection_is_kept_for_further_requests(server: Served):
+    connection = http.client.HTTPConnection(server.host, server.port)
+    for _ in range(3):
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+    connection.close()

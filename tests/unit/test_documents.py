@@ -1,0 +1,343 @@
+"""Documents: sentences are taken out and put back; everything else comes out as it went in."""
+
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seq2seq_cli.documents.document import Sentence, SentenceTranslation
+from seq2seq_cli.documents.document_writer import DocumentWriter
+from seq2seq_cli.documents.formats import READERS, FormatName
+from seq2seq_cli.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.text.sentences import sentence_spans, split_sentences
+from seq2seq_cli.text.words import word_spans
+
+SPLITTER = SentenceSplitter()
+
+
+def sentences(text: str, name: FormatName = "text", splitter: SentenceSplitter = SPLITTER):
+    return [sentence.text for sentence in READERS[name](text, splitter).sentences]
+
+
+def write(text: str, name: FormatName, translate) -> str:
+    """What becomes of a document whose sentences a function translates."""
+    document = READERS[name](text, SPLITTER)
+    writer = DocumentWriter(document)
+    return "".join(writer.add(translate(s)) for s in document.sentences) + writer.rest()
+
+
+def upper(sentence: Sentence) -> SentenceTranslation:
+    """A translation word by word."""
+    text = sentence.text.upper()
+    assert len(word_spans(text)) == len(word_spans(sentence.text))
+    return SentenceTranslation(text, [(i, i) for i in range(len(word_spans(text)))])
+
+
+def same(sentence: Sentence) -> SentenceTranslation:
+    return upper(sentence)._replace(text=sentence.text)
+
+
+def backwards(sentence: Sentence) -> SentenceTranslation:
+    """A translation with its words in the opposite order, and its full stop at the end."""
+    words = sentence.text.rstrip(".").split()
+    count = len(words)
+    text = " ".join(reversed(words)) + "." * sentence.text.endswith(".")
+    return SentenceTranslation(text, [(i, count - 1 - i) for i in range(count)])
+
+
+# Plain text
+
+
+def test_white_space_and_lines_without_letters_stay_where_they_are():
+    text = "  Hello there.  How are you? \r\n\r\n1. 2. 3!\n\t- yes\u2028😀 👍\n"
+    assert sentences(text) == ["Hello there.", "How are you?", "- yes"]
+    assert write(text, "text", upper) == text.upper()
+
+
+@given(st.text(alphabet=st.sampled_from("aB. !?\n\t\r\u3000\u2028。！5😀"), max_size=60))
+def test_text_whose_sentences_stay_the_same_stays_the_same(text: str):
+    document = READERS["text"](text, SPLITTER)
+    if "。" not in text and "！" not in text:  # after which spaces are left out
+        assert write(text, "text", same) == text
+    starts = document.sentence_starts()
+    for sentence, start in zip(document.sentences, starts, strict=True):
+        assert text[start : start + len(sentence.text)] == sentence.text
+
+
+@given(st.text(alphabet=st.sampled_from("aB. !?'\n\u3000。」"), max_size=60))
+def test_spans_of_sentences_are_those_that_lines_are_split_into(text: str):
+    assert [text[i:j] for i, j in sentence_spans(text)] == split_sentences(text)
+
+
+def test_sentences_stay_together_if_lines_of_the_training_text_have_several():
+    text = "One. Two. Three.\nFour. Five."
+    assert sentences(text, splitter=SentenceSplitter(most=2)) == [
+        *("One.", "Two.", "Three."),
+        "Four. Five.",
+    ]
+    assert sentences(text, splitter=SentenceSplitter(inner_marks=".")) == [
+        "One. Two. Three.",
+        "Four. Five.",
+    ]
+
+
+def test_spaces_between_sentences_follow_the_script_of_the_translation():
+    def chinese(sentence: Sentence) -> SentenceTranslation:
+        return SentenceTranslation("你好。")
+
+    assert write("Hello. Hello.  Hello.", "text", chinese) == "你好。你好。  你好。"
+    english = SentenceTranslation("Hello.")
+    assert write("你好。你好。", "text", lambda _: english) == "Hello. Hello."
+
+
+# HTML
+
+
+@pytest.mark.parametrize(
+    ("source", "found", "expected"),
+    [
+        (
+            "<p>A small\n house &amp; a garden. <!-- c -->Really?</p>",
+            ["A small house & a garden.", "Really?"],
+            "<p>A SMALL HOUSE &amp; A GARDEN. <!-- c -->REALLY?</p>",
+        ),
+        (
+            "<ul>\n  <li>one <b>two</b>, three</li>\n  <li> 4 </li></ul>",
+            ["one two, three"],
+            "<ul>\n  <li>ONE <b>TWO</b>, THREE</li>\n  <li> 4 </li></ul>",
+        ),
+        (
+            "<script>var a = 'b < c';</script><style>p{}</style><p title='no'>yes<br/>no</p>",
+            ["yes", "no"],
+            "<script>var a = 'b < c';</script><style>p{}</style><p title='no'>YES<br/>NO</p>",
+        ),
+        (
+            '<p translate="no">Keep this.</p><p class="x notranslate">And this.</p>Not this.',
+            ["Not this."],
+            '<p translate="no">Keep this.</p><p class="x notranslate">And this.</p>NOT THIS.',
+        ),
+        (
+            'The <span translate="no">Deutsche Bahn</span> runs <code>make all</code> daily.',
+            ["The Deutsche Bahn runs make all daily."],
+            'THE <span translate="no">Deutsche Bahn</span> RUNS <code>make all</code> DAILY.',
+        ),
+        (
+            "Look at <img src=a.png> this <a id=x></a>word.",
+            ["Look at  this word."],
+            "LOOK AT <img src=a.png>  THIS <a id=x></a>WORD.",
+        ),
+        ("a &lt;b&gt; c &eacute;", ["a <b> c é"], "A &lt;B&gt; C É"),
+        (
+            "<pre>one  line\n  <b>two</b> lines\n</pre>",
+            ["one line", "two lines"],
+            "<pre>ONE LINE\n  <b>TWO</b> LINES\n</pre>",
+        ),
+        (
+            "He <b>says: so. Then</b> he goes.",
+            ["He says: so.", "Then he goes."],
+            "HE <b>SAYS: SO.</b> <b>THEN</b> HE GOES.",
+        ),
+        ("<b>One.</b> <i>Two.</i>", ["One.", "Two."], "<b>ONE.</b> <i>TWO.</i>"),
+        ("<b>One. Two.</b>", ["One.", "Two."], "<b>ONE. TWO.</b>"),
+        ("<p>open <b>bold<p>next", ["open bold", "next"], "<p>OPEN <b>BOLD<p>NEXT"),
+        ("x <3 y && z <", ["x <3 y && z <"], "X &lt;3 Y &amp;&amp; Z &lt;"),
+        ("Press <svg><path d=''/></svg> to go.", ["Press  to go."], None),
+        ("<title>Name</title><button>Go</button>", ["Name", "Go"], None),
+        ("", [], ""),
+        ("<!doctype html>\n<hr>12 &euro;", [], "<!doctype html>\n<hr>12 &euro;"),
+    ],
+)
+def test_html(source: str, found: list[str], expected: str | None):
+    assert sentences(source, "html") == found
+    if expected is not None:
+        assert write(source, "html", upper) == expected
+
+
+def test_markup_follows_its_words():
+    source = "I see <b>the <i>red</i> house</b> <a href='x'>today</a>."
+    expected = "<a href='x'>today</a> <b>house <i>red</i> the</b> see I."
+    assert write(source, "html", backwards) == expected
+
+
+def test_a_word_that_is_aligned_far_away_does_not_pull_markup_there():
+    sentence = READERS["html"]("<b>a b</b> c d e", SPLITTER).sentences[0]
+    assert [(s.start, s.end) for s in sentence.spans] == [(0, 3)]
+
+    def translate(_: Sentence) -> SentenceTranslation:
+        return SentenceTranslation("A B C D E", [(0, 0), (1, 1), (2, 2), (3, 3), (1, 4)])
+
+    assert write("<b>a b</b> c d e", "html", translate) == "<b>A B</b> C D E"
+
+
+def test_markup_without_aligned_words_stays_beside_its_neighbour():
+    def translate(_: Sentence) -> SentenceTranslation:
+        return SentenceTranslation("A C", [(0, 0), (2, 1)])
+
+    assert write("a <b>b</b> c", "html", translate) == "A <b></b>C"
+
+
+class Nesting(HTMLParser):
+    """Checks that every element that is opened is closed in the right order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.feed(text)
+        self.close()
+        assert not self.opened
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.opened.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.opened.pop() == tag
+
+
+def elements(depth: int) -> st.SearchStrategy[str]:
+    text = st.sampled_from(["one", "two three", " ", "end. ", "5", "&amp;"])
+    if depth == 0:
+        return text
+    inner = st.lists(elements(depth - 1), max_size=3).map("".join)
+    tag = st.sampled_from(["b", "i", "code", "p"])
+    element = st.tuples(tag, inner).map(lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0]}>")
+    return st.one_of(text, element)
+
+
+@given(st.lists(elements(3), max_size=6).map("".join), st.randoms(use_true_random=False))
+def test_elements_stay_nested_whatever_the_alignment(source: str, random):
+    def translate(sentence: Sentence) -> SentenceTranslation:
+        count = len(sentence.text.split())
+        length = random.randint(1, 6)
+        alignment = [(random.randrange(count), target) for target in range(length)]
+        return SentenceTranslation(" ".join("x" * length), alignment)
+
+    written = write(source, "html", translate)
+    before, after = Nesting(source).tags, Nesting(written).tags
+    assert before.keys() == after.keys()
+    assert all(after[tag] >= count for tag, count in before.items())
+
+
+@given(st.text(alphabet=st.sampled_from("<>/!-&;a b='\"#x\n"), max_size=40))
+def test_any_text_can_be_read_as_html(source: str):
+    assert isinstance(write(source, "html", same), str)
+
+
+# Markdown
+
+MARKDOWN = """---
+title: front matter
+---
+# A *title* #
+
+Some **bold** text with [a link](http://x.y/a_(b) "t") and `code here`.
+It goes on\\
+and breaks.
+
+> A quote of
+> two lines. With snake_case.
+
+- [ ] one
+- two ![picture](x.png) three
+  1. deep
+
+| a | column two |
+|---|---|
+| 1 | **x y** |
+
+```python
+x = "Hello"
+```
+
+<div>raw</div>
+
+See https://a.b/c_d_e. See <https://x.y> and <b>bold</b>. \\*not\\* text[^1].
+
+[^1]: Note one.
+"""
+
+
+def test_markdown_keeps_its_markup():
+    written = write(MARKDOWN, "markdown", upper)
+    for line in ("# A *TITLE* #", "> A QUOTE OF TWO LINES. WITH SNAKE_CASE.", "- [ ] ONE"):
+        assert line in written.splitlines()
+    assert '**BOLD** TEXT WITH [A LINK](http://x.y/a_(b) "t") AND `code here`. IT GOES ON\\\n' in (
+        written
+    )
+    for kept in ('x = "Hello"', "<div>raw</div>", "|---|---|", "title: front matter", "[^1]: "):
+        assert kept in written
+    assert "![picture](x.png)" in written
+    assert "SEE https://a.b/c_d_e. SEE <https://x.y>" in written
+    assert "<b>BOLD</b>. \\*NOT\\* TEXT[^1]." in written
+    assert "| 1 | **X Y** |" in written
+
+
+def test_what_a_translation_adds_is_no_markup():
+    def translate(_: Sentence) -> SentenceTranslation:
+        return SentenceTranslation("1. *a* <b> [c] `d` e_f _g_ \\")
+
+    written = write("text", "markdown", translate)
+    assert written == r"1\. \*a\* \<b> \[c\] \`d\` e_f \_g\_ \\"
+
+
+@given(st.text(alphabet=st.sampled_from("#*_`[]()>-|1. ab\n\\<"), max_size=40))
+def test_any_text_can_be_read_as_markdown(source: str):
+    assert isinstance(write(source, "markdown", same), str)
+
+
+# Subtitles
+
+SUBRIP = """1
+00:00:01,000 --> 00:00:03,000
+Hello <i>my old
+friend</i>. How are you?
+
+2
+00:00:04,000 --> 00:00:05,500
+- Good.
+- {\\an8}Very good and
+still better.
+
+3
+00:00:06,000 --> 00:00:07,000
+♪ 123 ♪
+"""
+
+
+def test_subtitles_keep_times_and_lines():
+    assert sentences(SUBRIP, "subtitles") == [
+        *("Hello my old friend.", "How are you?"),
+        *("Good.", "Very good and still better."),
+    ]
+    written = write(SUBRIP, "subtitles", upper)
+    assert written.replace("<I>", "<i>").replace("</I>", "</i>") == SUBRIP.upper().replace(
+        "\\AN8", "\\an8"
+    ).replace("<I>", "<i>").replace("</I>", "</i>")
+
+
+def test_web_vtt_keeps_notes_and_settings():
+    source = (
+        "WEBVTT\r\n\r\nNOTE a comment\r\n\r\n00:01.000 --> 00:02.000 align:left\r\n"
+        "<v Paul>Hello you\r\nover there\r\n"
+    )
+    assert sentences(source, "subtitles") == ["Hello you over there"]
+    expected = source.replace("Hello you", "HELLO YOU").replace("over there", "OVER THERE")
+    assert write(source, "subtitles", upper) == expected
+
+
+def test_a_cue_has_no_empty_line_however_short_its_translation():
+    def translate(_: Sentence) -> SentenceTranslation:
+        return SentenceTranslation("Yes", [(0, 0)])
+
+    written = write(SUBRIP, "subtitles", translate)
+    for cue in written.split("\n\n"):
+        assert all(line.strip() for line in cue.strip("\n").split("\n"))
+
+
+@given(st.text(alphabet=st.sampled_from("a1<i>\n\r -:,{\\}."), max_size=60))
+def test_any_text_can_be_read_as_subtitles(text: str):
+    source = f"1\n00:00:01,000 --> 00:00:02,000\n{text}"
+    assert write(source, "subtitles", same).startswith("1\n00:00:01,000 --> 00:00:02,000\n")
