@@ -55,9 +55,7 @@ def message_of(call: ast.Call) -> ast.expr:
     return next((k.value for k in call.keywords if k.arg == "problem"), *call.args)
 
 
-def texts_of(
-    node: ast.expr, function: ast.AST, functions: dict[str, Function]
-) -> Iterator[str]:
+def texts_of(node: ast.expr, function: ast.AST, functions: dict[str, Function]) -> Iterator[str]:
     """The strings that an expression may evaluate to."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value

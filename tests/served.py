@@ -69,7 +69,7 @@ class Served:
         return answer
 
     def translate(self, q: str | list[str], **fields: Any) -> Any:
-        """Return the answer of /translate , from names ("en") to digits ("de")."""
+        """Return the answer of /translate, from names ("en") to digits ("de")."""
         answer = self.ask("/translate", {"q": q, "source": "en", "target": "de", **fields})
         assert answer.status == 200, answer.body
         return answer.json

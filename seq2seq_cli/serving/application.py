@@ -104,7 +104,7 @@ class Application:
         return Response(self._monitoring.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _spec(self, request: Request) -> Response:
-        return Json(openapi_document(self._limits, self._dialects.languages, __version__))
+        return Json(openapi_document(self._limits, self._dialects.pairs, __version__))
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

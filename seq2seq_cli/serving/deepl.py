@@ -42,16 +42,19 @@ class DeepL:
                             detected.language if detected else source
                         ).upper(),
                         "text": translated.text,
+                        "billed_characters": len(text),
                     }
-                    for translated, detected in zip(done.texts, done.detected, strict=True)
+                    for text, translated, detected in zip(
+                        texts, done.texts, done.detected, strict=True
+                    )
                 ]
             }
         )
 
     async def languages(self, request: Request) -> Response:
         """List source or target languages."""
-        self._check_token(request)
-        kind = request.query_params.get("type", "source")
+        fields = await self._fields(request)
+        kind = fields.text("type", "source")
         if kind not in ("source", "target"):
             raise invalid("type must be source or target")
         pairs = self._dialects.pairs

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.documents.formats import READERS
 from seq2seq_cli.serving.request_fields import Limits
 
@@ -24,8 +25,11 @@ _STATUSES = {
 }
 
 
-def openapi_document(limits: Limits, languages: Sequence[str], version: str) -> Schema:
+def openapi_document(limits: Limits, pairs: Sequence[LanguagePair], version: str) -> Schema:
     """Return the document (OpenAPI 3.1), with the limits and languages of this server."""
+    sources = [*dict.fromkeys(pair.src for pair in pairs)]
+    targets = [*dict.fromkeys(pair.tgt for pair in pairs)]
+    languages = {"source": {"enum": ["auto", *sources]}, "target": {"enum": targets}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -36,7 +40,10 @@ def openapi_document(limits: Limits, languages: Sequence[str], version: str) -> 
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{}, {"token": []}],
-        "paths": _libretranslate(limits, languages) | _deepl(limits) | _imme(limits) | _own(),
+        "paths": _libretranslate(limits, languages)
+        | _deepl(limits, sources, targets)
+        | _imme(limits, languages)
+        | _own(),
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": _schemas(),
@@ -44,12 +51,11 @@ def openapi_document(limits: Limits, languages: Sequence[str], version: str) -> 
     }
 
 
-def _libretranslate(limits: Limits, languages: Sequence[str]) -> Schema:
+def _libretranslate(limits: Limits, languages: Mapping[str, Schema]) -> Schema:
     text: Schema = {"type": "string", "maxLength": limits.characters}
     fields: dict[str, Schema] = {
         "q": {"anyOf": [text, {"type": "array", "items": text, "maxItems": limits.batch}]},
-        "source": {"type": "string", "examples": ["auto", languages[0]]},
-        "target": {"type": "string", "examples": [languages[-1]]},
+        **languages,
         "format": {"enum": [*READERS], "default": "text"},
         "alternatives": _COUNT | {"maximum": limits.alternatives, "default": 0},
         "glossary": {"type": "object", "additionalProperties": _TEXT},
@@ -76,13 +82,13 @@ def _libretranslate(limits: Limits, languages: Sequence[str]) -> Schema:
     }
 
 
-def _deepl(limits: Limits) -> Schema:
+def _deepl(limits: Limits, sources: Sequence[str], targets: Sequence[str]) -> Schema:
     texts = {"type": "array", "items": _TEXT, "maxItems": limits.batch}
     body = _object(
         {
             "text": texts,
-            "source_lang": _TEXT,
-            "target_lang": _TEXT,
+            "source_lang": {"enum": [code.upper() for code in sources]},
+            "target_lang": {"enum": [code.upper() for code in targets]},
             "tag_handling": {"enum": ["html", "xml"]},
         },
         "text",
@@ -98,9 +104,9 @@ def _deepl(limits: Limits) -> Schema:
     }
 
 
-def _imme(limits: Limits) -> Schema:
+def _imme(limits: Limits, languages: Mapping[str, Schema]) -> Schema:
     texts = {"type": "array", "items": _TEXT, "maxItems": limits.batch}
-    fields = {"source_lang": _TEXT, "target_lang": _TEXT, "text_list": texts}
+    fields = {f"{side}_lang": codes for side, codes in languages.items()} | {"text_list": texts}
     body = _object(fields, "target_lang", "text_list")
     answer = _object(
         {"translations": _list(_object({"detected_source_lang": _TEXT, "text": _TEXT}))}

@@ -40,10 +40,11 @@ class Fields:
 
     @classmethod
     async def read(cls, request: Request) -> "Fields":
-        """Read the body as its content type says; without JSON, the query counts too."""
+        """Read the body as its content type says, and the query for what else there is."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json" or kind.endswith("+json"):
-            return cls(_json_object(await request.body()), is_json=True)
+            given = _json_object(await request.body())
+            return cls({**_form_values(request.scope["query_string"]), **given}, is_json=True)
         values: dict[str, str] = {}
         if kind == "application/x-www-form-urlencoded":
             values = _form_values(await request.body())
@@ -53,7 +54,7 @@ class Fields:
         elif await request.body():
             raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
         values = {name: text.replace("\r\n", "\n") for name, text in values.items()}
-        return cls({**values, **_form_values(request.scope["query_string"])}, is_json=False)
+        return cls({**_form_values(request.scope["query_string"]), **values}, is_json=False)
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a string. Raises RequestError if it is missing and has no default."""

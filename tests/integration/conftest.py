@@ -1,10 +1,12 @@
 """A run trained once through the command line, shared by all tests that need one."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import Command
 from number_task import number_pairs, numbers_config, write_config, write_pairs
+from served import Served, names_config, serving
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,20 @@ def trained(numbers: Path, seq2seq: Command) -> Path:
     result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run)
     assert result.exit_code == 0, result.stderr
     return run
+
+
+@pytest.fixture(scope="session")
+def names_run(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
+    """A run that translates from names ("en") to digits ("de"), to be served."""
+    folder = tmp_path_factory.mktemp("names")
+    config = write_config(folder, names_config(folder, src="de", tgt="en"))
+    result = seq2seq("train", config, "--run-dir", folder / "run")
+    assert result.exit_code == 0, result.stderr
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def server(names_run: Path) -> Iterator[Served]:
+    """A server of that run."""
+    with serving(names_run, "--processes", 2) as served:
+        yield served

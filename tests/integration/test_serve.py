@@ -9,15 +9,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import number_pairs, write_config
+from number_task import number_pairs
 from safetensors.torch import load_file
-from served import Served, names_config, serving
+from served import Served, serving
 
 from seq2seq_cli import Translator
 from seq2seq_cli.model.weights import save_tensors
@@ -26,24 +25,8 @@ SENTENCES = [names for _, names in number_pairs(60, seed=5)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
-    """A run that translates from names ("en") to digits ("de")."""
-    folder = tmp_path_factory.mktemp("names")
-    config = write_config(folder, names_config(folder, src="de", tgt="en"))
-    result = seq2seq("train", config, "--run-dir", folder / "run")
-    assert result.exit_code == 0, result.stderr
-    return folder / "run"
-
-
-@pytest.fixture(scope="module")
-def server(run: Path) -> Iterator[Served]:
-    with serving(run, "--processes", 2) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def expected(run: Path) -> dict[str, str]:
-    translations = Translator.load(run).translate(SENTENCES)
+def expected(names_run: Path) -> dict[str, str]:
+    translations = Translator.load(names_run).translate(SENTENCES)
     return dict(zip(SENTENCES, translations, strict=True))
 
 
@@ -272,8 +255,8 @@ def test_deepl_and_immersive_translate(server: Served):
     fields = {"text": ["one", "two"], "target_lang": "DE"}
     assert server.ask("/v2/translate", fields).json == {
         "translations": [
-            {"detected_source_language": "EN", "text": "1"},
-            {"detected_source_language": "EN", "text": "2"},
+            {"detected_source_language": "EN", "text": "1", "billed_characters": 3},
+            {"detected_source_language": "EN", "text": "2", "billed_characters": 3},
         ]
     }
     assert server.ask("/v2/translate", {"text": ["one"]}).json == {
@@ -329,15 +312,17 @@ def test_the_log_holds_no_text(server: Served):
     assert not any("four" in line or "seven" in line or "secret" in line for line in server.log)
 
 
-def test_a_token_is_asked_for_beyond_this_machine(run: Path, seq2seq: Command, tmp_path: Path):
-    refused = seq2seq("serve", run, "--host", "0.0.0.0", "--port", 0)
+def test_a_token_is_asked_for_beyond_this_machine(
+    names_run: Path, seq2seq: Command, tmp_path: Path
+):
+    refused = seq2seq("serve", names_run, "--host", "0.0.0.0", "--port", 0)
     assert refused.exit_code == 2
     assert "anybody who reaches 0.0.0.0 could use the server" in refused.stderr
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     origin = {"Origin": "https://page.example"}
     options = ("--token-file", token, "--allow-origin", origin["Origin"], "--log-text")
-    with serving(run, "--host", "0.0.0.0", *options) as served:
+    with serving(names_run, "--host", "0.0.0.0", *options) as served:
         fields = {"q": "one", "source": "en", "target": "de"}
         missing = served.ask("/translate", fields)
         assert missing.status == 400
@@ -357,20 +342,20 @@ def test_a_token_is_asked_for_beyond_this_machine(run: Path, seq2seq: Command, t
         assert not any("s3cret" in line for line in served.log)
 
 
-def test_bad_starts_are_refused(run: Path, seq2seq: Command, tmp_path: Path):
+def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Path):
     assert "there is no run folder" in seq2seq("serve", tmp_path / "none").stderr
     nameless = tmp_path / "nameless"
-    shutil.copytree(run, nameless)
+    shutil.copytree(names_run, nameless)
     config = (nameless / "config.yaml").read_text()
     without = config.replace("languages:\n    src: de\n    tgt: en", "languages: null")
     (nameless / "config.yaml").write_text(without)
     assert without != config
     assert "does not say which languages it translates" in seq2seq("serve", nameless).stderr
-    assert "is no pair of language codes" in seq2seq("serve", run, "--langs", "german").stderr
-    many = seq2seq("serve", run, "--langs", "de-en", "--langs", "en-de")
+    assert "is no pair of language codes" in seq2seq("serve", names_run, "--langs", "german").stderr
+    many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        busy = seq2seq("serve", run, "--port", taken.getsockname()[1])
+        busy = seq2seq("serve", names_run, "--port", taken.getsockname()[1])
     assert "cannot listen at 127.0.0.1 port" in busy.stderr
 
 
@@ -416,8 +401,8 @@ def test_nothing_is_lost_when_processes_are_killed(server: Served):
     server.wait_for_log("a translating process has died")
 
 
-def test_a_model_process_that_is_killed_is_replaced(run: Path):
-    with serving(run, "--processes", 1) as served:
+def test_a_model_process_that_is_killed_is_replaced(names_run: Path):
+    with serving(names_run, "--processes", 1) as served:
         served.translate("one")
         (worker,) = served.workers()
         os.kill(served.model_processes()[0], signal.SIGKILL)
@@ -428,9 +413,9 @@ def test_a_model_process_that_is_killed_is_replaced(run: Path):
         assert worker not in served.workers()
 
 
-def test_a_new_model_takes_over_without_a_lost_request(run: Path, tmp_path: Path):
+def test_a_new_model_takes_over_without_a_lost_request(names_run: Path, tmp_path: Path):
     copy = tmp_path / "run"
-    shutil.copytree(run, copy)
+    shutil.copytree(names_run, copy)
     trained = load_file(copy / "model.safetensors")
     changed = {name: tensor.flip(0).contiguous() for name, tensor in trained.items()}
     with serving(copy, "--processes", 2) as served:
@@ -449,8 +434,8 @@ def test_a_new_model_takes_over_without_a_lost_request(run: Path, tmp_path: Path
         assert served.translate("one two three")["translatedText"] == nonsense
 
 
-def test_a_signal_ends_the_server_when_its_requests_are_answered(run: Path):
-    with serving(run, "--processes", 1) as served:
+def test_a_signal_ends_the_server_when_its_requests_are_answered(names_run: Path):
+    with serving(names_run, "--processes", 1) as served:
         text = "\n".join(new_sentences(11, 120))
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(served.translate, text)
@@ -483,8 +468,8 @@ def test_connections_without_a_request_disturb_nobody(server: Served):
         connection.close()
 
 
-def test_overload_is_refused_and_over_at_once(run: Path):
-    with serving(run, "--processes", 1, "--queue-limit", 4) as served:
+def test_overload_is_refused_and_over_at_once(names_run: Path):
+    with serving(names_run, "--processes", 1, "--queue-limit", 4) as served:
 
         def ask(text: str) -> int:
             fields = {"q": text, "source": "en", "target": "de"}
