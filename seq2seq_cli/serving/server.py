@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from seq2seq_cli.errors import Interrupted, UserError
@@ -42,7 +43,9 @@ def serve(
     """
     _allow_many_connections()
     with _bound_socket(*address) as listening:
-        asyncio.run(_serve(runs, listening, settings, limits, access, logs_text=logs_text))
+        work = _serve(runs, listening, settings, limits, access, logs_text=logs_text)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(work)
 
 
 async def _serve(
@@ -152,10 +155,14 @@ class _Protocol(HttpToolsProtocol):
 def _bound_socket(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family = found[0][0]
-        return socket.create_server((host, port), family=family, backlog=2_048, reuse_port=False)
+        family, kind, protocol, _, address = found[0]
+        # Event loops turn Nagle's algorithm off only where the protocol is said to be TCP.
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
     except OSError as error:
         raise UserError(f"cannot listen at {host} port {port}: {error.strerror}") from None
+    return listening
 
 
 def _allow_many_connections() -> None:
