@@ -353,7 +353,7 @@ def test_functions_named_in_documents_exist(page):
         (path,) = in_package or [ROOT / file]
         source = path.read_text(encoding="utf-8")
         assert not of_class or f"class {of_class}" in source, f"{file}: {of_class}"
-        pattern = rf"^ *(def|class) {name}\b|^{name}\b.* = "
+        pattern = rf"^ *(?:async )?(def|class) {name}\b|^{name}\b.* = "
         assert re.search(pattern, source, re.MULTILINE), f"{file}: {name}"
 
 
