@@ -1,6 +1,7 @@
 """Dynamic batching: sentences of all requests are translated together as processes become free."""
 
 import asyncio
+import itertools
 import math
 import time
 from collections import deque
@@ -33,16 +34,18 @@ class Waiting:
 
     sentence: SentenceInput
     result: asyncio.Future[Outputs]
+    cost: int  # tokens, nearly
     tries: int = 0
 
 
 @dataclass(eq=False)
 class Ticket:
-    """The sentences of a request that wait."""
+    """The sentences of a request that wait; one whose process died has a ticket of its own."""
 
     run: int
     options: SearchOptions
     waiting: deque[Waiting]
+    is_alone: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -61,30 +64,31 @@ class Scheduler:
         self._tokens_per_batch = tokens_per_batch
         self._seconds_to_gather = seconds_to_gather
         self._queue_limit = queue_limit
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[Ticket] = deque()  # in the order of their turns
+        self.num_waiting = 0  # sentences, those among them whose client has just left
+        self._num_tokens = 0  # of these
         self._has_arrived = asyncio.Event()
         self._idle = 0  # processes that wait for a batch
         self._seconds_per_sentence = 0.0  # of late, of one process
-
-    @property
-    def num_waiting(self) -> int:
-        return sum(len(ticket.waiting) for ticket in self._tickets)
 
     def submit(
         self, run: int, sentences: Sequence[tuple[SentenceInput, SearchOptions]]
     ) -> list[asyncio.Future[Outputs]]:
         """Let sentences wait; those whose future is cancelled leave. Raises OverloadedError."""
-        if (count := self.num_waiting) >= self._queue_limit:
-            seconds = math.ceil(count * self._seconds_per_sentence / self._workers)
+        if self.num_waiting >= self._queue_limit:
+            seconds = math.ceil(self.num_waiting * self._seconds_per_sentence / self._workers)
             raise OverloadedError(min(max(1, seconds), 60))
         loop = asyncio.get_running_loop()
-        waiting = [(Waiting(sentence, loop.create_future()), opts) for sentence, opts in sentences]
         by_options: dict[SearchOptions, deque[Waiting]] = {}
-        for each, options in waiting:
+        results = []
+        for sentence, options in sentences:
+            each = Waiting(sentence, loop.create_future(), sentence.cost)
             by_options.setdefault(options, deque()).append(each)
-        self._tickets += [Ticket(run, options, each) for options, each in by_options.items()]
+            results.append(each.result)
+        for options, waiting in by_options.items():
+            self._tickets.append(self._counted(Ticket(run, options, waiting)))
         self._has_arrived.set()
-        return [each.result for each, _ in waiting]
+        return results
 
     async def next_batch(self) -> tuple[Batch, list[Waiting]]:
         """Wait for sentences, and a moment for others to join them; return them as a batch."""
@@ -115,7 +119,8 @@ class Scheduler:
         for each in reversed(taken):
             each.tries += 1
             if each.tries < _MOST_TRIES:
-                self._tickets.appendleft(Ticket(batch.run, batch.options, deque([each])))
+                ticket = Ticket(batch.run, batch.options, deque([each]), is_alone=True)
+                self._tickets.appendleft(self._counted(ticket))
             else:
                 _settle([each], [f"the process that translated it died {_MOST_TRIES} times"])
         self._has_arrived.set()
@@ -125,40 +130,67 @@ class Scheduler:
         for ticket in self._tickets:
             _settle(ticket.waiting, [reason] * len(ticket.waiting))
         self._tickets.clear()
+        self.num_waiting = self._num_tokens = 0
+
+    def _counted(self, ticket: Ticket) -> Ticket:
+        self.num_waiting += len(ticket.waiting)
+        self._num_tokens += sum(each.cost for each in ticket.waiting)
+        return ticket
 
     async def _gather(self) -> None:
-        since = min((ticket.since for ticket in self._tickets), default=0.0)
+        since = self._tickets[0].since if self._tickets else 0.0
         seconds = since + self._seconds_to_gather - time.monotonic()
-        if seconds > 0 and self._num_tokens() < self._tokens_per_batch:
+        if seconds > 0 and self._num_tokens < self._tokens_per_batch:
             await asyncio.sleep(seconds)
 
-    def _num_tokens(self) -> int:
-        return sum(each.sentence.cost for ticket in self._tickets for each in ticket.waiting)
-
     def _take(self) -> tuple[Batch, list[Waiting]] | None:
-        self._drop_cancelled()
-        if not self._tickets:
-            return None
-        share = math.ceil(self._num_tokens() / max(1, self._idle))
+        """Take the sentences of the next batch; None if nobody waits for any."""
+        share = math.ceil(self._num_tokens / max(1, self._idle))
         budget = min(self._tokens_per_batch, max(_SMALLEST_SHARE, share))
-        first = self._tickets[0]
-        alike = [t for t in self._tickets if (t.run, t.options) == (first.run, first.options)]
-        if first.waiting[0].tries:
-            alike, budget = [first], 1
-        else:
-            alike = [ticket for ticket in alike if not ticket.waiting[0].tries]
-        taken = _one_of_each(alike, budget)
-        for ticket in alike:  # their next turn is after that of the others
-            self._tickets.remove(ticket)
-            if ticket.waiting:
-                self._tickets.append(ticket)
-        sentences = tuple(each.sentence for each in taken)
-        return Batch(first.run, first.options, sentences), taken
+        while self._tickets:
+            first = self._tickets[0]
+            taken = self._take_turns(self._alike(first), budget)
+            if taken:
+                sentences = tuple(each.sentence for each in taken)
+                return Batch(first.run, first.options, sentences), taken
+        return None
 
-    def _drop_cancelled(self) -> None:
-        for ticket in self._tickets:
-            ticket.waiting = deque(each for each in ticket.waiting if not each.result.done())
-        self._tickets = deque(ticket for ticket in self._tickets if ticket.waiting)
+    def _alike(self, first: Ticket) -> deque[Ticket]:
+        """Return the tickets whose sentences can be in a batch with those of the first."""
+        if first.is_alone:
+            return deque([first])
+        key = (first.run, first.options)
+        alike = (t for t in self._tickets if (t.run, t.options) == key and not t.is_alone)
+        return deque(itertools.islice(alike, self._tokens_per_batch))
+
+    def _take_turns(self, turns: deque[Ticket], budget: int) -> list[Waiting]:
+        """Take one sentence of each ticket after the other until the budget of tokens is spent.
+
+        The next turn of a ticket that has had one is after that of all others.
+        """
+        taken: list[Waiting] = []
+        served: dict[Ticket, None] = {}  # in the order in which they were served last
+        while turns and budget > 0:
+            ticket = turns.popleft()
+            served.pop(ticket, None)
+            served[ticket] = None
+            if (each := self._next_sentence(ticket)) is not None:
+                taken.append(each)
+                budget -= each.cost
+                turns.append(ticket)
+        others = (ticket for ticket in self._tickets if ticket not in served)
+        self._tickets = deque([*others, *(ticket for ticket in served if ticket.waiting)])
+        return taken
+
+    def _next_sentence(self, ticket: Ticket) -> Waiting | None:
+        """Take the next sentence of a ticket that somebody still waits for."""
+        while ticket.waiting:
+            each = ticket.waiting.popleft()
+            self.num_waiting -= 1
+            self._num_tokens -= each.cost
+            if not each.result.done():
+                return each
+        return None
 
 
 def _settle(taken: Iterable[Waiting], outputs: Iterable[Outputs | str]) -> None:
@@ -169,16 +201,3 @@ def _settle(taken: Iterable[Waiting], outputs: Iterable[Outputs | str]) -> None:
             each.result.set_exception(TranslationFailedError(output))
         else:
             each.result.set_result(output)
-
-
-def _one_of_each(tickets: Sequence[Ticket], budget: int) -> list[Waiting]:
-    """Take one sentence of each ticket after the other until the budget of tokens is spent."""
-    taken: list[Waiting] = []
-    while True:
-        for ticket in tickets:
-            if budget <= 0 or not any(other.waiting for other in tickets):
-                return taken
-            if ticket.waiting:
-                each = ticket.waiting.popleft()
-                budget -= each.sentence.cost
-                taken.append(each)

@@ -196,3 +196,30 @@ def test_the_end_of_the_server_fails_what_waits():
             await future
 
     run(test)
+
+
+def test_no_request_has_two_turns_before_another_has_one():
+    async def test():
+        queue = scheduler(tokens=6)
+        for request in range(10):
+            queue.submit(0, sentences(*(f"{request}{n}" for n in range(3))))
+        order = [text for _ in range(10) for text in texts(await queue.next_batch())]
+        assert order == [f"{request}{n}" for n in range(3) for request in range(10)]
+        assert queue.num_waiting == 0
+
+    run(test)
+
+
+def test_many_waiting_sentences_are_taken_without_looking_at_each():
+    """A cancelled request of many sentences goes with its first turn; counts stay right."""
+
+    async def test():
+        queue = scheduler(limit=10_000)
+        large = queue.submit(0, sentences(*["abc"] * 9_000))
+        queue.submit(0, sentences("x"))
+        for future in large:
+            future.cancel()
+        assert texts(await queue.next_batch()) == ["x"]
+        assert queue.num_waiting == 0
+
+    run(test)
