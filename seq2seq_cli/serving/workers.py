@@ -73,13 +73,17 @@ class ModelProcess:
     async def start(cls, runs: Sequence[RunToServe]) -> "ModelProcess":
         """Load the models in a new process. Raises UserError if that is not possible."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        ours.setblocking(False)
+        try:
             await asyncio.to_thread(_start_process, tuple(runs), theirs)
-        message = await asyncio.to_thread(_first_message, ours)
-        if message is None:
-            raise UserError("the process that loads the models has died; was it out of memory?")
-        if "error" in message:
-            raise UserError(message["error"])
+            message = await _first_message(ours)
+            if message is None:
+                raise UserError("the process that loads the models has died; was it out of memory?")
+            if "error" in message:
+                raise UserError(message["error"])
+        except BaseException:
+            ours.close()
+            raise
         return cls(ours, can_fork=message["can_fork"])
 
     async def new_worker(self) -> Worker:
@@ -99,8 +103,9 @@ class ModelProcess:
 
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:
-    context: Any = process_context("seq2seq_cli.serving.model_process")
-    context.Process(target=_load_models, args=(runs, control)).start()
+    with control:  # here, as this goes on if the server ends meanwhile
+        context: Any = process_context("seq2seq_cli.serving.model_process")
+        context.Process(target=_load_models, args=(runs, control)).start()
 
 
 def _load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
@@ -109,7 +114,12 @@ def _load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     load_models(runs, control)
 
 
-def _first_message(control: socket.socket) -> Any:
-    with control.makefile("rb") as incoming:
-        header = incoming.read(messages.HEADER_BYTES)
-        return messages.unpacked(incoming.read(messages.length_of(header))) if header else None
+async def _first_message(control: socket.socket) -> Any:
+    """Return what the process at the other end says first; None if it ends without a word."""
+    loop, data = asyncio.get_running_loop(), b""
+    while part := await loop.sock_recv(control, 65_536):
+        data += part
+        start = messages.HEADER_BYTES
+        if len(data) >= start and len(data) >= start + messages.length_of(data[:start]):
+            return messages.unpacked(data[start:])
+    return None
