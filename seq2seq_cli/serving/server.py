@@ -156,10 +156,12 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        # Event loops turn Nagle's algorithm off only where the protocol is said to be TCP.
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        with contextlib.ExitStack() as stack:
+            # Event loops turn Nagle's algorithm off only where the protocol is said to be TCP.
+            listening = stack.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            stack.pop_all()
     except OSError as error:
         raise UserError(f"cannot listen at {host} port {port}: {error.strerror}") from None
     return listening
