@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import PARENT
 from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.text.vocabulary_size import num_pieces
+from seq2seq_cli.training.lost_machines import watched_machines
 
 Value = TypeVar("Value")
 
@@ -196,7 +197,8 @@ def process_group(config: Config) -> Iterator[Ranks]:
         return
     ranks = _join_launched_group(config)
     try:
-        yield ranks
+        with watched_machines(ranks.broadcast) if is_started_by_torchrun() else nullcontext():
+            yield ranks
     except Interrupted as stop:
         if ranks.is_main:
             raise

@@ -78,9 +78,9 @@ def main() -> None:
             )
 
 
-def make_config(folder: Path) -> Path:
+def make_config(folder: Path, steps: int = STEPS) -> Path:
     settings = numbers_config(
-        folder, max_steps=STEPS, save_every=10, log_every=1, device="cpu", processes=1,
+        folder, max_steps=steps, save_every=10, log_every=1, device="cpu", processes=1,
         precision="fp32", lr=2e-3, adam_epsilon=1e-3, ema_decay=0.99,
     )  # fmt: skip
     settings["model"]["activation"] = "gelu"  # at the bend of relu, rounding decides
@@ -185,14 +185,14 @@ def children(process: int) -> list[int]:
         return []
 
 
-def compare(run: Path, whole: Path) -> float:
+def compare(run: Path, whole: Path, num_steps: int = STEPS) -> float:
     """Check that the run ended as the other one; return the largest difference of two weights."""
     for folder in (run, whole):
         points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         steps = [point["step"] for point in points if "train/loss" in point]
-        assert steps == [*range(1, STEPS + 1)], f"{folder}: {steps}"
+        assert steps == [*range(1, num_steps + 1)], f"{folder}: {steps}"
     expected, found = (
-        tensors_of(folder / f"checkpoints/step-{STEPS:08}") for folder in (whole, run)
+        tensors_of(folder / f"checkpoints/step-{num_steps:08}") for folder in (whole, run)
     )
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
