@@ -220,6 +220,8 @@ def process_group(config: Config) -> Iterator[Ranks]:
 def _join_launched_group(config: Config) -> Ranks:
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if is_started_by_torchrun():
+        if _is_adopted():
+            raise UserError("the torchrun that started this process has ended")
         threading.Thread(target=_stop_with_agent, daemon=True).start()
     check_gpus(config, local_size)
     backend = "gloo"
@@ -241,6 +243,19 @@ def _join_launched_group(config: Config) -> Ranks:
     if not ranks.is_main:
         logging.getLogger("seq2seq_cli").setLevel(logging.ERROR)
     return ranks
+
+
+def _is_adopted() -> bool:
+    """Return True if the agent ended before this process could know it: it is a child of another.
+
+    The agent is a program in Python, or has started a script that has started this process.
+    """
+    parent = Path(f"/proc/{PARENT}")
+    try:
+        is_python = (parent / "exe").readlink().name.startswith("python")
+        return not (is_python or b"TORCHELASTIC_RUN_ID=" in (parent / "environ").read_bytes())
+    except OSError:  # of another user
+        return PARENT == 1
 
 
 def _stop_with_agent() -> None:
