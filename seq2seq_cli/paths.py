@@ -52,16 +52,18 @@ def is_remote(path: object) -> bool:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files that a path stands for, sorted: itself, those of a folder or of a pattern.
+    """Return the files that a path stands for: itself, those of a folder or of a pattern.
 
     Patterns are those of `glob`, as `text/*.de.gz` and `text/**/*.tsv`. Hidden files are left out.
-    If a folder or pattern has no files, the path itself is returned.
+    They are sorted by their varying parts, so that those of `*.de` and `*.en` correspond. If a
+    folder or pattern has no files, the path itself is returned.
     """
     folder, pattern = _split(path)
     if not pattern or (path != folder and path.is_file()):
         return (path,)
     files = (file for file in folder.glob(pattern) if file.is_file())
-    return tuple(sorted(file for file in files if not file.name.startswith("."))) or (path,)
+    visible = (file for file in files if not file.name.startswith("."))
+    return tuple(sorted(visible, key=lambda file: varying_part(path, file).split("/"))) or (path,)
 
 
 def varying_part(path: Path, file: Path) -> str:
@@ -75,7 +77,7 @@ def varying_part(path: Path, file: Path) -> str:
     name = str(file.relative_to(folder))
     start = min(pattern.index(character) for character in _WILD if character in pattern)
     end = len(pattern) - max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("]")) - 1
-    return name[start : len(name) - end]
+    return name[start : max(start, len(name) - end)]
 
 
 def _split(path: Path) -> tuple[Path, str]:

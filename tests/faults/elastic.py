@@ -186,7 +186,11 @@ def children(process: int) -> list[int]:
 
 
 def compare(run: Path, whole: Path, num_steps: int = STEPS) -> float:
-    """Check that the run ended as the other one; return the largest difference of two weights."""
+    """Check that the run ended as the other one; return the largest difference of two weights.
+
+    Differences by rounding grow with the number of updates.
+    """
+    tolerance = 1e-5 * num_steps / STEPS
     for folder in (run, whole):
         points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         steps = [point["step"] for point in points if "train/loss" in point]
@@ -196,7 +200,7 @@ def compare(run: Path, whole: Path, num_steps: int = STEPS) -> float:
     )
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
-        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(tensor, expected[name], rtol=tolerance, atol=tolerance)
     weights = [name for name in found if name.startswith("weights ")]
     return max(float((found[name] - expected[name]).abs().max()) for name in weights)
 
