@@ -197,7 +197,8 @@ def process_group(config: Config) -> Iterator[Ranks]:
         return
     ranks = _join_launched_group(config)
     try:
-        with watched_machines(ranks.broadcast) if is_started_by_torchrun() else nullcontext():
+        is_watched = is_started_by_torchrun()
+        with watched_machines(ranks.broadcast, PARENT) if is_watched else nullcontext():
             yield ranks
     except Interrupted as stop:
         if ranks.is_main:
