@@ -251,9 +251,10 @@ def _is_adopted() -> bool:
 
     The agent is a program in Python, or has started a script that has started this process.
     """
-    parent = Path(f"/proc/{PARENT}")
+    parent, program = Path(f"/proc/{PARENT}"), Path("/proc/self/exe")
     try:
         is_python = (parent / "exe").readlink().name.startswith("python")
+        is_python = is_python or (parent / "exe").readlink() == program.readlink()
         return not (is_python or b"TORCHELASTIC_RUN_ID=" in (parent / "environ").read_bytes())
     except OSError:  # of another user
         return PARENT == 1

@@ -8,7 +8,7 @@ and four with one. Agents that have died are started again after a moment, as a 
 after the other, processes, agents and the agent that holds the rendezvous are killed at random
 moments, and agents stopped, until each kind has suffered that many kills. Every run must end with
 the weights and the optimizer's state of one process that nothing disturbed (within rounding, as the
-number of processes changes), with every logged update once.
+number of processes changes), with every logged update once, and no process may be left.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -170,6 +171,10 @@ class Cluster:
             node.terminate()
         for node in self.nodes.values():
             node.wait(timeout=120)
+        deadline = time.monotonic() + 120
+        while left := processes_of(self.run):
+            assert time.monotonic() < deadline, f"processes that do not end: {left}"
+            time.sleep(0.5)
 
 
 def free_port() -> int:
@@ -183,6 +188,16 @@ def children(process: int) -> list[int]:
         return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
     except OSError:
         return []
+
+
+def processes_of(run: Path) -> list[int]:
+    """The processes that train in a run folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if str(run).encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def compare(run: Path, whole: Path, num_steps: int = STEPS) -> float:
