@@ -63,7 +63,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
         return (path,)
     files = (file for file in folder.glob(pattern) if file.is_file())
     visible = (file for file in files if not file.name.startswith("."))
-    return tuple(sorted(visible, key=lambda file: varying_part(path, file).split("/"))) or (path,)
+    return tuple(sorted(visible, key=lambda file: _varying(folder, pattern, file).split("/"))) or (
+        path,
+    )
 
 
 def varying_part(path: Path, file: Path) -> str:
@@ -72,8 +74,10 @@ def varying_part(path: Path, file: Path) -> str:
     It is what lies between the constant beginning and end: `a` of `text/a.de` in `text/*.de`.
     """
     folder, pattern = _split(path)
-    if not pattern:
-        return ""
+    return _varying(folder, pattern, file) if pattern else ""
+
+
+def _varying(folder: Path, pattern: str, file: Path) -> str:
     name = str(file.relative_to(folder))
     start = min(pattern.index(character) for character in _WILD if character in pattern)
     end = len(pattern) - max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("]")) - 1
