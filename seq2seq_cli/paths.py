@@ -62,19 +62,18 @@ def files_of(path: Path) -> tuple[Path, ...]:
     if not pattern or (path != folder and path.is_file()):
         return (path,)
     files = (file for file in folder.glob(pattern) if file.is_file())
-    visible = (file for file in files if not file.name.startswith("."))
-    return tuple(sorted(visible, key=lambda file: _varying(folder, pattern, file).split("/"))) or (
-        path,
-    )
+    visible = [file for file in files if not file.name.startswith(".")]
+    visible.sort(key=lambda file: _varying(folder, pattern, file).split("/"))
+    return tuple(visible) or (path,)
 
 
-def varying_part(path: Path, file: Path) -> str:
-    """Return what distinguishes a file from the others that a folder or pattern stands for.
+def files_by_varying_part(path: Path) -> dict[str, Path]:
+    """Return the files that a path stands for by what distinguishes them from one another.
 
     It is what lies between the constant beginning and end: `a` of `text/a.de` in `text/*.de`.
     """
     folder, pattern = _split(path)
-    return _varying(folder, pattern, file) if pattern else ""
+    return {_varying(folder, pattern, file) if pattern else "": file for file in files_of(path)}
 
 
 def _varying(folder: Path, pattern: str, file: Path) -> str:

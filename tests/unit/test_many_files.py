@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.paths import files_of, varying_part
+from seq2seq_cli.paths import files_by_varying_part, files_of
 from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 
 ROWS = [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
@@ -122,8 +122,11 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(folder):
         ("text/a.de", "text/a.de", ""),
     ],
 )
-def test_the_varying_part_is_between_constant_beginning_and_end(pattern, file, part):
-    assert varying_part(Path(pattern), Path(file)) == part
+def test_the_varying_part_is_between_constant_beginning_and_end(tmp_path, pattern, file, part):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert files_by_varying_part(tmp_path / pattern) == {part: path}
 
 
 def test_files_correspond_whatever_their_order_by_name(tmp_path):
