@@ -52,30 +52,35 @@ def is_remote(path: object) -> bool:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files that a path stands for, sorted: itself, those of a folder or of a pattern.
+    """Return the files that a path stands for: itself, those of a folder or of a pattern.
 
     Patterns are those of `glob`, as `text/*.de.gz` and `text/**/*.tsv`. Hidden files are left out.
-    If a folder or pattern has no files, the path itself is returned.
+    They are sorted by their varying parts, so that those of `*.de` and `*.en` correspond. If a
+    folder or pattern has no files, the path itself is returned.
     """
     folder, pattern = _split(path)
     if not pattern or (path != folder and path.is_file()):
         return (path,)
     files = (file for file in folder.glob(pattern) if file.is_file())
-    return tuple(sorted(file for file in files if not file.name.startswith("."))) or (path,)
+    visible = [file for file in files if not file.name.startswith(".")]
+    visible.sort(key=lambda file: _varying(folder, pattern, file).split("/"))
+    return tuple(visible) or (path,)
 
 
-def varying_part(path: Path, file: Path) -> str:
-    """Return what distinguishes a file from the others that a folder or pattern stands for.
+def files_by_varying_part(path: Path) -> dict[str, Path]:
+    """Return the files that a path stands for by what distinguishes them from one another.
 
     It is what lies between the constant beginning and end: `a` of `text/a.de` in `text/*.de`.
     """
     folder, pattern = _split(path)
-    if not pattern:
-        return ""
+    return {_varying(folder, pattern, file) if pattern else "": file for file in files_of(path)}
+
+
+def _varying(folder: Path, pattern: str, file: Path) -> str:
     name = str(file.relative_to(folder))
     start = min(pattern.index(character) for character in _WILD if character in pattern)
     end = len(pattern) - max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("]")) - 1
-    return name[start : len(name) - end]
+    return name[start : max(start, len(name) - end)]
 
 
 def _split(path: Path) -> tuple[Path, str]:

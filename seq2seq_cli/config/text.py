@@ -36,7 +36,7 @@ from seq2seq_cli.config.types import (
     TokenizerKind,
 )
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.paths import expanded, files_of, is_remote, remote_path, varying_part
+from seq2seq_cli.paths import expanded, files_by_varying_part, files_of, is_remote, remote_path
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
@@ -267,10 +267,7 @@ class Corpus(Section):
         """Of two patterns or folders, each file of one has a counterpart in the other."""
         if self.src is None or self.tgt is None:
             return
-        src, tgt = (
-            {varying_part(path, file): file for file in files_of(path)}
-            for path in (self.src, self.tgt)
-        )
+        src, tgt = map(files_by_varying_part, (self.src, self.tgt))
         for path, file in (*src.items(), *tgt.items()):
             if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
                 other = self.tgt if path in src else self.src

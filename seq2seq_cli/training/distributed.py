@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import PARENT
 from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.text.vocabulary_size import num_pieces
+from seq2seq_cli.training.lost_machines import watched_machines
 
 Value = TypeVar("Value")
 
@@ -196,7 +197,9 @@ def process_group(config: Config) -> Iterator[Ranks]:
         return
     ranks = _join_launched_group(config)
     try:
-        yield ranks
+        is_watched = is_started_by_torchrun()
+        with watched_machines(ranks.broadcast, PARENT) if is_watched else nullcontext():
+            yield ranks
     except Interrupted as stop:
         if ranks.is_main:
             raise
@@ -218,6 +221,8 @@ def process_group(config: Config) -> Iterator[Ranks]:
 def _join_launched_group(config: Config) -> Ranks:
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if is_started_by_torchrun():
+        if _is_adopted():
+            raise UserError("the torchrun that started this process has ended")
         threading.Thread(target=_stop_with_agent, daemon=True).start()
     check_gpus(config, local_size)
     backend = "gloo"
@@ -239,6 +244,20 @@ def _join_launched_group(config: Config) -> Ranks:
     if not ranks.is_main:
         logging.getLogger("seq2seq_cli").setLevel(logging.ERROR)
     return ranks
+
+
+def _is_adopted() -> bool:
+    """Return True if the agent ended before this process could know it: it is a child of another.
+
+    The agent is a program in Python, or has started a script that has started this process.
+    """
+    parent, program = Path(f"/proc/{PARENT}"), Path("/proc/self/exe")
+    try:
+        is_python = (parent / "exe").readlink().name.startswith("python")
+        is_python = is_python or (parent / "exe").readlink() == program.readlink()
+        return not (is_python or b"TORCHELASTIC_RUN_ID=" in (parent / "environ").read_bytes())
+    except OSError:  # of another user
+        return PARENT == 1
 
 
 def _stop_with_agent() -> None:

@@ -1,11 +1,13 @@
 """The recipes for clusters in examples/cluster, run with what is here."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -66,19 +68,34 @@ def test_manifests_run_commands_that_exist(seq2seq):
     command = worker["template"]["spec"]["containers"][0]["command"]
     assert command[:4] == ["torchrun", "-m", "seq2seq_cli", "train"]
     assert command[5] in seq2seq("train", "--help").stdout
+    command = manifest("translate.ray.kubernetes.yaml")["spec"]["entrypoint"].split()
+    assert command[:2] == ["seq2seq", "translate"]
+    assert all(word in help_text for word in command if word.startswith("--"))
 
 
-def test_manifests_follow_their_schemas():
+def test_pods_follow_the_schema_of_kubernetes():
+    """`pip install kubernetes-validate`, which is 100 MB."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     kubernetes_validate.validate(manifest("translate.kubernetes.yaml"), "1.33", strict=True)
-    worker = manifest("train.kubernetes.yaml")["spec"]["pytorchReplicaSpecs"]["Worker"]
-    template = {
-        "apiVersion": "v1",
-        "kind": "PodTemplate",
-        "metadata": {"name": "worker"},
-        "template": worker["template"],
-    }
-    kubernetes_validate.validate(template, "1.33", strict=True)
+    train = manifest("train.kubernetes.yaml")["spec"]["pytorchReplicaSpecs"]
+    cluster = manifest("translate.ray.kubernetes.yaml")["spec"]["rayClusterSpec"]
+    for group in (*train.values(), cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        template = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "pod"},
+            "template": group["template"],
+        }
+        kubernetes_validate.validate(template, "1.33", strict=True)
+
+
+def test_training_operator_knows_all_of_its_manifest():
+    """Its models, from `pip install kubeflow-training`, leave out what they do not know."""
+    kubeflow = pytest.importorskip("kubeflow.training")
+    given = manifest("train.kubernetes.yaml")
+    client = kubeflow.ApiClient()
+    read = client.deserialize(SimpleNamespace(data=json.dumps(given)), "KubeflowOrgV1PyTorchJob")
+    assert client.sanitize_for_serialization(read) == given
 
 
 @pytest.mark.slow

@@ -352,6 +352,17 @@ def test_torchrun_starts_again_when_a_process_was_killed(whole, tmp_path):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_process_of_an_agent_that_has_ended_ends(config):
+    """It is the child of another program from its first moment on."""
+    agent = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": "1"}
+    agent |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    given = ("env", *(f"{name}={value}" for name, value in agent.items()), *TRAIN, config)
+    process = start("sh", "-c", '"$@"; exit $?', "sh", *given)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert stderr == "error: the torchrun that started this process has ended\n"
+
+
 @pytest.mark.slow
 def test_torchrun_trains_the_same_run(whole, tmp_path):
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"

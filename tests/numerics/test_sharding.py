@@ -45,10 +45,11 @@ def updates(config: Config, model: dict, path: Path, *, alone: bool = False) -> 
     """Three updates, the first gradients, and the last weights; a process may have no sentence."""
     with process_group(config) as ranks:
         whole, training = build(**model), config.training
-        batch_loss = BatchLoss(whole, 0.1, use_bf16=False)
+        use_bf16 = training.precision == "bf16"
+        batch_loss = BatchLoss(whole, 0.1, use_bf16)
         if not alone:
             with torch.device("meta"):
-                batch_loss = BatchLoss(build(**model), 0.1, use_bf16=False)
+                batch_loss = BatchLoss(build(**model), 0.1, use_bf16)
             shard_loss(batch_loss, torch.device("cpu"), ranks.world_size)
             scatter(unique_parameters(whole), unique_parameters(batch_loss.model))
         optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
@@ -106,6 +107,34 @@ def test_sharded_updates_match_those_of_one_process(config, tmp_path, model, cou
     work = partial(updates, load_config(config, options), MODELS[model], sharded)
     assert launch(work, count) == pytest.approx(expected, rel=1e-5)
     must_be_close(load_file(sharded), load_file(alone))
+
+
+@pytest.mark.parametrize(
+    ("model", "count"), [("tied", 2), *(pytest.param(m, 4, marks=SLOW) for m in MODELS)]
+)
+def test_sharded_bf16_is_as_exact_as_bf16_in_one_process(config, tmp_path, model, count):
+    """Compared with fp32; without key biases, whose true gradient is zero."""
+    shape = MODELS[model] | {"attention_bias": False}
+    found = {}
+    for name, precision, processes in (
+        ("exact", "fp32", 1),
+        ("alone", "bf16", 1),
+        ("sharded", "bf16", count),
+    ):
+        options = [f"training.precision={precision}", *([SHARDED] if processes > 1 else [])]
+        given, path = load_config(config, options), tmp_path / name
+        work = partial(updates, given, shape, path, alone=processes == 1)
+        numbers = launch(work, processes) if processes > 1 else work()
+        found[name] = load_file(path) | {"losses and norms": torch.tensor(numbers)}
+    errors = {}
+    for name, exact in found["exact"].items():
+        assert found["sharded"][name].dtype == torch.float32, name
+        alone, sharded = ((found[kind][name] - exact).norm() for kind in ("alone", "sharded"))
+        assert sharded <= 4 * alone + 2**-7 * exact.norm(), name
+        if name.endswith("gradient"):
+            errors[name] = (alone, sharded)
+    alone, sharded = (torch.stack(each).norm() for each in zip(*errors.values(), strict=True))
+    assert 0 < sharded < 1.5 * alone
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "positions": "rotary"}])

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import pytest
 
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.paths import files_of, varying_part
+from seq2seq_cli.paths import files_by_varying_part, files_of
 from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 
 ROWS = [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
@@ -118,11 +118,36 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(folder):
         ("text/*.de", "text/a.de", "a"),
         ("text/x-*.de.gz", "text/x-a.b.de.gz", "a.b"),
         ("**/*.de", "news/a.de", "news/a"),
+        ("**/a.de", "a.de", ""),
         ("text/a.de", "text/a.de", ""),
     ],
 )
-def test_the_varying_part_is_between_constant_beginning_and_end(pattern, file, part):
-    assert varying_part(Path(pattern), Path(file)) == part
+def test_the_varying_part_is_between_constant_beginning_and_end(tmp_path, pattern, file, part):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert files_by_varying_part(tmp_path / pattern) == {part: path}
+
+
+def test_files_correspond_whatever_their_order_by_name(tmp_path):
+    """news.de comes before news.dev.de, and news.dev.en before news.en."""
+    for name in ("news", "news.dev"):
+        for language in ("de", "en"):
+            (tmp_path / f"{name}.{language}").write_text(f"{name}\n")
+    text = given({"src": tmp_path / "*.de", "tgt": tmp_path / "*.en"})
+    assert sorted(read_pairs(text)) == [("news", "news", None, ""), ("news.dev",) * 2 + (None, "")]
+    assert len(text.corpora[0].parts()) == 2
+
+
+def test_a_pattern_of_folders_has_files_without_a_folder(tmp_path):
+    for place in ("", "more/"):
+        for language in ("de", "en"):
+            file = tmp_path / f"{place}x.{language}"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f"{place}\n")
+    text = given({"src": tmp_path / "**/x.de", "tgt": tmp_path / "**/x.en"})
+    assert sorted(pair.src for pair in read_pairs(text)) == ["", "more/"]
+    assert all(pair.src == pair.tgt for pair in read_pairs(text))
 
 
 def test_a_file_without_a_counterpart_is_refused(folder):

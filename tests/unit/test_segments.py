@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -133,3 +134,21 @@ def test_processes_that_start_together_write_a_segment_once(tmp_path):
     assert waiting.result().key == key
     assert facts.stat().st_mtime_ns == written
     assert {path.name for path in cache_folder().iterdir()} == {key}
+
+
+def test_runs_that_start_together_count_the_same_text(tmp_path):
+    """As in a sweep over seeds: each writes the counts."""
+    path, together = tmp_path / "x.tsv", Barrier(8)
+
+    def count(text: ParallelText) -> object:
+        together.wait()
+        return cached_counts(text, None, "error")
+
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(30):
+            path.write_text(f"{number}\tone line\n")
+            text = ParallelText.of(pairs=path)
+            counted = [threads.submit(count, text) for _ in range(8)]
+            expected = count_corpus(text, None, "error")
+            assert [one.result() for one in counted] == [expected] * 8
+    assert {path.suffix for path in (cache_folder() / COUNTS).iterdir()} == {".json"}
