@@ -1,5 +1,6 @@
 """Which language a text is in, of those that are served."""
 
+import copy
 import functools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,7 +20,9 @@ class Detected(NamedTuple):
 @functools.cache
 def _identifier(codes: tuple[str, ...] | None = None) -> LanguageIdentifier:
     """Return an identifier of some languages, or of all that the library knows."""
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    if codes is None:
+        return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    identifier = copy.copy(_identifier())  # which shares what is large
     identifier.set_languages(codes)
     return identifier
 
