@@ -105,7 +105,8 @@ class LibreTranslate:
                 report["detectedLanguage"] = _detected(route.detected)
             yield _event("done", report)
         except RequestError as error:
-            yield _event("error", {"error": error.message})
+            refusal = {"error": error.message, "status": error.status}
+            yield _event("error", refusal | error.headers)
 
     async def languages(self, request: Request) -> Response:
         """List the languages, each with those that it can be translated to."""

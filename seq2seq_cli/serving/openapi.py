@@ -131,6 +131,14 @@ def _schemas() -> Schema:
     one_or_many = {"anyOf": [_TEXT, _list(_TEXT)]}
     detected = {"anyOf": [_of("Detected"), _list({"anyOf": [_of("Detected"), {"type": "null"}]})]}
     ranges = _list({"type": "array", "prefixItems": [_COUNT, _COUNT], "minItems": 2, "maxItems": 2})
+    output = {
+        "target": _TEXT,
+        "targetWords": ranges,
+        "alignment": ranges,
+        "attention": _list(_list(_NUMBER)),
+        "tokens": _list(_TEXT),
+        "logProbs": _list(_NUMBER),
+    }
     return {
         "Error": _object({"error": _TEXT}, "error"),
         "DeepLError": _object({"message": _TEXT}, "message"),
@@ -141,15 +149,11 @@ def _schemas() -> Schema:
         "Sentence": _object(
             {
                 "source": _TEXT,
-                "target": _TEXT,
                 "sourceStart": _COUNT,
                 "targetStart": _COUNT,
                 "sourceWords": ranges,
-                "targetWords": ranges,
-                "alignment": ranges,
-                "attention": _list(_list(_NUMBER)),
-                "tokens": _list(_TEXT),
-                "logProbs": _list(_NUMBER),
+                **output,
+                "alternatives": _list(_object(output, "target")),
             },
             "source",
             "target",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from seq2seq_cli.documents.document import Sentence, SentenceTranslation
 from seq2seq_cli.documents.document_writer import DocumentWriter
 from seq2seq_cli.documents.formats import READERS, FormatName
-from seq2seq_cli.serving.messages import SearchOptions, SentenceInput
+from seq2seq_cli.serving.messages import SearchOptions, SentenceInput, SentenceOutput
 from seq2seq_cli.serving.scheduler import Outputs
 from seq2seq_cli.serving.service import TranslationService
 from seq2seq_cli.text.words import continues_word, word_spans
@@ -67,19 +67,29 @@ class TranslatedSentence(NamedTuple):
 
     def report(self, wanted: Wanted) -> dict[str, Any]:
         """Return the details that are asked for, for JSON; positions count code points."""
-        source, best = self.source.text, self.outputs[0]
-        details: dict[str, Any] = {"source": source, "target": best.text}
+        source, (best, *others) = self.source.text, self.outputs
+        details: dict[str, Any] = {"source": source}
         if wanted.format == "text":
             details |= {"sourceStart": self.source_start, "targetStart": self.target_start}
         if wanted.alignments or wanted.attention:
-            details |= {"sourceWords": word_spans(source), "targetWords": word_spans(best.text)}
-        if wanted.alignments:
-            details["alignment"] = best.alignment
-        if wanted.attention:
-            details["attention"] = best.attention
-        if wanted.log_probs:
-            details |= {"tokens": best.tokens, "logProbs": best.log_probs}
+            details["sourceWords"] = word_spans(source)
+        details |= _output_details(best, wanted)
+        if wanted.alternatives:
+            details["alternatives"] = [_output_details(other, wanted) for other in others]
         return details
+
+
+def _output_details(output: SentenceOutput, wanted: Wanted) -> dict[str, Any]:
+    details: dict[str, Any] = {"target": output.text}
+    if wanted.alignments or wanted.attention:
+        details["targetWords"] = word_spans(output.text)
+    if wanted.alignments:
+        details["alignment"] = output.alignment
+    if wanted.attention:
+        details["attention"] = output.attention
+    if wanted.log_probs:
+        details |= {"tokens": output.tokens, "logProbs": output.log_probs}
+    return details
 
 
 class TranslatedText(NamedTuple):
