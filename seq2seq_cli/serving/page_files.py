@@ -8,11 +8,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+_SCRIPTS = (
+    "closer",
+    "dom",
+    "files",
+    "glossary",
+    "history",
+    "languages",
+    "messages",
+    "page",
+    "server",
+    "texts",
+    "token",
+    "words",
+)
 _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in _SCRIPTS},
 }
 
 

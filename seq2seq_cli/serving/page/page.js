@@ -1,0 +1,213 @@
+// The page of the server. This is its main line: what is typed becomes a translation.
+
+import { lookAt, lookInto, setUpCloser } from "./closer.js";
+import { byId, keep, kept } from "./dom.js";
+import { setUpFiles } from "./files.js";
+import { requestFields, setUpGlossary } from "./glossary.js";
+import { addToHistory, beginEntry, setUpHistory } from "./history.js";
+import { choose, chosen, setUpLanguages, showDetected, sourceLanguage } from "./languages.js";
+import { forgetWarning, say, setUpUiLanguage, speak, tell, warn } from "./messages.js";
+import { explain, readSettings, settings, stream } from "./server.js";
+import { lengthOf, piecesOf, placesOf } from "./texts.js";
+import { setUpToken } from "./token.js";
+import * as words from "./words.js";
+
+const DELAY = 350; // milliseconds without a key, after which a text is translated
+const PATIENCE = 500; // milliseconds, after which sentences are shown as they arrive
+const NOTHING = { fields: {}, sentences: [], tail: "" };
+
+const source = byId("source");
+let timer = 0;
+let running = new AbortController(); // of the request that is under way
+let shown = null; // the translation in the box: { text, fields, sentences, tail }
+
+start();
+
+async function start() {
+  setUpUiLanguage();
+  setUpTheme();
+  byId("main").hidden = false;
+  try {
+    setUpLanguages(await readSettings(), () => setSource(source.value));
+  } catch (error) {
+    return warn(error, () => location.reload());
+  }
+  setUpGlossary(schedule);
+  setUpHistory(openEntry);
+  setUpFiles();
+  setUpCloser(showChoice);
+  words.setUpWords(lookAt);
+  listen();
+  source.focus();
+  await setUpToken(settings.keyRequired);
+  setSource(source.value); // which a browser may have kept
+}
+
+function listen() {
+  const listeners = { clear: () => openEntry({ source: "" }), swap, copy };
+  for (const [id, listener] of Object.entries(listeners)) byId(id).addEventListener("click", listener);
+  source.addEventListener("input", (event) => {
+    showTyped();
+    if (!event.isComposing) schedule();
+  });
+  source.addEventListener("compositionend", schedule);
+  source.addEventListener("change", beginEntry);
+  source.addEventListener("keydown", ({ key, ctrlKey, metaKey }) => {
+    if (key === "Enter" && (ctrlKey || metaKey)) translateAndSpeak();
+  });
+  addEventListener("online", schedule);
+}
+
+// ---- from the source to its translation
+
+/** Translate soon; what is under way is no longer of use. */
+function schedule() {
+  running.abort();
+  clearTimeout(timer);
+  timer = setTimeout(translate, DELAY);
+}
+
+async function translate() {
+  clearTimeout(timer);
+  running.abort();
+  running = new AbortController();
+  const { signal } = running;
+  forgetWarning();
+  tell("plain", { text: "" });
+  if (!source.value.trim()) return show(null);
+  setBusy(true);
+  try {
+    show(await translationOf(source.value, signal));
+  } catch (error) {
+    explain(error, translate);
+  } finally {
+    if (running.signal === signal) setBusy(false);
+  }
+}
+
+async function translateAndSpeak() {
+  await translate();
+  if (shown) speak("spoken", { text: targetText() });
+}
+
+/** Translate a text, in pieces if it is long, and show its sentences if that takes long. */
+async function translationOf(text, signal) {
+  const draft = { text, fields: requestFields(), sentences: [], tail: "", begun: performance.now() };
+  let position = 0;
+  for (const piece of piecesOf(text, settings.charLimit)) {
+    const { detectedLanguage } = await translatePiece(draft, piece, position, signal);
+    if (detectedLanguage) draft.fields.source = detectedLanguage.language;
+    position += piece.length;
+  }
+  return draft;
+}
+
+/** Add the sentences of a piece that begins at a position of the text, and return the answer. */
+async function translatePiece(draft, piece, position, signal) {
+  const places = placesOf(piece);
+  const { tail, sentences: { length: known } } = draft;
+  let written = 0; // characters
+  const onStart = () => { // perhaps again
+    draft.sentences.length = known;
+    draft.tail = tail;
+    written = 0;
+  };
+  const onSentence = (event) => {
+    const sentence = words.sentenceOf(event, position + places[event.sourceStart]);
+    sentence.before = draft.tail + sentence.before;
+    draft.tail = "";
+    draft.sentences.push(sentence);
+    written += event.text.length;
+    if (performance.now() - draft.begun > PATIENCE) showSoFar(draft);
+  };
+  const answer = await stream({ ...draft.fields, q: piece, alignments: true }, signal, onStart, onSentence);
+  draft.tail += answer.translatedText.slice(written);
+  return answer;
+}
+
+// ---- what the page shows
+
+function showSoFar({ text, sentences }) {
+  words.showSoFar(sentences);
+  const { start, source: last } = sentences.at(-1);
+  byId("progress").value = (start + last.length) / text.length;
+  byId("progress").hidden = false;
+}
+
+/** Show a translation, whole; null shows none. */
+function show(translation) {
+  shown = translation;
+  const { fields, sentences } = shown ?? NOTHING;
+  words.show(shown ?? { ...NOTHING, text: source.value });
+  showDetected(fields.source);
+  for (const id of ["copy", "show-alternatives", "show-attention"]) byId(id).disabled = !shown;
+  lookInto(sentences, fields);
+  if (shown) remember();
+  else beginEntry();
+}
+
+const targetText = () => shown.sentences.map(({ before, target }) => before + target).join("") + shown.tail;
+
+function remember() {
+  const { text, fields } = shown;
+  addToHistory({ from: fields.source, to: fields.target, source: text, target: targetText() });
+}
+
+function showChoice(number) {
+  words.changeTarget(number);
+  remember();
+}
+
+function showTyped() {
+  words.showTyped();
+  const [count, limit] = [lengthOf(source.value), settings.charLimit];
+  if (count <= limit) say(byId("count"), "count", { count, limit });
+  else say(byId("count"), "countOfParts", { count, parts: piecesOf(source.value, limit).length });
+  byId("clear").hidden = !count;
+}
+
+function setBusy(isBusy) {
+  byId("target").setAttribute("aria-busy", isBusy);
+  byId("progress").hidden = true;
+}
+
+// ---- what the buttons do
+
+function setSource(text) {
+  source.value = text;
+  beginEntry();
+  showTyped();
+  translate();
+}
+
+function openEntry({ from, to, source: text }) {
+  if (from) choose(from, to);
+  setSource(text);
+  source.focus();
+}
+
+function swap() {
+  const text = shown ? targetText() : source.value;
+  choose(chosen().target, sourceLanguage());
+  setSource(text);
+}
+
+async function copy() {
+  try {
+    await navigator.clipboard.writeText(targetText());
+  } catch { // browsers give the clipboard to encrypted pages only
+    getSelection().selectAllChildren(byId("target"));
+    if (!document.execCommand("copy")) return tell("notCopied");
+  }
+  tell("copied");
+}
+
+function setUpTheme() {
+  const [root, dark] = [document.documentElement, matchMedia("(prefers-color-scheme: dark)")];
+  root.dataset.theme = kept("theme", "");
+  byId("theme").addEventListener("click", () => {
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : dark.matches;
+    root.dataset.theme = isDark === dark.matches ? (isDark ? "light" : "dark") : ""; // as the system has it
+    keep("theme", root.dataset.theme);
+  });
+}

@@ -1,0 +1,111 @@
+// A closer look at one sentence: other translations to choose from, and the attention of its words.
+
+import { byId, element } from "./dom.js";
+import { say } from "./messages.js";
+import { ask, explain, settings } from "./server.js";
+import { translationOf } from "./words.js";
+
+const SWITCHES = { alternatives: byId("show-alternatives"), attention: byId("show-attention") };
+
+let [sentences, fields] = [[], {}]; // of the translation that is shown, and of its request
+let number = 0; // of the sentence that is looked at
+let request = new AbortController();
+let onChoice = () => {};
+
+/** `chosen(number)` is told when a sentence has another translation. */
+export function setUpCloser(chosen) {
+  onChoice = chosen;
+  SWITCHES.alternatives.hidden = !settings.alternativesLimit;
+  for (const part of Object.keys(SWITCHES)) SWITCHES[part].addEventListener("click", () => open(part, !isOpen(part)));
+  byId("target").addEventListener("keydown", async ({ key }) => {
+    if (key !== "Enter" || !settings.alternativesLimit) return;
+    await open("alternatives", true);
+    focusChosen();
+  });
+}
+
+const isOpen = (part) => SWITCHES[part].getAttribute("aria-expanded") === "true";
+
+function open(part, isOpened) {
+  SWITCHES[part].setAttribute("aria-expanded", isOpened);
+  return show();
+}
+
+/** Look at another translation: its sentences, and the fields of the request for it. */
+export function lookInto(translated, ofRequest) {
+  [sentences, fields, number] = [translated, ofRequest, 0];
+  return show();
+}
+
+/** Look at a sentence, by its number. */
+export function lookAt(wanted) {
+  if (wanted === number) return;
+  number = wanted;
+  show();
+}
+
+async function show() {
+  request.abort();
+  request = new AbortController();
+  const sentence = sentences[number];
+  byId("closer").hidden = !sentence || !Object.keys(SWITCHES).some(isOpen);
+  for (const part of Object.keys(SWITCHES)) byId(part).hidden = !isOpen(part);
+  if (byId("closer").hidden) return;
+  say(byId("which"), "which", { number: number + 1, total: sentences.length });
+  try {
+    const translations = await translationsOf(sentence, request.signal);
+    showAlternatives(sentence, translations);
+    showAttention(sentence);
+  } catch (error) {
+    explain(error, show);
+  }
+}
+
+/** Return the translation that is shown and, if they are wanted, others, which a wider search finds. */
+async function translationsOf(sentence, signal) {
+  const plain = { ...fields, q: sentence.source, alignments: true, attention: true };
+  const wider = isOpen("alternatives") ? [{ ...plain, alternatives: settings.alternativesLimit }] : [];
+  const answers = await Promise.all([plain, ...wider].map((each) => ask("translate", each, signal)));
+  const found = answers.flatMap((answer) => answer.sentences.flatMap((best) => [best, ...(best.alternatives ?? [])]));
+  const distinct = new Map(found.map((each) => [each.target, translationOf(each)]));
+  sentence.attention ??= distinct.get(sentence.target)?.attention;
+  return [...distinct.values()];
+}
+
+function showAlternatives(sentence, translations) {
+  const hadFocus = byId("alternatives").contains(document.activeElement);
+  const choices = translations.map((translation) => {
+    const radio = element("input", { type: "radio", name: "alternative", onchange: () => choose(sentence, translation) });
+    radio.checked = translation.target === sentence.target;
+    return element("label", {}, radio, element("bdi", { lang: fields.target }, translation.target));
+  });
+  const none = say(element("p", { class: "hint" }), "noAlternatives");
+  byId("choices").replaceChildren(...(choices.length > 1 ? choices : [none]));
+  if (hadFocus) focusChosen();
+}
+
+const focusChosen = () => byId("choices").querySelector(":checked")?.focus();
+
+function choose(sentence, translation) {
+  Object.assign(sentence, translation);
+  onChoice(number);
+  showAttention(sentence);
+}
+
+/** Show attention as a table: a row for each word of the translation, stronger where it looked more. */
+function showAttention({ source, sourceWords, target, targetWords, attention = [] }) {
+  const columns = sourceWords.map((range) => source.slice(...range));
+  const rows = targetWords.map((range) => target.slice(...range));
+  const title = (scope, word) => element("th", { scope }, element("bdi", {}, word));
+  byId("weights").replaceChildren(
+    element("thead", {}, element("tr", {}, element("td"), ...columns.map((word) => title("col", word)))),
+    element("tbody", {}, ...attention.map((weights, row) => element("tr", {}, title("row", rows[row]),
+      ...weights.map((weight, column) => cell(weight, `${rows[row]} → ${columns[column]}`))))));
+}
+
+function cell(weight, words) {
+  const percent = `${Math.round(100 * weight)} %`;
+  const made = element("td", { title: `${words}: ${percent}` }, element("span", { class: "unseen" }, percent));
+  made.style.setProperty("--weight", Math.sqrt(weight).toFixed(2)); // small weights can be seen, too
+  return made;
+}

@@ -1,0 +1,57 @@
+// The glossary: terms and how they are to be translated, for each target language.
+
+import { byId, element, keep, kept } from "./dom.js";
+import { chosen } from "./languages.js";
+import { label, languageName, say } from "./messages.js";
+
+const MOST_TERMS = 200; // which the server takes
+const LONGEST = 200; // characters
+
+const terms = kept("glossary", {}); // by target language: pairs of a term and its translation
+let onChange = () => {};
+
+export function setUpGlossary(changed) {
+  onChange = changed;
+  byId("to").addEventListener("languages", show);
+  show();
+}
+
+/** Return what a request says beside its text. Pairs of a term that lack a side do not count. */
+export function requestFields() {
+  const whole = (terms[chosen().target] ?? []).filter((pair) => pair.every((side) => side.trim()));
+  return { ...chosen(), glossary: Object.fromEntries(whole) };
+}
+
+function show() {
+  const { target } = chosen();
+  say(byId("glossary-hint"), "glossaryHint", { language: () => languageName(target) });
+  byId("glossary").replaceChildren(...(terms[target] ?? []).map(row), row());
+}
+
+/** A row of the editor; the last one is empty, and another follows when it is filled. */
+function row(pair = ["", ""]) {
+  const fields = ["term", "translation"].map((key, side) => {
+    const field = element("input", { maxlength: LONGEST, dir: "auto", oninput: read });
+    field.value = pair[side];
+    return label(field, key);
+  });
+  const remove = element("button", { class: "quiet icon", onclick: () => drop(made) }, "×");
+  const made = element("li", {}, ...fields, label(remove, "removeTerm", { term: () => fields[0].value }));
+  return made;
+}
+
+function drop(removed) {
+  removed.nextElementSibling.querySelector("input").focus();
+  removed.remove();
+  read();
+}
+
+function read() {
+  const rows = [...byId("glossary").children];
+  const pairs = rows.map((each) => [...each.querySelectorAll("input")].map((field) => field.value));
+  const filled = pairs.filter((pair) => pair.some((side) => side));
+  if (filled.includes(pairs.at(-1)) && filled.length < MOST_TERMS) byId("glossary").append(row());
+  terms[chosen().target] = filled;
+  keep("glossary", terms);
+  onChange();
+}

@@ -1,0 +1,118 @@
+// Texts: code points, in which the server counts, and pieces that it takes at once.
+
+import { Refusal } from "./messages.js";
+
+/** Return the number of code points; a string of JavaScript counts UTF-16 code units. */
+export const lengthOf = (text) => [...text].length;
+
+/** Return for every code point, and for the end, where it stands in the string. */
+export function placesOf(text) {
+  const places = [0];
+  for (const character of text) places.push(places.at(-1) + character.length);
+  return places;
+}
+
+/** Divide a text into pieces of at most `limit` code points that can be translated one by one. */
+export function piecesOf(text, limit, format = "text") {
+  const pieces = [];
+  let size = limit + 1;
+  for (const part of PARTS[format](text, limit)) {
+    const length = lengthOf(part);
+    if (length > limit) throw new Refusal("partTooLong", { count: length, limit });
+    if (size + length > limit) {
+      pieces.push("");
+      size = 0;
+    }
+    pieces.push(pieces.pop() + part);
+    size += length;
+  }
+  return pieces;
+}
+
+// The parts that the texts of each format must not be divided within.
+const PARTS = {
+  text: (text, limit) => linesOf(text).flatMap((line) => sentencesOf(line, limit)),
+  subtitles: (text) => joined(linesOf(text), (line, before) => isBlank(before)),
+  markdown: markdownParts,
+  html: htmlParts,
+};
+
+const linesOf = (text) => text.match(/[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$/g) ?? [];
+const isBlank = (line) => line !== undefined && !line.trim();
+
+/** Join lines up to those at which a part begins. */
+function joined(lines, begins) {
+  const parts = [];
+  lines.forEach((line, number) => {
+    const isNew = begins(line, lines[number - 1]) || number === 0;
+    parts.push(isNew ? line : parts.pop() + line);
+  });
+  return parts;
+}
+
+/** Divide a line that is too long after a sentence, else after a word, else anywhere. */
+function sentencesOf(line, limit) {
+  const places = placesOf(line);
+  if (places.length - 1 <= limit) return [line];
+  const first = line.slice(0, places[limit]);
+  const [whole] = first.match(/^.*(?:[.!?…]["'”’»)]*\s+|[。！？][”’」』）]*)/s) ?? first.match(/^.*\s/s) ?? [first];
+  return [whole, ...sentencesOf(line.slice(whole.length), limit)];
+}
+
+/** Divide Markdown between blocks, but nowhere in code, front matter, HTML and lists. */
+function markdownParts(text) {
+  let end = null; // what the last line of such a block matches
+  return joined(linesOf(text), (line, before) => {
+    // An indented line may go on with a list, and a piece that begins with --- has front matter.
+    const begins = !end && isBlank(before) && !/^(?:\s|---)/.test(line);
+    const isFrontMatter = before === undefined && /^---\s*$/.test(line);
+    if (!end) end = isFrontMatter ? /^---\s*$/ : endOfBlock(line);
+    else if (end.test(line)) end = null;
+    return begins;
+  });
+}
+
+// How a block begins that may have blank lines, and how it ends.
+const LONG_BLOCKS = [
+  [/^[\s>*+\-\d.)]*(`{3,})[^`]*$/, (fence) => `^[\\s>]*${fence}\`*\\s*$`],
+  [/^[\s>*+\-\d.)]*(~{3,})/, (fence) => `^[\\s>]*${fence}~*\\s*$`],
+  [/^ {0,3}<(pre|script|style|textarea)\b(?!.*<\/\1>)/i, (name) => `</${name}>`],
+  [/^ {0,3}<!--(?!.*-->)/, () => "-->"],
+];
+
+function endOfBlock(line) {
+  for (const [start, end] of LONG_BLOCKS) {
+    const found = line.match(start);
+    if (found) return new RegExp(end(found[1]), "i");
+  }
+  return null;
+}
+
+const TAG = /<!--.*?(?:-->|$)|<(\/?)([a-z][^\s/>]*)((?:"[^"]*"|'[^']*'|[^'">])*)>/gis;
+const words = (text) => new Set(text.split(" "));
+const BLOCKS = words("address article aside blockquote body dd div dl dt figure footer form h1 h2 h3 h4 h5 h6 "
+  + "header hr li main nav ol p section table tbody td th thead tr ul");
+const UNDIVIDED = words("audio canvas code iframe kbd math object pre samp script select style svg template textarea "
+  + "title tt var video");
+const VOID = words("area base br col embed hr img input link meta wbr");
+
+/** Divide HTML before blocks, but not within elements that the server may leave as they are. */
+function htmlParts(text) {
+  const parts = [];
+  let start = 0;
+  let [outer, depth] = [null, 0]; // the element that must stay whole, and how often it is open
+  for (const { 0: tag, 1: slash, 2: name = "", 3: attributes, index } of text.matchAll(TAG)) {
+    const kind = name.toLowerCase();
+    if (outer) {
+      if (kind === outer) depth += slash ? -1 : 1;
+      if (!depth) outer = null;
+    } else if (!slash && !tag.startsWith("<!")) {
+      if (BLOCKS.has(kind)) {
+        parts.push(text.slice(start, index));
+        start = index;
+      }
+      if ((UNDIVIDED.has(kind) || /translate/i.test(attributes)) && !VOID.has(kind)) [outer, depth] = [kind, 1];
+    }
+  }
+  return [...parts, text.slice(start)];
+}
