@@ -67,7 +67,7 @@ async function translationsOf(sentence, signal) {
   const wider = isOpen("alternatives") ? [{ ...plain, alternatives: settings.alternativesLimit }] : [];
   const answers = await Promise.all([plain, ...wider].map((each) => ask("translate", each, signal)));
   const found = answers.flatMap((answer) => answer.sentences.flatMap((best) => [best, ...(best.alternatives ?? [])]));
-  const distinct = new Map(found.map((each) => [each.target, translationOf(each)]));
+  const distinct = new Map(found.filter(({ target }) => target).map((each) => [each.target, translationOf(each)]));
   sentence.attention ??= distinct.get(sentence.target)?.attention;
   return [...distinct.values()];
 }

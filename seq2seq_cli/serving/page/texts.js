@@ -59,12 +59,12 @@ function sentencesOf(line, limit) {
   return [whole, ...sentencesOf(line.slice(whole.length), limit)];
 }
 
-/** Divide Markdown between blocks, but nowhere in code, front matter, HTML and lists. */
+/** Divide Markdown between blocks and items of lists, but nowhere in code, front matter and HTML. */
 function markdownParts(text) {
   let end = null; // what the last line of such a block matches
   return joined(linesOf(text), (line, before) => {
-    // An indented line may go on with a list, and a piece that begins with --- has front matter.
-    const begins = !end && isBlank(before) && !/^(?:\s|---)/.test(line);
+    // An indented line may go on with an item, and a piece that begins with --- has front matter.
+    const begins = !end && /^(?!---)\S/.test(line) && (isBlank(before) || /^[-*+] /.test(line));
     const isFrontMatter = before === undefined && /^---\s*$/.test(line);
     if (!end) end = isFrontMatter ? /^---\s*$/ : endOfBlock(line);
     else if (end.test(line)) end = null;
@@ -72,12 +72,13 @@ function markdownParts(text) {
   });
 }
 
-// How a block begins that may have blank lines, and how it ends.
+// How a block begins that may have blank lines or what looks like an item, and how it ends.
 const LONG_BLOCKS = [
   [/^[\s>*+\-\d.)]*(`{3,})[^`]*$/, (fence) => `^[\\s>]*${fence}\`*\\s*$`],
   [/^[\s>*+\-\d.)]*(~{3,})/, (fence) => `^[\\s>]*${fence}~*\\s*$`],
   [/^ {0,3}<(pre|script|style|textarea)\b(?!.*<\/\1>)/i, (name) => `</${name}>`],
   [/^ {0,3}<!--(?!.*-->)/, () => "-->"],
+  [/^ {0,3}<\/?[a-z]/i, () => "^\\s*$"],
 ];
 
 function endOfBlock(line) {
