@@ -82,8 +82,9 @@ def _undivided(sentences: Sequence[Range], kept: Sequence[Range]) -> list[Range]
 
 def _without(text: str, sentence: Range, kept: Sequence[Range]) -> str:
     """Return the part of a sentence that is not kept."""
-    inner = [edge for range_ in kept for edge in range_ if sentence[0] <= edge <= sentence[1]]
-    edges = [sentence[0], *inner, sentence[1]]
+    start, end = sentence
+    inner = [edge for range_ in kept if start <= range_[0] and range_[1] <= end for edge in range_]
+    edges = [start, *inner, end]
     return " ".join(text[i:j] for i, j in zip(edges[::2], edges[1::2], strict=True))
 
 

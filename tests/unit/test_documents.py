@@ -283,6 +283,11 @@ def test_what_a_translation_adds_is_no_markup():
     assert written == r"1\. \*a\* \<b> \[c\] \`d\` e_f \_g\_ \\"
 
 
+def test_code_directly_after_a_sentence():
+    assert sentences("运行命令。`make`二。", "markdown") == ["运行命令。", "make二。"]
+    assert write("运行命令。`make`二。", "markdown", same) == "运行命令。`make`二。"
+
+
 @given(st.text(alphabet=st.sampled_from("#*_`[]()>-|1. ab\n\\<"), max_size=40))
 def test_any_text_can_be_read_as_markdown(source: str):
     assert isinstance(write(source, "markdown", same), str)
