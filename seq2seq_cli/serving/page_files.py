@@ -19,7 +19,6 @@ _SCRIPTS = (
     "page",
     "server",
     "texts",
-    "token",
     "words",
 )
 _FILES = {

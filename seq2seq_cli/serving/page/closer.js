@@ -5,18 +5,20 @@ import { say } from "./messages.js";
 import { ask, explain, settings } from "./server.js";
 import { translationOf } from "./words.js";
 
-const SWITCHES = { alternatives: byId("show-alternatives"), attention: byId("show-attention") };
+const PARTS = ["alternatives", "attention"];
+const switchOf = (part) => byId(`show-${part}`);
+const isOpen = (part) => switchOf(part).getAttribute("aria-expanded") === "true";
 
 let [sentences, fields] = [[], {}]; // of the translation that is shown, and of its request
 let number = 0; // of the sentence that is looked at
 let request = new AbortController();
 let onChoice = () => {};
 
-/** `chosen(number)` is told when a sentence has another translation. */
+/** `chosen(number, translation)` is told of another translation of a sentence. */
 export function setUpCloser(chosen) {
   onChoice = chosen;
-  SWITCHES.alternatives.hidden = !settings.alternativesLimit;
-  for (const part of Object.keys(SWITCHES)) SWITCHES[part].addEventListener("click", () => open(part, !isOpen(part)));
+  switchOf("alternatives").hidden = !settings.alternativesLimit;
+  for (const part of PARTS) switchOf(part).addEventListener("click", () => open(part, !isOpen(part)));
   byId("target").addEventListener("keydown", async ({ key }) => {
     if (key !== "Enter" || !settings.alternativesLimit) return;
     await open("alternatives", true);
@@ -24,16 +26,15 @@ export function setUpCloser(chosen) {
   });
 }
 
-const isOpen = (part) => SWITCHES[part].getAttribute("aria-expanded") === "true";
-
 function open(part, isOpened) {
-  SWITCHES[part].setAttribute("aria-expanded", isOpened);
+  switchOf(part).setAttribute("aria-expanded", isOpened);
   return show();
 }
 
-/** Look at another translation: its sentences, and the fields of the request for it. */
+/** Look at another translation, which a request with these fields has given. */
 export function lookInto(translated, ofRequest) {
-  [sentences, fields, number] = [translated, ofRequest, 0];
+  [sentences, fields] = [translated, ofRequest];
+  number = Math.max(0, Math.min(number, sentences.length - 1));
   return show();
 }
 
@@ -48,8 +49,8 @@ async function show() {
   request.abort();
   request = new AbortController();
   const sentence = sentences[number];
-  byId("closer").hidden = !sentence || !Object.keys(SWITCHES).some(isOpen);
-  for (const part of Object.keys(SWITCHES)) byId(part).hidden = !isOpen(part);
+  byId("closer").hidden = !sentence || !PARTS.some(isOpen);
+  for (const part of PARTS) byId(part).hidden = !isOpen(part);
   if (byId("closer").hidden) return;
   say(byId("which"), "which", { number: number + 1, total: sentences.length });
   try {
@@ -61,12 +62,13 @@ async function show() {
   }
 }
 
-/** Return the translation that is shown and, if they are wanted, others, which a wider search finds. */
+/** Return the translation that is shown and, if they are wanted, others, by a wider search. */
 async function translationsOf(sentence, signal) {
   const plain = { ...fields, q: sentence.source, alignments: true, attention: true };
   const wider = isOpen("alternatives") ? [{ ...plain, alternatives: settings.alternativesLimit }] : [];
   const answers = await Promise.all([plain, ...wider].map((each) => ask("translate", each, signal)));
-  const found = answers.flatMap((answer) => answer.sentences.flatMap((best) => [best, ...(best.alternatives ?? [])]));
+  const bests = answers.filter((answer) => answer.sentences.length === 1).map((answer) => answer.sentences[0]);
+  const found = bests.flatMap((best) => [best, ...(best.alternatives ?? [])]);
   const distinct = new Map(found.filter(({ target }) => target).map((each) => [each.target, translationOf(each)]));
   sentence.attention ??= distinct.get(sentence.target)?.attention;
   return [...distinct.values()];
@@ -88,11 +90,11 @@ const focusChosen = () => byId("choices").querySelector(":checked")?.focus();
 
 function choose(sentence, translation) {
   Object.assign(sentence, translation);
-  onChoice(number);
+  onChoice(number, translation);
   showAttention(sentence);
 }
 
-/** Show attention as a table: a row for each word of the translation, stronger where it looked more. */
+/** Show attention as a table with a row for each word of the translation. */
 function showAttention({ source, sourceWords, target, targetWords, attention = [] }) {
   const columns = sourceWords.map((range) => source.slice(...range));
   const rows = targetWords.map((range) => target.slice(...range));

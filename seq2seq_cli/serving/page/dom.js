@@ -13,10 +13,9 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-// Another program on the same host and port may keep things too.
-const PREFIX = "seq2seq.";
+const PREFIX = "seq2seq."; // other programs on the same host and port may keep things too
 
-/** Return what was kept under a name; browsers that keep nothing have the default. */
+/** Return what was kept under a name, or else a default. */
 export function kept(name, byDefault) {
   try {
     return JSON.parse(localStorage.getItem(PREFIX + name)) ?? byDefault;
@@ -25,12 +24,9 @@ export function kept(name, byDefault) {
   }
 }
 
-/** Keep a value, if the browser lets us; null forgets it. */
+/** Keep a value, if the browser lets us: a private window keeps nothing, and the page works without. */
 export function keep(name, value) {
   try {
-    if (value === null) localStorage.removeItem(PREFIX + name);
-    else localStorage.setItem(PREFIX + name, JSON.stringify(value));
-  } catch {
-    // Private windows and full disks keep nothing, and the page works without.
-  }
+    localStorage.setItem(PREFIX + name, JSON.stringify(value));
+  } catch {}
 }

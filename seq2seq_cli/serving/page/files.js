@@ -3,7 +3,7 @@
 import { byId, element } from "./dom.js";
 import { requestFields } from "./glossary.js";
 import { canTranslate } from "./languages.js";
-import { button, label, message, Refusal, say, speak } from "./messages.js";
+import { label, message, Refusal, say, speak } from "./messages.js";
 import { ask, settings } from "./server.js";
 import { piecesOf } from "./texts.js";
 
@@ -48,7 +48,7 @@ async function process(file, fields, row) {
   }
 }
 
-/** Return the translation of a file. Markup and whatever else is no sentence stays as it is. */
+/** Return the translation of a file, in which markup stays as it is. */
 async function translated(file, fields, row) {
   const format = FORMATS[file.name.split(".").at(-1).toLowerCase()];
   if (!format) throw new Refusal("fileKind");
@@ -81,14 +81,15 @@ async function textOf(file) {
   }
 }
 
-/** A file in the list, with its progress, and a button to cancel it or a link to the result. */
+/** A file in the list. */
 class Row {
   constructor(name) {
     const cancelled = new AbortController();
     Object.assign(this, { name, signal: cancelled.signal });
     this.state = element("span", { class: "hint" });
     this.progress = element("progress", { max: 1, value: 0, "aria-label": name });
-    this.action = label(button("cancel", () => cancelled.abort()), "cancelFile", { name });
+    const cancel = element("button", { class: "link", onclick: () => cancelled.abort() });
+    this.action = say(label(cancel, "cancelFile", { name }), "cancel", { name });
     byId("files").append(element("li", {}, element("bdi", {}, name), this.action, this.progress, this.state));
     this.tell("fileWaits");
     this.signal.addEventListener("abort", () => this.end("fileStopped"));
@@ -100,7 +101,7 @@ class Row {
 
   showShare(share) {
     this.progress.value = share;
-    this.tell("percent", { percent: Math.floor(100 * share) });
+    this.tell("plain", { text: `${Math.floor(100 * share)} %` });
   }
 
   end(key, values, action = "") {
@@ -112,7 +113,7 @@ class Row {
 
   endWith(text, language) {
     const href = URL.createObjectURL(new Blob([text], { type: "text/plain;charset=utf-8" }));
-    const link = element("a", { href, download: this.name.replace(/(\.\w+)$/, `.${language}$1`) });
+    const link = element("a", { class: "link", href, download: this.name.replace(/(\.\w+)$/, `.${language}$1`) });
     this.end("fileDone", {}, say(link, "save"));
     link.click();
   }

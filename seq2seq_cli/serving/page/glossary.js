@@ -4,9 +4,6 @@ import { byId, element, keep, kept } from "./dom.js";
 import { chosen } from "./languages.js";
 import { label, languageName, say } from "./messages.js";
 
-const MOST_TERMS = 200; // which the server takes
-const LONGEST = 200; // characters
-
 const terms = kept("glossary", {}); // by target language: pairs of a term and its translation
 let onChange = () => {};
 
@@ -16,7 +13,7 @@ export function setUpGlossary(changed) {
   show();
 }
 
-/** Return what a request says beside its text. Pairs of a term that lack a side do not count. */
+/** Return what a request says beside its text. */
 export function requestFields() {
   const whole = (terms[chosen().target] ?? []).filter((pair) => pair.every((side) => side.trim()));
   return { ...chosen(), glossary: Object.fromEntries(whole) };
@@ -30,8 +27,8 @@ function show() {
 
 /** A row of the editor; the last one is empty, and another follows when it is filled. */
 function row(pair = ["", ""]) {
-  const fields = ["term", "translation"].map((key, side) => {
-    const field = element("input", { maxlength: LONGEST, dir: "auto", oninput: read });
+  const fields = ["term", "target"].map((key, side) => {
+    const field = element("input", { dir: "auto", oninput: read });
     field.value = pair[side];
     return label(field, key);
   });
@@ -50,7 +47,7 @@ function read() {
   const rows = [...byId("glossary").children];
   const pairs = rows.map((each) => [...each.querySelectorAll("input")].map((field) => field.value));
   const filled = pairs.filter((pair) => pair.some((side) => side));
-  if (filled.includes(pairs.at(-1)) && filled.length < MOST_TERMS) byId("glossary").append(row());
+  if (filled.includes(pairs.at(-1))) byId("glossary").append(row());
   terms[chosen().target] = filled;
   keep("glossary", terms);
   onChange();

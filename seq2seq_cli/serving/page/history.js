@@ -22,12 +22,12 @@ export function setUpHistory(opened) {
   show();
 }
 
-/** Begin a new entry with the next translation, rather than bring the latest up to date. */
+/** Begin a new entry with the next translation. */
 export function beginEntry() {
   isNewText = true;
 }
 
-/** Add a translation: { source, target, from, to }, texts and languages. */
+/** Add a translation: { source, target, from, to }. */
 export function addToHistory(entry) {
   if (!byId("keep-history").checked || entry.source.length > LONGEST) return;
   const others = entries.slice(isNewText ? 0 : 1).filter(({ source, to }) => source !== entry.source || to !== entry.to);
@@ -37,7 +37,7 @@ export function addToHistory(entry) {
 }
 
 function save() {
-  keep("history", entries.length ? entries : null);
+  keep("history", entries);
   show();
 }
 

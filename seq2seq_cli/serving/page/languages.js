@@ -41,10 +41,10 @@ export function choose(source, target) {
 export const chosen = () => ({ source: from.value, target: to.value });
 export const canTranslate = (source, target) => targets.get(source)?.includes(target) ?? false;
 
-/** Return the language of the text: the one chosen, or the one detected, if it is known. */
+/** Return the language of the text, if it is known. */
 export const sourceLanguage = () => (from.value === AUTO ? found : from.value);
 
-/** Show which language a text is in that is to be detected; null: it is not known. */
+/** Show the language that was detected; null: none. */
 export function showDetected(code) {
   found = code;
   if (code && from.value === AUTO) say(from.options[0], "detected", { language: () => languageName(code) });

@@ -1,10 +1,11 @@
-// What the page says, in English and Chinese. An element with data-text says a message, one with
-// data-label has it as its name; both say it anew when the language of the page is changed.
+// What the page says, in English and Chinese: the text of elements with data-text, and the names of those
+// with data-label.
 
-import { byId, element, keep, kept } from "./dom.js";
+import { byId, keep, kept } from "./dom.js";
 
 export const MESSAGES = {
   title: ["Translate", "翻译"],
+  otherLanguage: ["中文", "English"],
   theme: ["Light or dark", "浅色或深色"],
   from: ["Translate from", "源语言"],
   to: ["Translate to", "目标语言"],
@@ -14,7 +15,6 @@ export const MESSAGES = {
   source: ["Text to translate", "要翻译的文本"],
   target: ["Translation", "译文"],
   clear: ["Clear", "清空"],
-  percent: ["{percent} %", "{percent} %"],
   count: ["{count} / {limit}", "{count} / {limit}"],
   countOfParts: ["{count} characters in {parts} parts", "{count} 个字符，分 {parts} 部分"],
   copy: ["Copy", "复制"],
@@ -23,53 +23,45 @@ export const MESSAGES = {
   alternatives: ["Alternatives", "其他译法"],
   attention: ["Attention", "注意力"],
   which: ["Sentence {number} of {total}", "第 {number} 句，共 {total} 句"],
-  noAlternatives: ["The model finds no other translation of this sentence.", "模型没有找到这句话的其他译法。"],
+  noAlternatives: ["The model finds no other translation.", "模型没有找到其他译法。"],
   attentionHint: [
-    "How much each word of the translation looked at each word of the source: what the model read, not why it chose a word.",
-    "译文的每个词对原文各词的注意力：它说明模型读了什么，而不说明为什么选了某个词。",
+    "What the model read for each word of the translation. It does not say why it chose a word.",
+    "模型为译文的每个词读了原文的哪些词。它不说明为什么选了某个词。",
   ],
-  spoken: ["Translation: {text}", "译文：{text}"],
   wordPair: ["{word}: {others}", "{word}：{others}"],
   wordAlone: ["{word}: from no word of its own", "{word}：没有对应的词"],
   more: ["Files, glossary, history", "文件、术语表、历史记录"],
   files: ["Files", "文件"],
   filesHint: [
-    "Text, Markdown, HTML and subtitles (.txt, .md, .html, .srt, .vtt). You can also drop them on the page.",
-    "纯文本、Markdown、HTML 和字幕（.txt、.md、.html、.srt、.vtt）。也可以拖放到页面上。",
+    "Text, Markdown, HTML and subtitles. You can also drop them on the page.",
+    "纯文本、Markdown、HTML 和字幕。也可以拖放到页面上。",
   ],
   chooseFiles: ["Choose files", "选择文件"],
   fileWaits: ["waiting", "等待中"],
   fileDone: ["done", "完成"],
   fileStopped: ["cancelled", "已取消"],
-  fileKind: [
-    "The page translates .txt, .md, .html, .srt and .vtt files only.",
-    "此页面只翻译 .txt、.md、.html、.srt 和 .vtt 文件。",
-  ],
+  fileKind: ["The page does not translate files of this kind.", "此页面不翻译这种文件。"],
   fileEncoding: ["The file is not in UTF-8.", "文件不是 UTF-8 编码。"],
   fileSize: ["The file is larger than {limit} MB.", "文件超过 {limit} MB。"],
   partTooLong: [
-    "A part of {count} characters cannot be divided; the server takes {limit}.",
-    "有一部分长 {count} 个字符，无法再分；服务器一次最多接受 {limit} 个。",
+    "A part cannot be divided: it has {count} characters, and the server takes {limit}.",
+    "有一部分无法再分：它有 {count} 个字符，而服务器最多接受 {limit} 个。",
   ],
   save: ["Save", "保存"],
   cancelFile: ["Cancel {name}", "取消 {name}"],
   glossary: ["Glossary", "术语表"],
-  glossaryHint: [
-    "Words that you want translated into {language} in your way. They stay in this browser.",
-    "希望按您的方式译成{language}的词语。它们只保存在此浏览器中。",
-  ],
+  glossaryHint: ["Your own translations into {language}. They stay in this browser.", "您自己的{language}译法，只保存在此浏览器中。"],
   term: ["Term", "术语"],
-  translation: ["Translation", "译法"],
   removeTerm: ["Remove {term}", "移除 {term}"],
   history: ["History", "历史记录"],
   keepHere: ["Keep it in this browser", "保存在此浏览器中"],
   keys: [
-    "Ctrl+Enter translates at once. In the translation, arrow keys move from word to word and Enter shows alternatives.",
+    "Ctrl+Enter translates at once. In the translation, arrow keys go from word to word; Enter shows alternatives.",
     "Ctrl+Enter 立即翻译。在译文中，方向键逐词移动，Enter 显示其他译法。",
   ],
   privacy: ["Texts go to this server and nowhere else.", "文本只发送到此服务器，不会发送到别处。"],
   tokenTitle: ["Token", "令牌"],
-  tokenNeeded: ["This server asks for a token. Whoever runs it can give you one.", "此服务器需要令牌。可向服务器的管理者索取。"],
+  tokenNeeded: ["This server asks for a token, which its operator has.", "此服务器需要令牌，可向其管理者索取。"],
   tokenWrong: ["The server does not accept this token.", "服务器不接受这个令牌。"],
   enterToken: ["Enter the token", "输入令牌"],
   ok: ["OK", "确定"],
@@ -77,15 +69,13 @@ export const MESSAGES = {
   again: ["Try again", "重试"],
   offline: ["The server cannot be reached.", "无法连接服务器。"],
   waiting: ["The server is busy; trying again in {seconds} s.", "服务器繁忙；{seconds} 秒后重试。"],
-  busy: ["The server is still busy. Please try again later.", "服务器仍然繁忙。请稍后再试。"],
+  busy: ["The server is still busy.", "服务器仍然繁忙。"],
   refused: ["The server cannot translate this: {message}", "服务器无法翻译：{message}"],
-  tooLarge: ["This is more than the server takes at once.", "内容超过了服务器一次所能接受的大小。"],
   failed: ["The server has made a mistake (status {status}).", "服务器出错（状态 {status}）。"],
   plain: ["{text}", "{text}"],
 };
 
 const TAGS = ["en", "zh-Hans"];
-const NAMES = ["English", "中文"];
 
 let ui = 0; // which of the languages, by its place
 const given = new WeakMap(); // the values of what an element says
@@ -126,8 +116,6 @@ export function label(named, key, values) {
   return named;
 }
 
-export const button = (key, onclick) => say(element("button", { onclick }), key);
-
 /** Return the name of a language in the language of the page; its code if it has none. */
 export function languageName(code) {
   try {
@@ -152,26 +140,20 @@ function sayAll() {
   document.documentElement.lang = TAGS[ui];
   document.title = message("title");
   byId("ui-language").lang = TAGS[1 - ui];
-  byId("ui-language").textContent = NAMES[1 - ui];
   for (const each of document.querySelectorAll("[data-text]")) say(each, each.dataset.text, given.get(each));
   for (const each of document.querySelectorAll("[data-label]")) label(each, each.dataset.label, given.get(each));
 }
 
-/** Tell what has happened, in a quiet line. */
+/** Tell what has happened. */
 export const tell = (key, values) => say(byId("status"), key, values);
 
 /** Tell screen readers what the others see. */
 export const speak = (key, values) => say(byId("spoken"), key, values);
 
 /** Tell what went wrong, with a button that does something about it. */
-export function warn(error, act, todo = "again") {
+export function warn(error, todo, act) {
   const [text, does] = byId("alert").children;
   say(text, error.message, error.values);
-  does.hidden = !act;
   say(does, todo).onclick = act;
   byId("alert").hidden = false;
-}
-
-export function forgetWarning() {
-  byId("alert").hidden = true;
 }

@@ -1,4 +1,4 @@
-// The page of the server. This is its main line: what is typed becomes a translation.
+// The main line of the page: what is typed becomes a translation.
 
 import { lookAt, lookInto, setUpCloser } from "./closer.js";
 import { byId, keep, kept } from "./dom.js";
@@ -6,10 +6,9 @@ import { setUpFiles } from "./files.js";
 import { requestFields, setUpGlossary } from "./glossary.js";
 import { addToHistory, beginEntry, setUpHistory } from "./history.js";
 import { choose, chosen, setUpLanguages, showDetected, sourceLanguage } from "./languages.js";
-import { forgetWarning, say, setUpUiLanguage, speak, tell, warn } from "./messages.js";
-import { explain, readSettings, settings, stream } from "./server.js";
+import { say, setUpUiLanguage, speak, tell, warn } from "./messages.js";
+import { explain, readSettings, settings, setUpToken, stream } from "./server.js";
 import { lengthOf, piecesOf, placesOf } from "./texts.js";
-import { setUpToken } from "./token.js";
 import * as words from "./words.js";
 
 const DELAY = 350; // milliseconds without a key, after which a text is translated
@@ -20,6 +19,7 @@ const source = byId("source");
 let timer = 0;
 let running = new AbortController(); // of the request that is under way
 let shown = null; // the translation in the box: { text, fields, sentences, tail }
+const choices = new Map(); // sentences of the text, and the alternatives chosen for them
 
 start();
 
@@ -30,16 +30,19 @@ async function start() {
   try {
     setUpLanguages(await readSettings(), () => setSource(source.value));
   } catch (error) {
-    return warn(error, () => location.reload());
+    return warn(error, "again", () => location.reload());
   }
-  setUpGlossary(schedule);
+  setUpGlossary(() => {
+    choices.clear();
+    schedule();
+  });
   setUpHistory(openEntry);
   setUpFiles();
   setUpCloser(showChoice);
   words.setUpWords(lookAt);
   listen();
   source.focus();
-  await setUpToken(settings.keyRequired);
+  await setUpToken();
   setSource(source.value); // which a browser may have kept
 }
 
@@ -53,14 +56,12 @@ function listen() {
   source.addEventListener("compositionend", schedule);
   source.addEventListener("change", beginEntry);
   source.addEventListener("keydown", ({ key, ctrlKey, metaKey }) => {
-    if (key === "Enter" && (ctrlKey || metaKey)) translateAndSpeak();
+    if (key === "Enter" && (ctrlKey || metaKey)) translate().then(speakTarget);
   });
   addEventListener("online", schedule);
 }
 
-// ---- from the source to its translation
-
-/** Translate soon; what is under way is no longer of use. */
+/** Translate soon. */
 function schedule() {
   running.abort();
   clearTimeout(timer);
@@ -72,7 +73,7 @@ async function translate() {
   running.abort();
   running = new AbortController();
   const { signal } = running;
-  forgetWarning();
+  byId("alert").hidden = true;
   tell("plain", { text: "" });
   if (!source.value.trim()) return show(null);
   setBusy(true);
@@ -83,11 +84,6 @@ async function translate() {
   } finally {
     if (running.signal === signal) setBusy(false);
   }
-}
-
-async function translateAndSpeak() {
-  await translate();
-  if (shown) speak("spoken", { text: targetText() });
 }
 
 /** Translate a text, in pieces if it is long, and show its sentences if that takes long. */
@@ -102,7 +98,7 @@ async function translationOf(text, signal) {
   return draft;
 }
 
-/** Add the sentences of a piece that begins at a position of the text, and return the answer. */
+/** Add the sentences of a piece of the text, and return the answer. */
 async function translatePiece(draft, piece, position, signal) {
   const places = placesOf(piece);
   const { tail, sentences: { length: known } } = draft;
@@ -114,7 +110,7 @@ async function translatePiece(draft, piece, position, signal) {
   };
   const onSentence = (event) => {
     const sentence = words.sentenceOf(event, position + places[event.sourceStart]);
-    sentence.before = draft.tail + sentence.before;
+    Object.assign(sentence, { before: draft.tail + sentence.before }, choices.get(sentence.source));
     draft.tail = "";
     draft.sentences.push(sentence);
     written += event.text.length;
@@ -125,9 +121,9 @@ async function translatePiece(draft, piece, position, signal) {
   return answer;
 }
 
-// ---- what the page shows
-
-function showSoFar({ text, sentences }) {
+function showSoFar(draft) {
+  shown = draft;
+  const { text, sentences } = draft;
   words.showSoFar(sentences);
   const { start, source: last } = sentences.at(-1);
   byId("progress").value = (start + last.length) / text.length;
@@ -148,18 +144,21 @@ function show(translation) {
 
 const targetText = () => shown.sentences.map(({ before, target }) => before + target).join("") + shown.tail;
 
+const speakTarget = () => shown && speak("plain", { text: targetText() });
+
 function remember() {
   const { text, fields } = shown;
   addToHistory({ from: fields.source, to: fields.target, source: text, target: targetText() });
 }
 
-function showChoice(number) {
+function showChoice(number, translation) {
+  choices.set(shown.sentences[number].source, translation);
   words.changeTarget(number);
   remember();
 }
 
 function showTyped() {
-  words.showTyped();
+  words.showTyped(source.value);
   const [count, limit] = [lengthOf(source.value), settings.charLimit];
   if (count <= limit) say(byId("count"), "count", { count, limit });
   else say(byId("count"), "countOfParts", { count, parts: piecesOf(source.value, limit).length });
@@ -171,10 +170,9 @@ function setBusy(isBusy) {
   byId("progress").hidden = true;
 }
 
-// ---- what the buttons do
-
 function setSource(text) {
   source.value = text;
+  choices.clear();
   beginEntry();
   showTyped();
   translate();

@@ -1,14 +1,16 @@
 // Requests to the server: with its token, and once more when it has too much to do.
 
-import { Refusal, tell, warn } from "./messages.js";
-import { askForToken, authorization, lacksToken } from "./token.js";
+import { byId, keep, kept } from "./dom.js";
+import { Refusal, say, tell, warn } from "./messages.js";
 
 const MOST_TRIES = 5;
 const LONGEST_WAIT = 60; // seconds
 
+let token = kept("token", "");
+let asking = null; // the dialog for the token, whoever waits for it
+
 export const settings = {}; // of the server: charLimit, batchLimit, alternativesLimit, keyRequired
 
-/** Read the settings of the server, and return its languages. */
 export async function readSettings() {
   Object.assign(settings, await read("frontend/settings"));
   return read("languages");
@@ -20,7 +22,7 @@ async function read(path) {
   return response.json();
 }
 
-/** Send fields as JSON and return the answer; `sayWait` tells the user about a busy server. */
+/** Return the answer to fields; `sayWait` tells the user about a busy server. */
 export function ask(path, fields, signal, sayWait) {
   return withRetries(async () => (await send(path, fields, signal)).json().catch(lost), signal, sayWait);
 }
@@ -54,7 +56,7 @@ async function withRetries(attempt, signal, sayWait = tell) {
 
 async function send(path, fields, signal) {
   if (lacksToken()) throw new Refusal("tokenNeeded");
-  const headers = { "Content-Type": "application/json", ...authorization() };
+  const headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) };
   const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(fields), signal }).catch(lost);
   if (response.ok) return response;
   if (response.status === 403 && (await askForToken("tokenWrong"))) return send(path, fields, signal);
@@ -67,16 +69,15 @@ function refusal(status, text, retryAfter) {
     return new Refusal("busy", {}, Math.min(Number(retryAfter) || 2, LONGEST_WAIT));
   }
   if (status === 403) return new Refusal("tokenNeeded");
-  if (status === 413) return new Refusal("tooLarge");
   return status < 500 ? new Refusal("refused", { message: text }) : new Refusal("failed", { status });
 }
 
-/** Requests that were cancelled stay cancelled; for all others there was no connection. */
+/** A request that was not cancelled had no connection. */
 function lost(error) {
   throw error.name === "AbortError" ? error : new Refusal("offline");
 }
 
-/** Yield server-sent events, each of which is a name and a line of JSON. */
+/** Yield server-sent events: a name and a line of JSON. */
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
@@ -99,11 +100,37 @@ function pause(seconds, signal) {
   });
 }
 
-/** Tell the user why a request failed, unless it was cancelled; anything else is a mistake of this page. */
+/** Tell the user why a request failed; anything but a refusal is a mistake of this page. */
 export function explain(error, again) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Refusal)) throw error;
-  const isToken = error.message === "tokenNeeded";
-  const act = isToken ? async () => (await askForToken("tokenNeeded")) && again() : again;
-  warn(error, act, isToken ? "enterToken" : "again");
+  if (error.message !== "tokenNeeded") warn(error, "again", again);
+  else warn(error, "enterToken", async () => (await askForToken("tokenNeeded")) && again());
+}
+
+/** Ask for the token, unless none is needed or the browser has it. */
+export async function setUpToken() {
+  byId("enter-token").hidden = !settings.keyRequired;
+  byId("enter-token").addEventListener("click", () => askForToken("tokenNeeded"));
+  if (lacksToken()) await askForToken("tokenNeeded");
+}
+
+const lacksToken = () => settings.keyRequired && !token;
+
+/** Ask for the token; resolves to true if one is given. */
+function askForToken(reason) {
+  asking ??= answerOf(byId("token"), reason).finally(() => { asking = null; });
+  return asking;
+}
+
+async function answerOf(dialog, reason) {
+  say(byId("token-reason"), reason);
+  byId("token-field").value = dialog.returnValue = "";
+  byId("keep-token").checked = kept("token", "") !== "";
+  dialog.showModal();
+  await new Promise((resolve) => { dialog.addEventListener("close", resolve, { once: true }); });
+  if (dialog.returnValue !== "ok") return false;
+  token = byId("token-field").value;
+  keep("token", byId("keep-token").checked ? token : "");
+  return true;
 }

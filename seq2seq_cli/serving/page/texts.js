@@ -5,7 +5,7 @@ import { Refusal } from "./messages.js";
 /** Return the number of code points; a string of JavaScript counts UTF-16 code units. */
 export const lengthOf = (text) => [...text].length;
 
-/** Return for every code point, and for the end, where it stands in the string. */
+/** Return where every code point stands in the string, and where the string ends. */
 export function placesOf(text) {
   const places = [0];
   for (const character of text) places.push(places.at(-1) + character.length);
@@ -29,7 +29,7 @@ export function piecesOf(text, limit, format = "text") {
   return pieces;
 }
 
-// The parts that the texts of each format must not be divided within.
+// The parts of a text that must stay whole, by its format.
 const PARTS = {
   text: (text, limit) => linesOf(text).flatMap((line) => sentencesOf(line, limit)),
   subtitles: (text) => joined(linesOf(text), (line, before) => isBlank(before)),
@@ -50,13 +50,17 @@ function joined(lines, begins) {
   return parts;
 }
 
-/** Divide a line that is too long after a sentence, else after a word, else anywhere. */
+/** Divide a line that is too long after sentences, else after words, else anywhere. */
 function sentencesOf(line, limit) {
-  const places = placesOf(line);
-  if (places.length - 1 <= limit) return [line];
-  const first = line.slice(0, places[limit]);
-  const [whole] = first.match(/^.*(?:[.!?…]["'”’»)]*\s+|[。！？][”’」』）]*)/s) ?? first.match(/^.*\s/s) ?? [first];
-  return [whole, ...sentencesOf(line.slice(whole.length), limit)];
+  const parts = [];
+  while (true) {
+    const places = placesOf(line.slice(0, 2 * limit + 2));
+    if (places.length - 1 <= limit) return [...parts, line];
+    const first = line.slice(0, places[limit]);
+    const [part] = first.match(/^.*(?:[.!?…]["'”’»)]*\s+|[。！？][”’」』）]*)/s) ?? first.match(/^.*\s/s) ?? [first];
+    parts.push(part);
+    line = line.slice(part.length);
+  }
 }
 
 /** Divide Markdown between blocks and items of lists, but nowhere in code, front matter and HTML. */
@@ -72,7 +76,7 @@ function markdownParts(text) {
   });
 }
 
-// How a block begins that may have blank lines or what looks like an item, and how it ends.
+// How a block that may have blank lines begins, and how it ends.
 const LONG_BLOCKS = [
   [/^[\s>*+\-\d.)]*(`{3,})[^`]*$/, (fence) => `^[\\s>]*${fence}\`*\\s*$`],
   [/^[\s>*+\-\d.)]*(~{3,})/, (fence) => `^[\\s>]*${fence}~*\\s*$`],
@@ -91,8 +95,7 @@ function endOfBlock(line) {
 
 const TAG = /<!--.*?(?:-->|$)|<(\/?)([a-z][^\s/>]*)((?:"[^"]*"|'[^']*'|[^'">])*)>/gis;
 const words = (text) => new Set(text.split(" "));
-const BLOCKS = words("address article aside blockquote body dd div dl dt figure footer form h1 h2 h3 h4 h5 h6 "
-  + "header hr li main nav ol p section table tbody td th thead tr ul");
+const BLOCKS = words("article blockquote dd div dl dt h1 h2 h3 h4 h5 h6 li main ol p section table td th tr ul");
 const UNDIVIDED = words("audio canvas code iframe kbd math object pre samp script select style svg template textarea "
   + "title tt var video");
 const VOID = words("area base br col embed hr img input link meta wbr");

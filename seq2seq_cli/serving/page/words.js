@@ -1,5 +1,5 @@
-// The words of both boxes. A word that is pointed at, or that the keyboard is at, shows the words on
-// the other side that belong to it. Below the box to type in lies its text once more, word by word.
+// The words of both boxes: one that the mouse, a finger or the keyboard is at shows those that belong to
+// it on the other side. Below the box to type in lies its text once more, word by word.
 
 import { byId, element } from "./dom.js";
 import { speak } from "./messages.js";
@@ -8,9 +8,9 @@ import { placesOf } from "./texts.js";
 const [typed, mirror, target] = [byId("source"), byId("source-words"), byId("target")];
 
 let sentences = []; // of the translation that is shown
-let pinned = null; // the word that the keyboard or a finger is at: { side, sentence, word }
+let pinned = null; // the place of the word that the keyboard or a finger is at, such as "target 0 3"
 
-/** Return what the page needs of a sentence of the server, whose positions count code points. */
+/** Return a sentence of the server, whose positions count code points, as the page needs it. */
 export function sentenceOf(event, start) {
   return {
     start, // in the text, in code units, as all positions here
@@ -31,16 +31,12 @@ function inUnits(text, ranges) {
   return ranges.map(([start, end]) => [places[start], places[end]]);
 }
 
-/** Show what is typed, whose words are not known yet. */
-export function showTyped() {
-  showMirror([typed.value]);
-}
-
-function showMirror(content) {
+/** Show what is typed: text, and words if they are known. */
+export function showTyped(...content) {
   mirror.replaceChildren(...content, " "); // without which the last line end would have no height
 }
 
-/** Show the sentences of a translation that is under way; those that are there already stay. */
+/** Show the sentences of a translation that is under way. */
 export function showSoFar(translated) {
   if (translated !== sentences || translated.length < target.childElementCount) {
     [sentences, pinned] = [translated, null];
@@ -62,7 +58,7 @@ export function show({ text, sentences: translated, tail }) {
     nodes.push(text.slice(position, start), ...wordNodes("source", number, source, sourceWords));
     position = start + source.length;
   });
-  showMirror([...nodes, text.slice(position)]);
+  showTyped(...nodes, text.slice(position));
 }
 
 /** Show a sentence of the target anew: another translation has been chosen. */
@@ -76,8 +72,8 @@ function wordNodes(side, sentence, text, ranges) {
   const nodes = [];
   let position = 0;
   ranges.forEach(([start, end], word) => {
-    const place = { "data-side": side, "data-sentence": sentence, "data-word": word };
-    nodes.push(text.slice(position, start), element("span", { class: "word", ...place }, text.slice(start, end)));
+    const marks = { class: "word", "data-place": `${side} ${sentence} ${word}` };
+    nodes.push(text.slice(position, start), element("span", marks, text.slice(start, end)));
     position = end;
   });
   return [...nodes, text.slice(position)];
@@ -87,12 +83,12 @@ function wordNodes(side, sentence, text, ranges) {
 export function setUpWords(onPlace) {
   const choose = (place) => {
     pin(place);
-    if (place) onPlace(place.sentence);
+    if (place) onPlace(numbersOf(place)[0]);
   };
   target.addEventListener("pointerover", (event) => point(placeOf(event.target) ?? pinned));
   typed.addEventListener("pointermove", ({ clientX, clientY }) => {
-    const below = document.elementsFromPoint(clientX, clientY);
-    point(placeOf(below.find((each) => each.matches("#source-words .word"))) ?? pinned);
+    const below = document.elementsFromPoint(clientX, clientY).filter((each) => mirror.contains(each));
+    point(placeOf(below[0]) ?? pinned);
   });
   for (const box of [target, typed]) {
     box.addEventListener("pointerleave", () => point(pinned));
@@ -105,12 +101,17 @@ export function setUpWords(onPlace) {
   });
   target.addEventListener("keydown", (event) => {
     const place = placeAfter(event.key);
-    if (!place || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (!place || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     choose(place);
-    speakWords(place);
+    const others = partnersOf(place).map((partner) => wordAt(partner)?.textContent).join(" ");
+    speak(others ? "wordPair" : "wordAlone", { word: wordAt(place).textContent, others });
   });
 }
+
+const placeOf = (word) => word?.dataset.place ?? null;
+const wordAt = (place) => document.querySelector(`[data-place="${place}"]`);
+const numbersOf = (place) => place.split(" ").slice(1).map(Number); // of the sentence and of the word in it
 
 function pin(place) {
   pinned = place;
@@ -122,12 +123,16 @@ function pin(place) {
 function point(place) {
   for (const word of document.querySelectorAll(".pointed, .aligned")) word.classList.remove("pointed", "aligned");
   if (!place) return;
-  const partners = partnersOf(place);
-  for (const word of document.querySelectorAll(`.word[data-sentence="${place.sentence}"]`)) {
-    const number = Number(word.dataset.word);
-    if (word.dataset.side !== place.side) word.classList.toggle("aligned", partners.includes(number));
-    else word.classList.toggle("pointed", number === place.word);
-  }
+  wordAt(place).classList.add("pointed");
+  for (const partner of partnersOf(place)) wordAt(partner)?.classList.add("aligned"); // if it is not typed over
+}
+
+/** Return the places of the words of the other side that belong to a word, in order. */
+function partnersOf(place) {
+  const [sentence, word] = numbersOf(place);
+  const [own, theirs, side] = place.startsWith("source") ? [0, 1, "target"] : [1, 0, "source"];
+  const partners = sentences[sentence].alignment.filter((pair) => pair[own] === word).map((pair) => pair[theirs]);
+  return partners.sort((a, b) => a - b).map((partner) => `${side} ${sentence} ${partner}`);
 }
 
 /** Scroll a box, but not the page, to where a word is. */
@@ -137,41 +142,21 @@ function reveal(word) {
   box.scrollTop += Math.min(0, inner.top - outer.top) + Math.max(0, inner.bottom - outer.bottom);
 }
 
-/** Return the words of the other side that belong to a word, in order. */
-function partnersOf({ side, sentence, word }) {
-  const [own, theirs] = side === "source" ? [0, 1] : [1, 0];
-  const pairs = sentences[sentence].alignment.filter((pair) => pair[own] === word);
-  return pairs.map((pair) => pair[theirs]).sort((a, b) => a - b);
-}
-
-function placeOf(word) {
-  const { side, sentence, word: number } = word?.dataset ?? {};
-  return side ? { side, sentence: Number(sentence), word: Number(number) } : null;
-}
-
-/** Return the word at the caret of the box to type in, if what is typed is translated. */
+/** Return the place of the word at the caret, if what is typed is translated. */
 function placeOfCaret() {
   const caret = typed.selectionStart;
-  for (const [sentence, { start, sourceWords }] of mirror.querySelector(".word") ? sentences.entries() : []) {
+  for (const [sentence, { start, sourceWords }] of sentences.entries()) {
     const word = sourceWords.findIndex(([first, end]) => start + first <= caret && caret <= start + end);
-    if (word >= 0) return { side: "source", sentence, word };
+    if (word >= 0) return placeOf(wordAt(`source ${sentence} ${word}`));
   }
   return null;
 }
 
-/** Return the word of the target that a key leads to. */
+/** Return the place of the word of the target that a key leads to. */
 function placeAfter(key) {
   const places = [...target.querySelectorAll(".word")].map(placeOf);
-  const isPinned = ({ side, sentence, word }) => side === pinned?.side && sentence === pinned.sentence && word === pinned.word;
-  const current = places.findIndex(isPinned);
   const forward = target.matches(":dir(rtl)") ? -1 : 1;
   const steps = { ArrowRight: forward, ArrowLeft: -forward, ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
-  return places[Math.max(0, Math.min(current + steps[key], places.length - 1))] ?? null;
-}
-
-function speakWords(place) {
-  const { target: text, targetWords, source, sourceWords } = sentences[place.sentence];
-  const word = text.slice(...targetWords[place.word]);
-  const others = partnersOf(place).map((partner) => source.slice(...sourceWords[partner]));
-  speak(others.length ? "wordPair" : "wordAlone", { word, others: others.join(" ") });
+  const next = places.indexOf(pinned) + steps[key];
+  return places[Math.max(0, Math.min(next, places.length - 1))] ?? null;
 }
