@@ -19,7 +19,7 @@ export const MESSAGES = {
   countOfParts: ["{count} characters in {parts} parts", "{count} 个字符，分 {parts} 部分"],
   copy: ["Copy", "复制"],
   copied: ["Copied.", "已复制。"],
-  notCopied: ["The browser does not let this page copy.", "浏览器不允许此页面复制。"],
+  notCopied: ["The browser does not allow copying.", "浏览器不允许复制。"],
   alternatives: ["Alternatives", "其他译法"],
   attention: ["Attention", "注意力"],
   which: ["Sentence {number} of {total}", "第 {number} 句，共 {total} 句"],
@@ -40,7 +40,7 @@ export const MESSAGES = {
   fileWaits: ["waiting", "等待中"],
   fileDone: ["done", "完成"],
   fileStopped: ["cancelled", "已取消"],
-  fileKind: ["The page does not translate files of this kind.", "此页面不翻译这种文件。"],
+  fileKind: ["Files of this kind are not translated.", "不翻译这种文件。"],
   fileEncoding: ["The file is not in UTF-8.", "文件不是 UTF-8 编码。"],
   fileSize: ["The file is larger than {limit} MB.", "文件超过 {limit} MB。"],
   partTooLong: [

@@ -43,7 +43,7 @@ async function start() {
   listen();
   source.focus();
   await setUpToken();
-  setSource(source.value); // which a browser may have kept
+  setSource(source.value); // a browser may have kept it
 }
 
 function listen() {
