@@ -1,9 +1,9 @@
 """Makes the screenshots of docs/: python docs/screenshots.py
 
-Runs Chromium without a window, on the pages of `seq2seq attend` and on TensorBoard. They show
-runs/quickstart and runs/kana, trained first if they are not there (three minutes on two cores),
-and a run of configs/beer.yaml. Screenshots depend on the fonts of the machine: Japanese needs a
-font such as Noto Sans CJK.
+Runs Chromium without a window, on the pages of `seq2seq attend` and `seq2seq serve` and on
+TensorBoard. They show runs/quickstart and runs/kana, trained first if they are not there (three
+minutes on two cores), and a run of configs/beer.yaml. Screenshots depend on the fonts of the
+machine: Chinese and Japanese need a font such as Noto Sans CJK.
 """
 
 import io
@@ -23,6 +23,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 GERMAN, KANA = "Der Freund besucht am Sonntag Paul.", "とうきょうタワー"
+TWO_SENTENCES = (
+    "Deine Tochter spielt am Morgen nicht mit unserem Freund. Wir haben gestern gelacht."
+)
 MAX_BYTES = 150_000
 
 
@@ -33,6 +36,7 @@ def main() -> None:
         train_missing("quickstart", "kana")
         _page_of_attention(browser, folder, "quickstart", GERMAN, "light")
         _page_of_attention(browser, folder, "kana", KANA, "dark")
+        _page_of_server(browser)
         _tensorboard(browser, folder)
 
 
@@ -64,6 +68,33 @@ def _page_of_attention(
     _save(page, f"attention_page_{config}_{color_scheme}")
 
 
+def _page_of_server(browser: Browser) -> None:
+    """Show a word with those that it belongs to: with all details, and on a phone in Chinese."""
+    with _server(ROOT, "seq2seq_cli", "serve", "runs/quickstart", "--port", "0") as address:
+        page = browser.new_page(viewport={"width": 1200, "height": 1080}, locale="en-US")
+        _translate(page, address)
+        page.click("#show-alternatives")
+        page.click("#show-attention")
+        page.locator("#weights td").first.wait_for()
+        page.hover("#target .word >> nth=4")
+        _save(page, "serve_page_light")
+        page = browser.new_page(
+            viewport={"width": 390, "height": 740},
+            device_scale_factor=2,
+            locale="zh-CN",
+            color_scheme="dark",
+        )
+        _translate(page, address)
+        page.hover("#target .word >> nth=4")
+        _save(page, "serve_page_phone_dark")
+
+
+def _translate(page: Page, address: str) -> None:
+    page.goto(address)
+    page.fill("#source", TWO_SENTENCES)
+    page.locator("#source-words .word").first.wait_for(state="attached")
+
+
 def _tensorboard(browser: Browser, folder: Path) -> None:
     options = ("validation.attention=true", "validation.every=10", "training.log_every=1")
     overrides = [argument for option in options for argument in ("--set", option)]
@@ -73,7 +104,7 @@ def _tensorboard(browser: Browser, folder: Path) -> None:
         "images": lambda page: page.locator("tf-image-loader img").nth(1).wait_for(),
         "text": _show_samples,
     }
-    with _server(folder) as address:
+    with _server(folder, "tensorboard.main", "--logdir", "runs", "--port", "0") as address:
         for tab, wait in waits.items():
             page = browser.new_page(viewport={"width": 1200, "height": 680})
             page.set_default_timeout(60_000)
@@ -120,9 +151,9 @@ def _browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    """Start TensorBoard on the runs of a folder, on a free port, and return its address."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--port", "0"]
+def _server(folder: Path, module: str, *arguments: str) -> Iterator[str]:
+    """Start a server in a folder, and return the address that it says it has."""
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         lines = iter(server.stderr.readline, "")
