@@ -147,6 +147,29 @@ def test_only_the_answer_to_the_latest_text_is_shown(page: Page):
     with page.expect_event("requestfailed"):  # it is given up as soon as there is another text
         translate(page, "two")
     assert [fields["q"] for fields in requests.fields] == ["one", "two"]
+    requests.holds = True
+    with page.expect_request("**/translate"):
+        page.fill("#source", "three")
+    page.click("#clear")
+    expect(page.locator("#target")).to_have_attribute("aria-busy", "false")
+
+
+def test_nothing_is_translated_while_characters_are_composed(page: Page):
+    expect(page.locator("#source")).to_be_focused()
+    requests = Requests(page)
+    page.clock.install()
+    page.evaluate(
+        """() => {
+            const source = document.getElementById("source");
+            source.value = "one";
+            source.dispatchEvent(new InputEvent("input", {isComposing: true}));
+        }"""
+    )
+    page.clock.run_for(5_000)
+    assert requests.fields == []
+    page.dispatch_event("#source", "compositionend")
+    page.clock.run_for(5_000)
+    expect(page.locator("#target")).to_have_text("eins")
 
 
 def test_control_and_enter_translate_at_once(page: Page):
@@ -274,6 +297,8 @@ def test_an_alternative_is_chosen_with_keys_and_with_the_mouse(page: Page):
     expect(page.locator("#history bdi").nth(1)).to_have_text(f"eins zwei\n{choices[2]}")
     page.hover("#target .word >> nth=-1")  # the words of an alternative are aligned, too
     assert len(words(page, ".aligned")) >= 1
+    page.fill("#source", "one two\nthree four\nfive")  # what was chosen stays
+    expect(target).to_have_text(f"eins zwei\n{choices[2]}\nfünf")
     page.click("#show-alternatives")
     expect(page.locator("#closer")).to_be_hidden()
 
@@ -658,6 +683,7 @@ def test_a_busy_server_is_asked_again(page: Page, errors: list[str]):
         expect(page.locator("#status")).to_have_text("The server is busy; trying again in 3 s.")
         page.clock.run_for(3_000)
     expect(page.locator("#target")).to_have_text("eins")
+    expect(page.locator("#status")).to_have_text("")
     assert len(errors) == 2
     errors.clear()
 

@@ -85,7 +85,7 @@ export class Refusal extends Error {
   constructor(key, values = {}, retryAfter = 0) {
     super(key);
     this.values = values;
-    this.retryAfter = retryAfter; // seconds; 0: trying again is no use
+    this.retryAfter = retryAfter; // seconds; 0: no use
   }
 }
 

@@ -74,9 +74,9 @@ async function translate() {
   running = new AbortController();
   const { signal } = running;
   byId("alert").hidden = true;
-  tell("plain", { text: "" });
-  if (!source.value.trim()) return show(null);
-  setBusy(true);
+  const hasText = /\S/.test(source.value);
+  setBusy(hasText);
+  if (!hasText) return show(null);
   try {
     show(await translationOf(source.value, signal));
   } catch (error) {
@@ -168,6 +168,7 @@ function showTyped() {
 function setBusy(isBusy) {
   byId("target").setAttribute("aria-busy", isBusy);
   byId("progress").hidden = true;
+  tell("plain", { text: "" });
 }
 
 function setSource(text) {
