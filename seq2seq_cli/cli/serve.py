@@ -190,9 +190,11 @@ def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
 
 def _hosts(given: list[str] | None, host: str) -> tuple[str, ...]:
     """Return the names that requests may be for; empty: all."""
-    if given:
-        return tuple(name.lower() for name in given)
-    return ("localhost", "127.0.0.1", "[::1]") if _is_loopback(host) else ()
+    if not given and not _is_loopback(host):
+        return ()
+    own = f"[{host}]" if ":" in host else host
+    names = ("localhost", "127.0.0.1", "[::1]", own, *(given or ()))
+    return tuple(dict.fromkeys(name.lower() for name in names))
 
 
 def _is_loopback(host: str) -> bool:
@@ -200,4 +202,4 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"

@@ -57,8 +57,12 @@ class _Parser(HTMLParser):
         for line in source.split("\n"):
             self._line_starts.append(self._line_starts[-1] + len(line) + 1)
         self._depth_of_pre = 0
-        self.feed(source)
+        # What is after the last > has no markup; to look for some takes time in Python's parser.
+        end = source.rfind(">") + 1
+        self.feed(source[:end])
         self.close()
+        if source[end:]:
+            self.events.append(_Event(end, "text"))
 
     def _add(
         self,
@@ -137,14 +141,17 @@ class _Paragraph:
         self.text += text.removeprefix(" ") if is_after_space else text
 
     def add_mark(self, event: _Event, raw: str) -> None:
-        """Add markup; an element that is kept comes with its content."""
+        """Add the markup of one tag."""
+        if event.kind in ("open", "close"):
+            kind: Literal["open", "close"] = "open" if event.kind == "open" else "close"
+            self.marks.append(Mark(len(self.text), raw, kind, event.name))
+        else:
+            self.marks.append(Mark(len(self.text), raw, "point"))
+
+    def add_kept(self, event: _Event, raw: str) -> None:
+        """Add a whole element that is kept; if it is words, the sentence needs them."""
         position = len(self.text)
-        if event.kind == "close" or (event.kind == "open" and not event.is_kept):
-            self.marks.append(Mark(position, raw, event.kind, event.name))
-            return
-        content = ""
-        if event.kind == "open" and event.name not in _OBJECTS:  # whose words the sentence needs
-            content = _SPACE.sub(" ", html.unescape(re.sub("<[^>]*>", "", raw))).strip()
+        content = "" if event.name in _OBJECTS | {"sup"} else _text_of(raw)
         if len(sentence_spans(content)) == 1:
             self.add(content)
             position = len(self.text) - len(content)
@@ -184,18 +191,27 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
     number = 0
     while number < len(events):
         event, last = events[number], number
-        if event.kind == "open" and event.is_kept:
+        if event.kind == "open" and (event.is_kept or event.name == "sup"):
             last = _end_of_element(events, number)
-        raw, number = source[event.offset : ends[last]], last + 1
+            if not event.is_kept and has_letters(_text_of(source[event.offset : ends[last]])):
+                last = number  # no footnote, no exponent
+        raw = source[event.offset : ends[last]]
         if event.kind == "text":
             paragraph.add(raw)
+        elif event.name in _IN_TEXT and last > number:
+            paragraph.add_kept(event, raw)
         elif event.name in _IN_TEXT:
             paragraph.add_mark(event, raw)
         else:
             yield from paragraph.pieces(source[paragraph.start : event.offset], splitter)
             yield raw
             paragraph = _Paragraph(ends[last])
+        number = last + 1
     yield from paragraph.pieces(source[paragraph.start :], splitter)
+
+
+def _text_of(raw: str) -> str:
+    return _SPACE.sub(" ", html.unescape(re.sub("<[^>]*>", "", raw))).strip()
 
 
 def _end_of_element(events: Sequence[_Event], start: int) -> int:

@@ -1,10 +1,12 @@
 """Markdown: the text of its blocks is translated; its markup comes out as it went in."""
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
 from markdown_it.token import Token
 
 from seq2seq_cli.documents.document import Document, Piece
@@ -13,16 +15,18 @@ from seq2seq_cli.documents.paragraphs import Mark, SentenceSplitter, has_letters
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 _HARD_BREAK = re.compile(r"(?: {2,}|\\)$")
 _NAME = re.compile(r"</?\s*([A-Za-z][\w-]*)")
-_TARGET = r"\]\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\]\[[^\]\n]*\]"
-_INLINE = re.compile(
+_TOKEN = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    r"|(?P<code>(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))"
-    rf"|(?P<object>!\[[^\]\n]*(?:{_TARGET})|\[\^[^\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
+    r"|(?P<ticks>`+)"
+    r"|(?P<object>\[\^[^\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
     r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>|https?://[^\s<>]*[^\s<>.,;:!?)\]'\"])"
     r"|(?P<html></?[A-Za-z][^<>]*>)"
-    rf"|(?P<target>{_TARGET})"
-    r"|(?P<bracket>\[)"
+    r"|(?P<open>!?\[)"
+    r"|(?P<close>\])"
     r"|(?P<emphasis>\*{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|~~)"
+)
+_TARGET = re.compile(
+    r"\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\[\]\n]*\]"
 )
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)")
 _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
@@ -55,11 +59,13 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
     for line in body.splitlines(keepends=True):
         starts.append(offset)
         offset += len(line)
-    for token in MarkdownIt("commonmark").enable("table").parse(body):
+    references: dict[str, Any] = {}
+    for token in MarkdownIt("commonmark").enable("table").parse(body, references):
         for slices in _paragraphs(token, source, [*starts, len(source)], position):
             yield source[position : slices[0].start]
             position = slices[-1].end
-            yield from _paragraph_pieces(source, slices, splitter)
+            labels = references.get("references", {})
+            yield from _paragraph_pieces(source, slices, splitter, labels)
     yield source[position:]
 
 
@@ -88,25 +94,79 @@ def _paragraphs(
 
 
 def _paragraph_pieces(
-    source: str, slices: Sequence[_Slice], splitter: SentenceSplitter
+    source: str, slices: Sequence[_Slice], splitter: SentenceSplitter, labels: Collection[str]
 ) -> Iterator[Piece]:
     raw = " ".join(source[start:end] for start, end in slices)
-    text, marks = _marked(raw)
+    text, marks = _marked(raw, _tokens(raw, labels))
     if has_letters(text):
         yield from paragraph_pieces(text, splitter, marks, _escape)
     else:
         yield source[slices[0].start : slices[-1].end]
 
 
-def _marked(raw: str) -> tuple[str, list[Mark]]:
+class _Inline(NamedTuple):
+    """Markup in a paragraph; that of a link begins in one place and ends in another."""
+
+    start: int
+    end: int
+    kind: str
+    markup: str = ""
+
+
+def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
+    """Return the markup of a paragraph; `labels` are those of the document's references."""
+    runs: dict[int, list[int]] = {}
+    for run in re.finditer("`+", raw):
+        runs.setdefault(len(run[0]), []).append(run.start())
+    tokens: list[_Inline] = []
+    brackets: list[int] = []  # the numbers of tokens that open one
+    position = 0
+    while match := _TOKEN.search(raw, position):
+        kind, position = str(match.lastgroup), match.end()
+        if kind == "ticks":
+            same = runs[len(match[0])]
+            closing = bisect_left(same, position)
+            kind = "code" if closing < len(same) else "text"
+            position = same[closing] + len(match[0]) if kind == "code" else position
+        elif kind == "open":
+            brackets.append(len(tokens))
+        elif kind == "close" and brackets:
+            position = _close_bracket(raw, match, tokens, brackets.pop(), labels)
+            continue
+        tokens.append(_Inline(match.start(), position, kind, raw[match.start() : position]))
+    return tokens
+
+
+def _close_bracket(
+    raw: str, match: re.Match[str], tokens: list[_Inline], opening: int, labels: Collection[str]
+) -> int:
+    """Add what a closing bracket makes of the tokens since its opening one; return its end."""
+    first = tokens[opening]
+    label = raw[first.end : match.start()]
+    end, markup = match.end(), "]"
+    if target := _TARGET.match(raw, match.end()):
+        end = target.end()
+        markup = f"][{label}]" if target[0] == "[]" else f"]{target[0]}"
+    elif normalizeReference(label) in labels:
+        markup = f"][{label}]"  # the label stays, whatever the translation of the text is
+    else:
+        return end
+    if first.kind == "open" and first.markup == "![":
+        tokens[opening:] = [_Inline(first.start, end, "object", raw[first.start : end])]
+    else:
+        tokens[opening] = first._replace(kind="link")
+        tokens.append(_Inline(match.start(), end, "target", markup))
+    return end
+
+
+def _marked(raw: str, tokens: Sequence[_Inline]) -> tuple[str, list[Mark]]:
     """Return the text of a paragraph without markup, and the markup."""
     text, marks, position = "", list[Mark](), 0
-    opened: list[str] = []
-    for match in _INLINE.finditer(raw):
-        text += raw[position : match.start()]
-        position = match.end()
-        kind, markup, place = match.lastgroup, match[0], len(text)
-        kind = "code" if match["code"] else kind
+    opened: list[str] = []  # emphasis
+    for start, end, kind, markup in tokens:
+        text += raw[position:start]
+        position = end
+        place = len(text)
         if kind == "escape":
             text += markup[1:]
         elif kind == "code":
@@ -116,12 +176,12 @@ def _marked(raw: str) -> tuple[str, list[Mark]]:
             marks.append(Mark(place, markup, "point"))
         elif kind == "html":
             marks.append(_html_mark(place, markup))
-        elif kind == "bracket" and _closes(raw, match.end()):
+        elif kind == "link":
             marks.append(Mark(place, markup, "open", "link"))
-        elif kind == "target" and any(mark.name == "link" for mark in marks):
+        elif kind == "target":
             marks.append(Mark(place, markup, "close", "link"))
-        elif kind == "emphasis" and _is_emphasis(raw, match, opened):
-            is_end = bool(opened) and opened[-1] == markup
+        elif kind == "emphasis" and _is_emphasis(raw, start, end, opened):
+            is_end = opened[-1:] == [markup]
             opened = opened[:-1] if is_end else [*opened, markup]
             marks.append(Mark(place, markup, "close" if is_end else "open", markup))
         else:
@@ -129,17 +189,11 @@ def _marked(raw: str) -> tuple[str, list[Mark]]:
     return text + raw[position:], marks
 
 
-def _closes(raw: str, position: int) -> bool:
-    """Whether the bracket before this position begins a link."""
-    target = re.compile(_TARGET).search(raw, position)
-    return target is not None and "[" not in raw[position : target.start()].replace("![", "")
-
-
-def _is_emphasis(raw: str, match: re.Match[str], opened: Sequence[str]) -> bool:
-    before, after = raw[: match.start()][-1:], raw[match.end() :][:1]
-    if opened and opened[-1] == match[0]:
-        return bool(before.strip())
-    return bool(after.strip()) and raw.find(match[0], match.end()) > 0
+def _is_emphasis(raw: str, start: int, end: int, opened: Sequence[str]) -> bool:
+    markup = raw[start:end]
+    if opened and opened[-1] == markup:
+        return bool(raw[:start][-1:].strip())
+    return bool(raw[end:][:1].strip()) and raw.find(markup, end) > 0
 
 
 def _html_mark(place: int, markup: str) -> Mark:

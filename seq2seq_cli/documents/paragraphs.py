@@ -17,13 +17,23 @@ class SentenceSplitter(NamedTuple):
 
     inner_marks: str = ""  # punctuation that does not end a sentence in the training text
     most: float = 1  # sentences that are translated together
+    longest: int = 1_000  # characters, beyond which a sentence is cut, at spaces if it has any
 
     def ranges(self, text: str) -> list[Range]:
         """Return where the parts are that are translated at once, without space around them."""
         ranges = sentence_spans(text, self.inner_marks)
         if 1 < len(ranges) <= self.most:
-            return [(ranges[0][0], ranges[-1][1])]
-        return ranges
+            ranges = [(ranges[0][0], ranges[-1][1])]
+        return [part for range_ in ranges for part in self._parts(text, *range_)]
+
+    def _parts(self, text: str, start: int, end: int) -> Iterator[Range]:
+        while end - start > self.longest:
+            last = start + self.longest
+            cut = text.rfind(" ", start + self.longest // 2, last)
+            cut = last if cut < 0 else cut
+            yield start, cut
+            start = cut + len(text[cut:end]) - len(text[cut:end].lstrip())
+        yield start, end
 
 
 class Mark(NamedTuple):

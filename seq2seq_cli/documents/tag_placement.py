@@ -4,6 +4,7 @@ Markup around some words of the source goes around the words that are aligned wi
 stays on what it was on, wherever the translation says it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -30,10 +31,14 @@ class _AlignedWords:
     def __init__(self, source: str, translation: SentenceTranslation) -> None:
         self._source, self._target = source, translation.text
         self._src_words, self._tgt_words = word_spans(source), word_spans(translation.text)
+        self._src_starts = [start for start, _ in self._src_words]
+        self._src_ends = [end for _, end in self._src_words]
+        self._breaks = [end for _, end in self._tgt_words[:-1]]
         self._targets: dict[int, list[int]] = {}
         for src, tgt in sorted(translation.alignment):
             if src < len(self._src_words) and tgt < len(self._tgt_words):
                 self._targets.setdefault(src, []).append(tgt)
+        self._aligned = sorted(self._targets)  # source words
 
     def target_range(self, span: Span) -> Range:
         """Return where in the translation a span belongs; an empty range if at one place only."""
@@ -42,23 +47,57 @@ class _AlignedWords:
         if _is_line_break(span):
             place = self._break(span.start / len(self._source))
             return place, place
-        words = [
-            number
-            for number, (start, end) in enumerate(self._src_words)
-            if start < span.end and span.start < end
-        ]
+        words = range(
+            bisect_right(self._src_ends, span.start), bisect_left(self._src_starts, span.end)
+        )
         targets = sorted(t for word in words for t in self._targets.get(word, ()))
         if span.start == span.end or not targets:
             place = self._place(span.start)
             return place, place
-        first, last = _longest_run(targets)
+        cuts_a_word = self._cuts_a_word(span, words)
+        if span.replaces or cuts_a_word:
+            return self._same_text(span, targets, cuts_a_word=cuts_a_word)
+        first, last = _longest_run(targets, gap=1)
         start, end = self._tgt_words[first][0], self._tgt_words[last][1]
         return self._without_punctuation(span, start, end)
 
     def _break(self, share: float) -> int:
         """Return the end of the word after which about this share of the text has passed."""
-        ends = [end for _, end in self._tgt_words[:-1]]
-        return min(ends, key=lambda end: abs(end - share * len(self._target)), default=0)
+        if not self._breaks:
+            return 0
+        wanted = share * len(self._target)
+        place = bisect_left(self._breaks, wanted)
+        near = self._breaks[max(0, place - 1) : place + 1]
+        return min(near, key=lambda end: abs(end - wanted))
+
+    def _cuts_a_word(self, span: Span, words: range) -> bool:
+        """Whether letters or digits go on beyond an end of the span: H<sub>2</sub>O.
+
+        Those of a word count that is not to be replaced as a whole: not-<code>null</code>.
+        """
+        before = self._source[self._src_starts[words[0]] : span.start]
+        after = self._source[span.end : self._src_ends[words[-1]]]
+        if span.replaces:
+            return any(letter.isalnum() for letter in before + after)
+        inner = self._source[span.start].isalnum(), self._source[span.end - 1].isalnum()
+        return (inner[0] and before[-1:].isalnum()) or (inner[1] and after[:1].isalnum())
+
+    def _same_text(self, span: Span, targets: Sequence[int], *, cuts_a_word: bool) -> Range:
+        """Return where the translation has the text of the span, near the words aligned with it.
+
+        Otherwise, if it is whole words of the source, those aligned with them; else the place after
+        them, so that nothing of the translation is lost or marked that does not belong to the span.
+        """
+        text = self._source[span.start : span.end]
+        first, last = _longest_run(targets, gap=0)
+        start, end = self._tgt_words[first][0], self._tgt_words[last][1]
+        found = self._target.find(text, max(0, start - len(text)))
+        found = found if 0 <= found <= end else self._target.find(text)
+        if text.strip() and found >= 0:
+            return found, found + len(text)
+        if cuts_a_word:
+            return end, end
+        return self._without_punctuation(span, start, end)
 
     def _place(self, position: int) -> int:
         """Return the place of markup at one place of the source: beside the same word."""
@@ -66,17 +105,16 @@ class _AlignedWords:
             self._source[:position][-1:].strip()
         )
         if is_before_word:
-            following = (n for n, (start, _) in enumerate(self._src_words) if start >= position)
-            for word in following:
-                if targets := self._targets.get(word):
-                    return self._tgt_words[min(targets)][0]
+            word = bisect_left(self._aligned, bisect_left(self._src_starts, position))
+            if word < len(self._aligned):
+                return self._tgt_words[min(self._targets[self._aligned[word]])][0]
             return len(self._target)
-        before = [n for n, (start, _) in enumerate(self._src_words) if start < position]
-        for word in reversed(before):
-            if targets := self._targets.get(word):
-                start, end = self._tgt_words[_longest_run(sorted(targets))[1]]
-                return self._before_punctuation(position, start, end)
-        return 0
+        word = bisect_left(self._aligned, bisect_left(self._src_starts, position)) - 1
+        if word < 0:
+            return 0
+        targets = sorted(self._targets[self._aligned[word]])
+        start, end = self._tgt_words[_longest_run(targets, gap=1)[1]]
+        return self._before_punctuation(position, start, end)
 
     def _without_punctuation(self, span: Span, start: int, end: int) -> Range:
         """Leave punctuation outside, unless the span has some at that end: <b>so</b>."""
@@ -87,21 +125,29 @@ class _AlignedWords:
         return start, end
 
     def _before_punctuation(self, position: int, start: int, end: int) -> int:
-        """Return the end of target words, without punctuation if there is none before a place."""
+        """Return the end of target words, without what follows a place within its source word.
+
+        That is the same text, such as the comma after f(), or punctuation if there is none before.
+        """
+        word = bisect_right(self._src_ends, position)
+        is_within = word < len(self._src_words) and self._src_starts[word] < position
+        rest = self._source[position : self._src_ends[word]] if is_within else ""
+        if rest and self._target[start:end].endswith(rest) and len(rest) < end - start:
+            return end - len(rest)
         if self._source[position - 1].isalnum():
             while end - 1 > start and not self._target[end - 1].isalnum():
                 end -= 1
         return end
 
 
-def _longest_run(numbers: Sequence[int]) -> Range:
-    """Return the first and last of the most numbers that follow one another, with gaps of one.
+def _longest_run(numbers: Sequence[int], gap: int) -> Range:
+    """Return the first and last of the most numbers that follow one another, with such gaps.
 
     A single word that is aligned with one far away does not pull the markup there.
     """
     runs: list[list[int]] = []
     for number in numbers:
-        if runs and number - runs[-1][-1] <= 2:
+        if runs and number - runs[-1][-1] <= gap + 1:
             runs[-1].append(number)
         else:
             runs.append([number])

@@ -17,7 +17,14 @@ from seq2seq_cli.serving.dialects import Dialects
 from seq2seq_cli.serving.immersive_translate import ImmersiveTranslate
 from seq2seq_cli.serving.json_response import Json
 from seq2seq_cli.serving.libretranslate import LibreTranslate
-from seq2seq_cli.serving.middleware import AllowedHosts, BodyLimit, RequestLog, SecurityHeaders
+from seq2seq_cli.serving.middleware import (
+    AllowedOrigins,
+    BodyLimit,
+    Failures,
+    RequestLog,
+    SecurityHeaders,
+    error_response,
+)
 from seq2seq_cli.serving.monitoring import CONTENT_TYPE, Monitoring
 from seq2seq_cli.serving.openapi import openapi_document
 from seq2seq_cli.serving.page_files import page_routes
@@ -71,7 +78,6 @@ class Application:
             exception_handlers={
                 RequestError: _refuse,
                 HTTPException: _refuse_path,
-                Exception: _fail,
             },
         )
 
@@ -80,7 +86,7 @@ class Application:
         layers = [
             Middleware(RequestLog, self._monitoring, paths, seconds),
             Middleware(SecurityHeaders),
-            Middleware(AllowedHosts, access.hosts),
+            Middleware(AllowedOrigins, access.hosts, access.origins),
         ]
         if access.origins:
             layers.append(
@@ -92,7 +98,7 @@ class Application:
                     max_age=_PREFLIGHT_SECONDS,
                 )
             )
-        return [*layers, Middleware(BodyLimit, self._limits.body_bytes)]
+        return [*layers, Middleware(Failures), Middleware(BodyLimit, self._limits.body_bytes)]
 
     async def _health(self, request: Request) -> Response:
         if self._service.is_ready:
@@ -109,19 +115,9 @@ class Application:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return _error(request, error.status, error.message, error.headers)
+    return error_response(request.scope, error.status, error.message, error.headers)
 
 
 async def _refuse_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(request, error.status_code, error.detail, dict(error.headers or {}))
-
-
-async def _fail(request: Request, error: Exception) -> Response:
-    """Answer without a traceback, which goes into the log."""
-    return _error(request, 500, "Internal server error", {})
-
-
-def _error(request: Request, status: int, message: str, headers: dict[str, str]) -> Response:
-    name = "message" if request.url.path.startswith("/v2/") else "error"
-    return Json({name: message}, status_code=status, headers=headers)
+    return error_response(request.scope, error.status_code, error.detail, error.headers)

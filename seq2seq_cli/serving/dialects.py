@@ -1,6 +1,7 @@
-"""What all interfaces of the server share: languages, keys, texts to translations."""
+"""What all interfaces of the server share: languages, tokens, texts to translations."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -13,17 +14,22 @@ from starlette.requests import Request
 from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.serving.language_detection import Detected, detect
 from seq2seq_cli.serving.language_names import find_language, language_name
-from seq2seq_cli.serving.request_errors import RequestError
+from seq2seq_cli.serving.request_errors import CLIENT_GONE, RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields, Limits, check_length
-from seq2seq_cli.serving.scheduler import OverloadedError, TranslationFailedError
+from seq2seq_cli.serving.scheduler import (
+    OverloadedError,
+    TranslationLostError,
+    UntranslatableError,
+)
 from seq2seq_cli.serving.service import TranslationService
-from seq2seq_cli.serving.text_translation import TextTranslation, TranslatedText, Wanted
+from seq2seq_cli.serving.text_translation import RequestTranslation, TranslatedText, Wanted
 
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GONE = 499  # nobody receives the answer; it is counted
+_SURE = 50.0  # confidence from which on a text is taken to be in the target language already
+_MOST_WITH_ATTENTION = 1_000  # characters: attention grows with the square of their number
 
 
 class Route(NamedTuple):
@@ -97,13 +103,20 @@ class Dialects:
         if tgt is None:
             raise RequestError(400, f"{target} is not supported")
         if source.lower() == "auto":
-            candidates = [pair.src for pair in self.pairs if pair.tgt == tgt] or self.sources
-            detected = detect(text, candidates)[0]
-            return Route(self._run_of(detected.language, tgt), detected)
+            return self._detected_route(text, tgt)
         src = find_language(source, self.languages)
         if src is None:
             raise RequestError(400, f"{source} is not supported")
         return Route(None if src == tgt else self._run_of(src, tgt))
+
+    def _detected_route(self, text: str, tgt: str) -> Route:
+        """Return the most probable source; text that is surely in the target language stays."""
+        sources = [pair.src for pair in self.pairs if pair.tgt == tgt] or self.sources
+        found = detect(text, dict.fromkeys([*sources, tgt]))
+        if found[0].language == tgt and found[0].confidence >= _SURE:
+            return Route(None, found[0])
+        best = next(each for each in found if each.language != tgt)
+        return Route(self._run_of(best.language, tgt), best)
 
     def _run_of(self, src: str, tgt: str) -> int:
         for number, pair in enumerate(self.pairs):
@@ -122,45 +135,50 @@ class Dialects:
 
         Raises RequestError.
         """
-        check_length(list(texts), self.limits)
+        check_length(texts, self.limits)
         routes = [self.route(text, source, target) for text in texts]
-        pairs = zip(texts, routes, strict=True)
-        work = _together([self._translate(text, route, wanted) for text, route in pairs])
         async with self.in_time():
-            translated = await _unless_gone(request, work)
+            translation = await self.submit(texts, routes, wanted)
+            with contextlib.closing(translation):
+                translated = await _unless_gone(request, translation.whole())
         if self._logs_text:
-            for text, (translation, *_) in zip(texts, translated, strict=True):
-                logger.info(f"{source} to {target}: {text!r}: {translation!r}")
+            for text, (translation_of_text, *_) in zip(texts, translated, strict=True):
+                logger.info(f"{source} to {target}: {text!r}: {translation_of_text!r}")
         return Translations(translated, [route.detected for route in routes])
 
-    async def _translate(self, text: str, route: Route, wanted: Wanted) -> TranslatedText:
-        if route.run is None:
-            return TranslatedText(text, [], [])
-        return await TextTranslation(self.service, route.run, text, wanted).whole()
+    async def submit(
+        self, texts: Sequence[str], routes: Sequence[Route], wanted: Wanted
+    ) -> RequestTranslation:
+        """Let the texts of a request wait for their translation.
+
+        Raises RequestError for attention of too much text, OverloadedError if the queue is full.
+        """
+        num_characters = sum(map(len, texts))
+        if wanted.attention and num_characters > _MOST_WITH_ATTENTION:
+            raise invalid(f"attention takes at most {_MOST_WITH_ATTENTION} characters")
+        runs = [(text, route.run) for text, route in zip(texts, routes, strict=True)]
+        return await RequestTranslation.submit(self.service, runs, wanted)
 
     @asynccontextmanager
-    async def in_time(self) -> AsyncIterator[None]:
-        """Limit the time of a block, and raise RequestError where the service refuses or fails."""
+    async def in_time(self, deadline: float | None = None) -> AsyncIterator[None]:
+        """Limit the time of a block, and raise RequestError where the service refuses or fails.
+
+        `deadline` is one of the event loop's time, if it is not `limits.seconds` from now.
+        """
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + self.limits.seconds
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout_at(deadline):
                 yield
         except TimeoutError:
             message = f"Slowdown: no answer within {self.limits.seconds:g} s"
             raise RequestError(503, message, retry_after=5) from None
         except OverloadedError as error:
             raise RequestError(503, f"Slowdown: {error}", error.retry_after) from None
-        except TranslationFailedError as error:
+        except TranslationLostError as error:
+            raise RequestError(503, str(error), retry_after=5) from None
+        except UntranslatableError as error:
             raise RequestError(400, str(error)) from None
-
-
-async def _together(work: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Return the results in order; if one fails, the others are cancelled."""
-    tasks = [asyncio.create_task(each) for each in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -172,8 +190,9 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
             raise RequestError(CLIENT_GONE, "the client has closed the connection")
         return task.result()
     finally:
-        gone.cancel()
-        task.cancel()
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 async def _disconnect(request: Request) -> None:

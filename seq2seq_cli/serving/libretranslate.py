@@ -3,6 +3,8 @@
 Written from its contract: the same requests get the same answers, with the same errors.
 """
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
+from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.documents.formats import READERS
 from seq2seq_cli.serving.dialects import Dialects, Route
@@ -18,7 +21,7 @@ from seq2seq_cli.serving.language_detection import Detected, detect
 from seq2seq_cli.serving.language_names import language_name
 from seq2seq_cli.serving.request_errors import RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields, check_length
-from seq2seq_cli.serving.text_translation import TextTranslation, TranslatedText, Wanted
+from seq2seq_cli.serving.text_translation import RequestTranslation, TranslatedText, Wanted
 
 
 class LibreTranslate:
@@ -40,7 +43,7 @@ class LibreTranslate:
         source, target = fields.text("source"), fields.text("target")
         wanted = self._wanted(fields)
         if fields.flag("stream"):
-            return self._stream(texts, source, target, wanted)
+            return await self._stream(texts, source, target, wanted)
         many = texts if isinstance(texts, list) else [texts]
         done = await self._dialects.translate(request, many, source, target, wanted)
         reports = [
@@ -49,9 +52,7 @@ class LibreTranslate:
         ]
         if not isinstance(texts, list):
             return Json(reports[0])
-        names = dict.fromkeys(name for report in reports for name in report)
-        if not names:
-            names = dict.fromkeys(["translatedText"])
+        names = [*reports[0]] if reports else ["translatedText"]
         return Json({name: [report[name] for report in reports] for name in names})
 
     def _wanted(self, fields: Fields) -> Wanted:
@@ -80,33 +81,38 @@ class LibreTranslate:
             report["sentences"] = [sentence.report(wanted) for sentence in text.sentences]
         return report
 
-    def _stream(self, text: str | list[str], source: str, target: str, wanted: Wanted) -> Response:
+    async def _stream(
+        self, text: str | list[str], source: str, target: str, wanted: Wanted
+    ) -> Response:
         """Answer with server-sent events: one for each sentence, then one with the whole text."""
         if isinstance(text, list):
             raise invalid("stream takes one text")
         check_length([text], self._dialects.limits)
         route = self._dialects.route(text, source, target)
-        events = self._events(text, route, wanted)
-        return StreamingResponse(events, media_type="text/event-stream")
+        deadline = asyncio.get_running_loop().time() + self._dialects.limits.seconds
+        async with self._dialects.in_time(deadline):
+            translation = await self._dialects.submit([text], [route], wanted)
+        return _EventStream(self._events(translation, route, wanted, deadline), translation)
 
-    async def _events(self, text: str, route: Route, wanted: Wanted) -> AsyncIterator[bytes]:
-        report: dict[str, Any] = {"translatedText": text}
+    async def _events(
+        self, translation: RequestTranslation, route: Route, wanted: Wanted, deadline: float
+    ) -> AsyncIterator[bytes]:
+        whole = ""
         try:
-            if route.run is not None:
-                report["translatedText"] = ""
-                translation = TextTranslation(self._dialects.service, route.run, text, wanted)
-                async with self._dialects.in_time():
-                    async for sentence in translation.sentences():
-                        report["translatedText"] += sentence.new_text
-                        details = sentence.report(wanted) if wanted.has_details else {}
-                        yield _event("sentence", {"text": sentence.new_text, **details})
-                report["translatedText"] += translation.rest()
-            if route.detected is not None:
-                report["detectedLanguage"] = _detected(route.detected)
-            yield _event("done", report)
+            for _ in range(translation.num_sentences):
+                async with self._dialects.in_time(deadline):
+                    sentence = await translation.next_sentence()
+                whole += sentence.new_text
+                details = sentence.report(wanted) if wanted.has_details else {}
+                yield _event("sentence", {"text": sentence.new_text, **details})
         except RequestError as error:
             refusal = {"error": error.message, "status": error.status}
             yield _event("error", refusal | error.headers)
+            return
+        report: dict[str, Any] = {"translatedText": whole + translation.rest()}
+        if route.detected is not None:
+            report["detectedLanguage"] = _detected(route.detected)
+        yield _event("done", report)
 
     async def languages(self, request: Request) -> Response:
         """List the languages, each with those that it can be translated to."""
@@ -156,6 +162,18 @@ class LibreTranslate:
             fields = await Fields.read(request)
         self._dialects.check_token(request, fields)
         return fields
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events; what is not translated when the client leaves is given up."""
+
+    def __init__(self, events: AsyncIterator[bytes], translation: RequestTranslation) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._translation = translation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.closing(self._translation):
+            await super().__call__(scope, receive, send)
 
 
 def _detected(detected: Detected | None) -> dict[str, Any]:

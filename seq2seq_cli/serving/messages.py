@@ -5,7 +5,7 @@ import struct
 from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("!I")
-MOST_BYTES = 1 << 30
+BEAM_WITH_CONSTRAINTS = 5  # at least
 
 
 class SearchOptions(NamedTuple):
@@ -16,6 +16,11 @@ class SearchOptions(NamedTuple):
     alignment: bool = False
     attention: bool = False
     log_probs: bool = False
+
+    @property
+    def width(self) -> int:
+        """Return the hypotheses of a sentence, if the run's own search has only one."""
+        return max(self.n_best, BEAM_WITH_CONSTRAINTS if self.with_constraints else 1)
 
 
 class SentenceInput(NamedTuple):

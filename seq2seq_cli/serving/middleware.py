@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seq2seq_cli.serving.json_response import Json
 from seq2seq_cli.serving.monitoring import Monitoring
-from seq2seq_cli.serving.request_errors import RequestError
+from seq2seq_cli.serving.request_errors import CLIENT_GONE, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -48,23 +49,75 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-class AllowedHosts:
-    """Refuses requests for other host names: pages of these that resolve to this machine."""
+class Failures:
+    """Answers with status 500 where a handler fails, without a traceback, which is logged."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
-        """`hosts` without ports; an empty collection allows all."""
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._hosts:
-            host = Headers(scope=scope).get("host", "").lower()
-            name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-            if name not in self._hosts:
-                refusal = Json({"error": "Invalid host header"}, status_code=400)
+        has_started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except (OSError, ClientDisconnect):  # the client has left
+            raise
+        except Exception:
+            logger.exception("a request has failed")
+            if not has_started:
+                failure = error_response(scope, 500, "Internal server error")
+                await failure(scope, receive, send)
+
+
+class AllowedOrigins:
+    """Refuses requests that pages of other sites make, knowingly or not.
+
+    A page may have a name that resolves to this machine, or send forms to it.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]) -> None:
+        """`hosts`: names that requests may be for; empty: all. `origins`: of other sites."""
+        self._app = app
+        self._hosts = frozenset(map(host_name, hosts))
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+            if self._hosts and host_name(host) not in self._hosts:
+                refusal = error_response(scope, 400, "Invalid host header")
+                await refusal(scope, receive, send)
+                return
+            if scope["method"] == "POST" and not self._may_post(origin, host):
+                refusal = error_response(scope, 403, f"Pages of {origin} may not use this server")
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _may_post(self, origin: str, host: str) -> bool:
+        """Whether these are no pages of other sites: programs, own pages, add-ons of browsers."""
+        is_of_web = origin == "null" or origin.startswith(("http://", "https://"))
+        is_own = origin.partition("://")[2] == host
+        return not is_of_web or is_own or not self._origins.isdisjoint({"*", origin})
+
+
+def host_name(host: str) -> str:
+    """Return a host without its port."""
+    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+
+
+def error_response(
+    scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None
+) -> Json:
+    """Return an error as the dialect of a path has it."""
+    name = "message" if scope["path"].startswith("/v2/") else "error"
+    return Json({name: message}, status_code=status, headers=headers)
 
 
 class BodyLimit:
@@ -118,12 +171,17 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            async with asyncio.timeout(self._seconds_to_send):
-                await send(message)
+            try:
+                async with asyncio.timeout(self._seconds_to_send):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnect from None
 
         self._monitoring.count_in_progress(1)
         try:
             await self._app(scope, receive, send_in_time)
+        except ClientDisconnect:
+            status = CLIENT_GONE
         finally:
             self._monitoring.count_in_progress(-1)
             seconds = time.perf_counter() - start

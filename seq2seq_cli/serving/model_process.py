@@ -24,6 +24,7 @@ from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.processes import unblock_signals
 from seq2seq_cli.serving import messages
 from seq2seq_cli.serving.messages import (
+    BEAM_WITH_CONSTRAINTS,
     Batch,
     BatchResult,
     SearchOptions,
@@ -32,7 +33,6 @@ from seq2seq_cli.serving.messages import (
 )
 from seq2seq_cli.serving.served_run import RunToServe
 
-_BEAM_WITH_CONSTRAINTS = 5  # at least
 _SOMETHING_TO_TRANSLATE = "Hello."
 
 
@@ -85,7 +85,7 @@ class LoadedRun:
         of_run = self._translator.config.decoding
         beam_size = of_run.beam_size
         if with_constraints:
-            beam_size = max(beam_size, _BEAM_WITH_CONSTRAINTS)
+            beam_size = max(beam_size, BEAM_WITH_CONSTRAINTS)
         if n_best > 1:
             beam_size = max(beam_size, n_best)
         options: dict[str, object] = {"n_best": n_best}

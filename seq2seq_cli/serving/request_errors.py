@@ -1,5 +1,7 @@
 """Requests that are refused: the status and message of the answer."""
 
+CLIENT_GONE = 499  # the status of an answer that nobody receives
+
 
 class RequestError(Exception):
     """An answer other than 200; `retry_after` in seconds, for those that may succeed later."""

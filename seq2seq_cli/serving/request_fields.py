@@ -1,7 +1,8 @@
 """The fields of a request, in JSON, in a form or in its query, and their limits."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -11,6 +12,8 @@ from starlette.requests import Request
 from seq2seq_cli.serving.request_errors import RequestError, invalid
 
 _MOST_GLOSSARY_ENTRIES = 200
+_LONGEST_ENTRY = 200  # characters, on either side
+_LARGE_BODY = 1 << 15  # bytes, which are read beside other requests, and not before them
 _MOST_FIELDS = 100
 _MOST_BYTES_OF_A_PART = 1 << 26  # the limit of the whole body is lower
 
@@ -27,14 +30,14 @@ class Limits:
     @property
     def body_bytes(self) -> int:
         """Return a size that no request exceeds which keeps to the other limits."""
-        return (1 << 16) + 12 * self.characters * self.batch  # \ud83d\ude00 is one character
+        return (1 << 16) + 6 * self.characters * self.batch  # \u4f60 is one character
 
 
 class Fields:
     """Named values of a request; errors name the field."""
 
     def __init__(self, values: Mapping[str, Any], *, is_json: bool) -> None:
-        """Values of a form or query are strings."""
+        """Values of a form or query are strings, or lists of them where a name is repeated."""
         self._values = values
         self._is_json = is_json
 
@@ -42,19 +45,18 @@ class Fields:
     async def read(cls, request: Request) -> "Fields":
         """Read the body as its content type says, and the query for what else there is."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json" or kind.endswith("+json"):
-            given = _json_object(await request.body())
-            return cls({**_form_values(request.scope["query_string"]), **given}, is_json=True)
-        values: dict[str, str] = {}
-        if kind == "application/x-www-form-urlencoded":
-            values = _form_values(await request.body())
-        elif kind == "multipart/form-data":
+        query = _form_values(request.scope["query_string"])
+        if kind == "multipart/form-data":
             async with request.form(max_files=0, max_part_size=_MOST_BYTES_OF_A_PART) as form:
-                values = {name: v for name, v in form.items() if isinstance(v, str)}
-        elif await request.body():
+                pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
+            return cls({**query, **_by_name(pairs)}, is_json=False)
+        body = await request.body()
+        is_json = kind == "application/json" or kind.endswith("+json")
+        if not is_json and kind != "application/x-www-form-urlencoded" and body:
             raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
-        values = {name: text.replace("\r\n", "\n") for name, text in values.items()}
-        return cls({**_form_values(request.scope["query_string"]), **values}, is_json=False)
+        parse = _json_object if is_json else _form_values
+        values = await asyncio.to_thread(parse, body) if len(body) > _LARGE_BODY else parse(body)
+        return cls({**query, **values}, is_json=is_json)
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a string. Raises RequestError if it is missing and has no default."""
@@ -68,7 +70,7 @@ class Fields:
         return _well_formed(value)
 
     def texts(self, name: str) -> list[str] | str:
-        """Return a string, or a list of strings, which only JSON has."""
+        """Return a string, or a list of strings."""
         value = self._values.get(name)
         if not isinstance(value, list):
             return self.text(name)
@@ -109,17 +111,27 @@ class Fields:
             raise invalid(f'{name} must be an object such as {{"term": "translation"}}')
         if len(value) > _MOST_GLOSSARY_ENTRIES:
             raise invalid(f"{name} has more than {_MOST_GLOSSARY_ENTRIES} entries")
+        if any(len(text) > _LONGEST_ENTRY for entry in value.items() for text in entry):
+            raise invalid(f"{name} has an entry of more than {_LONGEST_ENTRY} characters")
         if not all(term.strip() and wanted.strip() for term, wanted in value.items()):
             raise invalid(f"{name} has an empty entry")
         return {_well_formed(term): _well_formed(wanted) for term, wanted in value.items()}
 
 
-def _form_values(data: bytes) -> dict[str, str]:
+def _form_values(data: bytes) -> dict[str, Any]:
     try:
         pairs = parse_qsl(data.decode("utf-8", "replace"), True, max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise invalid(f"it has more than {_MOST_FIELDS} fields") from None
-    return dict(pairs)
+    return _by_name(pairs)
+
+
+def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return values by name, as forms mean them: a list where a name is repeated."""
+    values: dict[str, list[str]] = {}
+    for name, text in pairs:
+        values.setdefault(name, []).append(text.replace("\r\n", "\n"))
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
 def _well_formed(text: str) -> str:
@@ -137,7 +149,7 @@ def _json_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def check_length(texts: list[str], limits: Limits) -> None:
+def check_length(texts: Sequence[str], limits: Limits) -> None:
     """Raise RequestError if there are too many texts, or if one is too long."""
     if len(texts) > limits.batch:
         raise invalid(f"request ({len(texts)}) exceeds text limit ({limits.batch})")

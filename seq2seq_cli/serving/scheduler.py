@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from seq2seq_cli.serving.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
 
@@ -24,8 +25,20 @@ class OverloadedError(Exception):
         self.retry_after = retry_after
 
 
-class TranslationFailedError(Exception):
-    """A sentence cannot be translated; the message says why."""
+class UntranslatableError(Exception):
+    """A sentence cannot be translated as it is asked for; the message says why."""
+
+
+class TranslationLostError(Exception):
+    """A sentence was not translated, through no fault of its own."""
+
+
+class SentenceToTranslate(NamedTuple):
+    """A sentence with its run, by number, and what is wanted of the search."""
+
+    run: int
+    sentence: SentenceInput
+    options: SearchOptions
 
 
 @dataclass(eq=False)
@@ -34,19 +47,40 @@ class Waiting:
 
     sentence: SentenceInput
     result: asyncio.Future[Outputs]
-    cost: int  # tokens, nearly
+    cost: int  # tokens, nearly, times the width of the search
     tries: int = 0
 
 
 @dataclass(eq=False)
 class Ticket:
-    """The sentences of a request that wait; one whose process died has a ticket of its own."""
+    """The sentences of a request that may be in one batch, and wait."""
 
     run: int
     options: SearchOptions
     waiting: deque[Waiting]
-    is_alone: bool = False
+    is_alone: bool = False  # a sentence whose process died, for a batch of its own
     since: float = field(default_factory=time.monotonic)
+
+
+class Submission:
+    """The sentences of a request, which have been accepted."""
+
+    def __init__(
+        self,
+        results: Sequence[asyncio.Future[Outputs]],
+        tickets: Sequence[Ticket],
+        scheduler: "Scheduler",
+    ) -> None:
+        self.results = results
+        self._tickets = tickets
+        self._scheduler = scheduler
+
+    def withdraw(self) -> None:
+        """Let those leave that still wait, and nobody wait for the others."""
+        self._scheduler.forget(self._tickets)
+        for result in self.results:
+            if not result.cancel() and not result.cancelled():
+                result.exception()  # or asyncio complains that nobody has looked at it
 
 
 class Scheduler:
@@ -59,36 +93,42 @@ class Scheduler:
     def __init__(
         self, tokens_per_batch: int, seconds_to_gather: float, queue_limit: int, workers: int
     ) -> None:
-        """`queue_limit`: sentences that wait, from which on none is accepted."""
+        """`queue_limit`: sentences that wait, from which on no request is accepted."""
         self._workers = workers
         self._tokens_per_batch = tokens_per_batch
         self._seconds_to_gather = seconds_to_gather
         self._queue_limit = queue_limit
         self._tickets: deque[Ticket] = deque()  # in the order of their turns
-        self.num_waiting = 0  # sentences, those among them whose client has just left
+        self.num_waiting = 0  # sentences
         self._num_tokens = 0  # of these
         self._has_arrived = asyncio.Event()
         self._idle = 0  # processes that wait for a batch
         self._seconds_per_sentence = 0.0  # of late, of one process
 
-    def submit(
-        self, run: int, sentences: Sequence[tuple[SentenceInput, SearchOptions]]
-    ) -> list[asyncio.Future[Outputs]]:
-        """Let sentences wait; those whose future is cancelled leave. Raises OverloadedError."""
+    def submit(self, sentences: Iterable[SentenceToTranslate]) -> Submission:
+        """Let the sentences of a request wait, however many. Raises OverloadedError."""
         if self.num_waiting >= self._queue_limit:
             seconds = math.ceil(self.num_waiting * self._seconds_per_sentence / self._workers)
             raise OverloadedError(min(max(1, seconds), 60))
         loop = asyncio.get_running_loop()
-        by_options: dict[SearchOptions, deque[Waiting]] = {}
+        by_kind: dict[tuple[int, SearchOptions], deque[Waiting]] = {}
         results = []
-        for sentence, options in sentences:
-            each = Waiting(sentence, loop.create_future(), sentence.cost)
-            by_options.setdefault(options, deque()).append(each)
+        for run, sentence, options in sentences:
+            each = Waiting(sentence, loop.create_future(), sentence.cost * options.width)
+            by_kind.setdefault((run, options), deque()).append(each)
             results.append(each.result)
-        for options, waiting in by_options.items():
-            self._tickets.append(self._counted(Ticket(run, options, waiting)))
+        tickets = [Ticket(*kind, waiting) for kind, waiting in by_kind.items()]
+        for ticket in tickets:
+            self._tickets.append(self._counted(ticket))
         self._has_arrived.set()
-        return results
+        return Submission(results, tickets, self)
+
+    def forget(self, tickets: Sequence[Ticket]) -> None:
+        """Drop the sentences of tickets that still wait."""
+        for ticket in tickets:
+            self.num_waiting -= len(ticket.waiting)
+            self._num_tokens -= sum(each.cost for each in ticket.waiting)
+            ticket.waiting.clear()
 
     async def next_batch(self) -> tuple[Batch, list[Waiting]]:
         """Wait for sentences, and a moment for others to join them; return them as a batch."""
@@ -109,7 +149,13 @@ class Scheduler:
     ) -> None:
         """Give each sentence of a batch its translations, or the reason why it has none."""
         self._seconds_per_sentence += 0.1 * (seconds / len(taken) - self._seconds_per_sentence)
-        _settle(taken, outputs)
+        for each, output in zip(taken, outputs, strict=True):
+            if each.result.done():  # cancelled
+                continue
+            if isinstance(output, str):
+                each.result.set_exception(UntranslatableError(output))
+            else:
+                each.result.set_result(output)
 
     def retry(self, batch: Batch, taken: Sequence[Waiting]) -> None:
         """Let the sentences of a batch whose process died wait again, each for a batch of its own.
@@ -122,15 +168,15 @@ class Scheduler:
                 ticket = Ticket(batch.run, batch.options, deque([each]), is_alone=True)
                 self._tickets.appendleft(self._counted(ticket))
             else:
-                _settle([each], [f"the process that translated it died {_MOST_TRIES} times"])
+                _fail([each], f"the process that translated it died {_MOST_TRIES} times")
         self._has_arrived.set()
 
     def fail_all(self, reason: str) -> None:
         """Let every sentence that waits fail."""
         for ticket in self._tickets:
-            _settle(ticket.waiting, [reason] * len(ticket.waiting))
+            _fail(ticket.waiting, reason)
+        self.forget(self._tickets)
         self._tickets.clear()
-        self.num_waiting = self._num_tokens = 0
 
     def _counted(self, ticket: Ticket) -> Ticket:
         self.num_waiting += len(ticket.waiting)
@@ -159,8 +205,8 @@ class Scheduler:
         """Return the tickets whose sentences can be in a batch with those of the first."""
         if first.is_alone:
             return deque([first])
-        key = (first.run, first.options)
-        alike = (t for t in self._tickets if (t.run, t.options) == key and not t.is_alone)
+        kind = (first.run, first.options)
+        alike = (t for t in self._tickets if (t.run, t.options) == kind and not t.is_alone)
         return deque(itertools.islice(alike, self._tokens_per_batch))
 
     def _take_turns(self, turns: deque[Ticket], budget: int) -> list[Waiting]:
@@ -193,11 +239,7 @@ class Scheduler:
         return None
 
 
-def _settle(taken: Iterable[Waiting], outputs: Iterable[Outputs | str]) -> None:
-    for each, output in zip(taken, outputs, strict=True):
-        if each.result.done():  # cancelled
-            continue
-        if isinstance(output, str):
-            each.result.set_exception(TranslationFailedError(output))
-        else:
-            each.result.set_result(output)
+def _fail(sentences: Iterable[Waiting], reason: str) -> None:
+    for each in sentences:
+        if not each.result.done():
+            each.result.set_exception(TranslationLostError(reason))

@@ -12,6 +12,8 @@ from seq2seq_cli.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 
+_CHARACTERS_OF_A_TOKEN = 4  # of a subword, nearly; a sentence beyond data.max_length is cut
+
 
 @dataclass(frozen=True)
 class RunToServe:
@@ -58,9 +60,11 @@ class ServedRun:
                 "data.languages in its config"
             )
         statistics = read_statistics(folder)
-        splitter = SentenceSplitter()
+        longest = _CHARACTERS_OF_A_TOKEN * config.data.max_length
+        splitter = SentenceSplitter(longest=longest)
         if statistics is not None:
-            splitter = SentenceSplitter(statistics.src_inner_marks, statistics.src_sentences.p90)
+            marks, most = statistics.src_inner_marks, statistics.src_sentences.p90
+            splitter = SentenceSplitter(marks, most, longest)
         return cls(languages, splitter, run.run_dir.resolve().name)
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
+import math
 import resource
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -25,7 +27,7 @@ __all__ = ["Access", "Limits", "RunToServe", "ServiceSettings", "serve"]
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_FOR_HEADERS = 15.0
+_SECONDS_TO_STAND_STILL = 15.0
 
 
 def serve(
@@ -69,23 +71,27 @@ async def _serve(
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(limits.seconds),
+            timeout_graceful_shutdown=math.ceil(limits.seconds),
         )
     )
     with server.ended_by_signals():
-        languages = [code for run in service.runs for code in run.languages]
-        detector = asyncio.create_task(asyncio.to_thread(load_detector, languages))
+        detector = asyncio.create_task(asyncio.to_thread(load_detector))
         async with service.running():
             await detector
-            host, port = listening.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
             pairs = ", ".join(f"{run.languages.src} to {run.languages.tgt}" for run in service.runs)
-            logger.info(f"serving {pairs} at http://{shown}:{port} (Ctrl-C ends)")
+            server.greeting = f"serving {pairs} at {_url(listening)} (Ctrl-C ends)"
             await server.serve([listening])
 
 
 class _Server(uvicorn.Server):
     """Uvicorn, which signals end from the moment on in which models are loaded."""
+
+    greeting = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, and say so."""
+        await super().startup(sockets=sockets)
+        logger.info(self.greeting)
 
     @contextlib.contextmanager
     def ended_by_signals(self) -> Iterator[None]:
@@ -121,35 +127,56 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP of uvicorn, which closes connections whose request does not arrive."""
+    """HTTP of uvicorn, which closes connections that stand still.
+
+    That is, if no request arrives within some seconds, or if an answer is not read.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._expect_headers()
+        self._expect(self.transport.close)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         is_answered = self.cycle is None or self.cycle.response_complete
         if is_answered and self._deadline is None and not self.transport.is_closing():
-            self._expect_headers()
+            self._expect(self.transport.close)
 
     def on_headers_complete(self) -> None:
-        self._have_headers()
+        self._expect_nothing()
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_nothing()
+        self._expect_reading()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._have_headers()
+        self._expect_nothing()
         super().connection_lost(exc)
 
-    def _expect_headers(self) -> None:
-        self._deadline = self.loop.call_later(_SECONDS_FOR_HEADERS, self.transport.close)
+    def _expect_reading(self, unread_before: float = math.inf) -> None:
+        """Abort unless the client goes on to read what is left of the answer."""
+        unread = self.transport.get_write_buffer_size()
+        if unread >= unread_before:
+            self.transport.abort()
+        elif unread:
+            self._expect(functools.partial(self._expect_reading, unread))
 
-    def _have_headers(self) -> None:
+    def _expect(self, otherwise: Callable[[], None]) -> None:
+        self._deadline = self.loop.call_later(_SECONDS_TO_STAND_STILL, otherwise)
+
+    def _expect_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:

@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.serving.messages import SearchOptions, SentenceInput
 from seq2seq_cli.serving.monitoring import Monitoring
-from seq2seq_cli.serving.scheduler import Outputs, Scheduler
+from seq2seq_cli.serving.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.serving.served_run import RunToServe, ServedRun, file_stamps
 from seq2seq_cli.serving.translation_cache import TranslationCache
 from seq2seq_cli.serving.worker_group import WorkerGroup
@@ -58,8 +57,8 @@ class TranslationService:
 
     @property
     def is_ready(self) -> bool:
-        """True once the models are loaded and have translated a sentence."""
-        return self._group is not None
+        """True while there are processes that translate; each has already translated a sentence."""
+        return self._group is not None and self._group.num_workers > 0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -76,36 +75,24 @@ class TranslationService:
             self._group = None
             self._scheduler.fail_all("the server is shutting down")
 
-    async def stream(
-        self, run: int, sentences: Sequence[tuple[SentenceInput, SearchOptions]]
-    ) -> AsyncIterator[Outputs]:
-        """Yield the n best translations of every sentence, in order, as soon as they are there.
-
-        Sentences leave the queue when the iteration ends. Raises OverloadedError if the queue is
-        full, TranslationFailedError if a sentence cannot be translated.
-        """
-        version = self.version
-        found = [self._cache.get((run, sentence)) for sentence in sentences]
+    def submit(self, sentences: Sequence[SentenceToTranslate]) -> "PendingTranslations":
+        """Accept the sentences of a request. Raises OverloadedError if the queue is full."""
+        found = [self._cache.get(sentence) for sentence in sentences]
         new = [s for s, outputs in zip(sentences, found, strict=True) if outputs is None]
+        submission = self._scheduler.submit(new) if new else None
         self._monitoring.count_sentences(len(sentences) - len(new), len(new))
-        futures = self._scheduler.submit(run, new) if new else []
-        remaining = iter(futures)
-        try:
-            for sentence, outputs in zip(sentences, found, strict=True):
-                if outputs is None:
-                    outputs = await next(remaining)
-                    if version == self.version:
-                        self._cache.put((run, sentence), outputs)
-                yield outputs
-        finally:
-            for future in futures:
-                if not future.cancel() and not future.cancelled():
-                    future.exception()  # or asyncio complains that nobody has looked at it
+        version = self.version
+
+        def keep(sentence: SentenceToTranslate, outputs: Outputs) -> None:
+            if version == self.version:
+                self._cache.put(sentence, outputs)
+
+        return PendingTranslations(sentences, found, submission, keep)
 
     async def _load(self) -> None:
         """Load the models, let new workers take over, and retire those with the old models."""
         self._stamps = [file_stamps(run) for run in self._to_serve]
-        runs = [ServedRun.read(run) for run in self._to_serve]
+        runs = [await asyncio.to_thread(ServedRun.read, run) for run in self._to_serve]
         models = await ModelProcess.start(self._to_serve)
         group = WorkerGroup(
             models,
@@ -115,6 +102,11 @@ class TranslationService:
             self._must_reload.set,
         )
         group.start(self._settings.workers)
+        try:
+            await group.has_worker()
+        except BaseException:
+            await group.stop()
+            raise
         if self._group is not None:
             self._group.retire()
         self._group = group
@@ -150,3 +142,36 @@ class TranslationService:
             return stamps == [file_stamps(run) for run in self._to_serve]
         except (UserError, OSError):  # a file is being replaced
             return False
+
+
+class PendingTranslations:
+    """The translations of a request's sentences, which come in order; `close` gives them up."""
+
+    def __init__(
+        self,
+        sentences: Sequence[SentenceToTranslate],
+        cached: Sequence[Outputs | None],
+        submission: Submission | None,
+        keep: Callable[[SentenceToTranslate, Outputs], None],
+    ) -> None:
+        """`submission` has the sentences that are not cached; `keep` takes their translations."""
+        self._submission = submission
+        self._keep = keep
+        self._sentences = iter(zip(sentences, cached, strict=True))
+        self._results = iter(submission.results if submission is not None else ())
+
+    async def next(self) -> Outputs:
+        """Return the n best translations of the next sentence.
+
+        Raises UntranslatableError or TranslationLostError if there are none.
+        """
+        sentence, outputs = next(self._sentences)
+        if outputs is None:
+            outputs = await next(self._results)
+            self._keep(sentence, outputs)
+        return outputs
+
+    def close(self) -> None:
+        """Let the sentences that nobody has asked for leave the queue."""
+        if self._submission is not None:
+            self._submission.withdraw()

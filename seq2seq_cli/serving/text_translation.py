@@ -1,18 +1,22 @@
-"""Texts of a request: taken apart into sentences, translated, and put together again."""
+"""Texts of a request: taken apart into sentences, translated together, and put together again."""
 
+import asyncio
 import functools
+import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from seq2seq_cli.documents.document import Sentence, SentenceTranslation
+from seq2seq_cli.documents.document import Document, Sentence, SentenceTranslation
 from seq2seq_cli.documents.document_writer import DocumentWriter
 from seq2seq_cli.documents.formats import READERS, FormatName
 from seq2seq_cli.serving.messages import SearchOptions, SentenceInput, SentenceOutput
-from seq2seq_cli.serving.scheduler import Outputs
-from seq2seq_cli.serving.service import TranslationService
+from seq2seq_cli.serving.scheduler import Outputs, SentenceToTranslate
+from seq2seq_cli.serving.service import PendingTranslations, TranslationService
 from seq2seq_cli.text.words import continues_word, word_spans
+
+_MANY_CHARACTERS = 2_000  # which are taken apart beside other requests, and not before them
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,9 @@ class Wanted:
     def has_details(self) -> bool:
         return self.alignments or self.attention or self.log_probs
 
-    def input_of(self, sentence: Sentence) -> tuple[SentenceInput, SearchOptions]:
+    def of(self, sentence: Sentence, run: int) -> SentenceToTranslate:
         """Return a sentence with what is asked of the search."""
-        required = tuple(
-            translation
-            for term, translation in self.glossary
-            if _term_pattern(term).search(sentence.text)
-        )
+        required = _required_phrases(sentence.text, self.glossary)
         options = SearchOptions(
             n_best=1 + self.alternatives,
             with_constraints=bool(required),
@@ -44,12 +44,32 @@ class Wanted:
             attention=self.attention,
             log_probs=self.log_probs,
         )
-        return SentenceInput(sentence.text, required), options
+        return SentenceToTranslate(run, SentenceInput(sentence.text, required), options)
 
 
-@functools.lru_cache(maxsize=1_000)
+def _required_phrases(text: str, glossary: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the translations of the terms that a text has.
+
+    Of terms that overlap the longest one counts, and of equally long ones that in the same case.
+    """
+    found = [
+        (match.start(), match.end(), match[0] == term, translation)
+        for term, translation in glossary
+        for match in _term_pattern(term).finditer(text)
+    ]
+    found.sort(key=lambda match: (match[0] - match[1], not match[2], match[0]))
+    taken: list[tuple[int, int]] = []
+    required: dict[str, None] = {}
+    for start, end, _, translation in found:
+        if all(end <= first or last <= start for first, last in taken):
+            taken.append((start, end))
+            required[translation] = None
+    return tuple(required)
+
+
+@functools.lru_cache(maxsize=500)
 def _term_pattern(term: str) -> re.Pattern[str]:
-    """Return what finds a term as whole words, where spaces separate words."""
+    """Return what finds a term in any case, as whole words where spaces separate words."""
     term = " ".join(term.split())
     before = r"(?<!\w)" if continues_word(term[0]) else ""
     after = r"(?!\w)" if continues_word(term[-1]) else ""
@@ -88,7 +108,8 @@ def _output_details(output: SentenceOutput, wanted: Wanted) -> dict[str, Any]:
     if wanted.attention:
         details["attention"] = output.attention
     if wanted.log_probs:
-        details |= {"tokens": output.tokens, "logProbs": output.log_probs}
+        finite = [number if math.isfinite(number) else None for number in output.log_probs]
+        details |= {"tokens": output.tokens, "logProbs": finite}
     return details
 
 
@@ -101,48 +122,105 @@ class TranslatedText(NamedTuple):
 
 
 class TextTranslation:
-    """One text on its way through one run."""
+    """One text on its way through one run; without a run it stays as it is."""
 
-    def __init__(self, service: TranslationService, run: int, text: str, wanted: Wanted) -> None:
-        self._service = service
-        self._run = run
+    def __init__(self, text: str, run: int | None, document: Document, wanted: Wanted) -> None:
+        self._text = text
+        self._document = document
         self._wanted = wanted
-        self._document = READERS[wanted.format](text, service.runs[run].splitter)
-        self._writer = DocumentWriter(self._document)
+        self._writer = DocumentWriter(document)
+        self._places = iter(zip(document.sentences, document.sentence_starts(), strict=True))
+        self._length = 0  # of the translation so far
+        self.sentences = (
+            [] if run is None else [wanted.of(sentence, run) for sentence in document.sentences]
+        )
 
-    async def sentences(self) -> AsyncIterator[TranslatedSentence]:
-        """Yield one sentence after the other as they are translated.
+    @classmethod
+    def read(cls, service: TranslationService, text: str, run: int | None, wanted: Wanted) -> Self:
+        """Take a text apart."""
+        if run is None:
+            return cls(text, None, Document((text,)), wanted)
+        document = READERS[wanted.format](text, service.runs[run].splitter)
+        return cls(text, run, document, wanted)
 
-        Raises what `TranslationService.stream` raises.
-        """
-        sentences = self._document.sentences
-        inputs = [self._wanted.input_of(sentence) for sentence in sentences]
-        places = iter(zip(sentences, self._document.sentence_starts(), strict=True))
-        length = 0
-        async for outputs in self._service.stream(self._run, inputs):
-            sentence, start = next(places)
-            best = outputs[0]
-            new_text = self._writer.add(SentenceTranslation(best.text, best.alignment))
-            length += len(new_text)
-            yield TranslatedSentence(sentence, outputs, new_text, start, length - len(best.text))
+    def add(self, outputs: Outputs) -> TranslatedSentence:
+        """Add the n best translations of the next sentence."""
+        sentence, start = next(self._places)
+        best = outputs[0]
+        new_text = self._writer.add(SentenceTranslation(best.text, best.alignment))
+        self._length += len(new_text)
+        return TranslatedSentence(sentence, outputs, new_text, start, self._length - len(best.text))
 
     def rest(self) -> str:
         """Return the end of the translated text, after all sentences."""
         return self._writer.rest()
 
-    async def whole(self) -> TranslatedText:
-        """Return the text's translation when all its sentences are translated."""
-        sentences = [sentence async for sentence in self.sentences()]
+    def whole(self, sentences: Sequence[TranslatedSentence]) -> TranslatedText:
+        """Return the translation when all sentences have been added."""
         text = "".join(sentence.new_text for sentence in sentences) + self.rest()
         alternatives = [
             self._alternative(sentences, n) for n in range(1, 1 + self._wanted.alternatives)
         ]
         unique = [other for other in dict.fromkeys(alternatives) if other != text]
-        return TranslatedText(text, unique, sentences)
+        return TranslatedText(text, unique, list(sentences))
 
-    def _alternative(self, sentences: list[TranslatedSentence], number: int) -> str:
+    def _alternative(self, sentences: Sequence[TranslatedSentence], number: int) -> str:
         writer, text = DocumentWriter(self._document), ""
         for sentence in sentences:
             output = sentence.outputs[min(number, len(sentence.outputs) - 1)]
             text += writer.add(SentenceTranslation(output.text, output.alignment))
         return text + writer.rest()
+
+
+class RequestTranslation:
+    """The texts of a request, whose sentences have been accepted; `close` gives them up."""
+
+    def __init__(self, texts: Sequence[TextTranslation], pending: PendingTranslations) -> None:
+        self._texts = texts
+        self._pending = pending
+
+    @classmethod
+    async def submit(
+        cls, service: TranslationService, texts: Sequence[tuple[str, int | None]], wanted: Wanted
+    ) -> Self:
+        """Take texts apart, each for a run or none, and let their sentences wait.
+
+        Raises OverloadedError if the queue is full.
+        """
+
+        def read() -> list[TextTranslation]:
+            return [TextTranslation.read(service, text, run, wanted) for text, run in texts]
+
+        is_large = sum(len(text) for text, _ in texts) > _MANY_CHARACTERS
+        read_texts = await asyncio.to_thread(read) if is_large else read()
+        sentences = [sentence for text in read_texts for sentence in text.sentences]
+        return cls(read_texts, service.submit(sentences))
+
+    async def whole(self) -> list[TranslatedText]:
+        """Return the translations of all texts.
+
+        Raises what `PendingTranslations.next` raises.
+        """
+        translated = []
+        for text in self._texts:
+            sentences = [text.add(await self._pending.next()) for _ in text.sentences]
+            translated.append(text.whole(sentences))
+        return translated
+
+    @property
+    def num_sentences(self) -> int:
+        return sum(len(text.sentences) for text in self._texts)
+
+    async def next_sentence(self) -> TranslatedSentence:
+        """Return the next sentence of the only text."""
+        (text,) = self._texts
+        return text.add(await self._pending.next())
+
+    def rest(self) -> str:
+        """Return the end of the only text's translation."""
+        (text,) = self._texts
+        return text.rest()
+
+    def close(self) -> None:
+        """Let the sentences that are not translated yet leave the queue."""
+        self._pending.close()

@@ -1,17 +1,22 @@
 """The workers of one load of the models: they take batches until they are retired."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.serving.messages import BatchResult
 from seq2seq_cli.serving.monitoring import Monitoring
-from seq2seq_cli.serving.scheduler import Scheduler
+from seq2seq_cli.serving.scheduler import Scheduler, Waiting
 from seq2seq_cli.serving.workers import ModelProcess, Worker, WorkerDiedError
 
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_STARTS = 0.5  # of processes that die at once
 _SECONDS_BEFORE_RETRY = 0.1  # whatever kills processes may be over then
+_SECONDS_WORTH_A_NEW_PROCESS = 0.5  # that a process goes on with what nobody waits for
 
 
 class WorkerGroup:
@@ -32,8 +37,10 @@ class WorkerGroup:
         self._time_limit = batch_time_limit
         self._when_unable = when_unable
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: set[asyncio.Task[None] | None] = set()  # for a batch
+        self._interruptible: set[asyncio.Task[None] | None] = set()  # they hold no batch
         self._is_retired = False
+        self._first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.num_workers = 0
 
     def start(self, count: int) -> None:
         """Start `count` workers, or the only one that a GPU allows."""
@@ -42,10 +49,14 @@ class WorkerGroup:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def has_worker(self) -> None:
+        """Wait until there is a worker. Raises UserError if there will be none."""
+        await self._first_worker
+
     def retire(self) -> None:
         """Let each worker end with the batch that it has."""
         self._is_retired = True
-        for task in self._waiting:
+        for task in self._interruptible:
             if task is not None:
                 task.cancel()
         self._models.close()
@@ -56,51 +67,87 @@ class WorkerGroup:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._first_worker.cancel()
 
     async def _work(self) -> None:
-        worker: Worker | None = None
-        try:
-            while not self._is_retired:
-                worker = worker or await self._new_worker()
-                if worker is not None and not await self._translate_batch(worker):
-                    worker = None
-        finally:
-            if worker is not None:
+        while not self._is_retired:
+            with self._holding_no_batch():
+                worker = await self._new_worker()
+            if worker is None:
+                continue
+            self.num_workers += 1
+            try:
+                while not self._is_retired and await self._translate_batch(worker):
+                    pass
+            finally:
+                self.num_workers -= 1
                 worker.close()
 
     async def _new_worker(self) -> Worker | None:
+        """Return a worker; None, after a while, if that is not possible."""
         try:
-            return await self._models.new_worker()
-        except WorkerDiedError:
+            worker = await self._models.new_worker()
+        except WorkerDiedError as error:
+            if not self._first_worker.done():
+                message = "the process that loads the models has died; was it out of memory?"
+                self._first_worker.set_exception(UserError(message))
+            logger.warning(f"no new translating process could be made: {error}")
             self._when_unable()
-            await self._wait(_SECONDS_BETWEEN_STARTS)
+            await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
             return None
+        if not self._first_worker.done():
+            self._first_worker.set_result(None)
+        return worker
 
     async def _translate_batch(self, worker: Worker) -> bool:
-        """Wait for a batch and translate it; return False if the worker has died."""
-        task = asyncio.current_task()
-        self._waiting.add(task)
-        try:
+        """Wait for a batch and translate it; return False if the worker is of no use any more."""
+        with self._holding_no_batch():
             batch, taken = await self._scheduler.next_batch()
-        finally:
-            self._waiting.discard(task)
         try:
-            result = await worker.translate(batch, self._time_limit)
-        except WorkerDiedError as error:
-            reason = f" ({error})" if str(error) else ""
-            logger.warning(f"a translating process has died{reason}: another one takes its place")
+            result = await self._unless_abandoned(worker.translate(batch, self._time_limit), taken)
+        except Exception as error:
+            logger.warning(
+                f"a translating process has died ({error}): another one takes its place",
+                exc_info=not isinstance(error, WorkerDiedError),
+            )
+            worker.kill()
             self._monitoring.count_death()
             await asyncio.sleep(_SECONDS_BEFORE_RETRY)
             self._scheduler.retry(batch, taken)
+            return False
+        if result is None:  # it is busy with what nobody waits for
+            worker.kill()
             return False
         self._monitoring.count_batch(len(taken), result)
         self._scheduler.finish(taken, result.outputs, result.seconds)
         return True
 
-    async def _wait(self, seconds: float) -> None:
-        task = asyncio.current_task()
-        self._waiting.add(task)
+    async def _unless_abandoned(
+        self, work: Coroutine[Any, Any, BatchResult], taken: Sequence[Waiting]
+    ) -> BatchResult | None:
+        """Return the result; None if nobody waits for any of it, and it takes longer than that."""
+        task = asyncio.create_task(work)
+        abandoned = asyncio.create_task(_all_done(taken))
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.wait({task, abandoned}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                await asyncio.wait({task}, timeout=_SECONDS_WORTH_A_NEW_PROCESS)
+            return task.result() if task.done() else None
         finally:
-            self._waiting.discard(task)
+            for each in (task, abandoned):
+                each.cancel()
+            await asyncio.gather(task, abandoned, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _holding_no_batch(self) -> Iterator[None]:
+        """Let `retire` interrupt this task while the block runs."""
+        task = asyncio.current_task()
+        self._interruptible.add(task)
+        try:
+            yield
+        finally:
+            self._interruptible.discard(task)
+
+
+async def _all_done(taken: Sequence[Waiting]) -> None:
+    await asyncio.wait([each.result for each in taken])

@@ -30,7 +30,11 @@ class Worker:
     async def connect(cls, connection: socket.socket) -> "Worker":
         """Wait until the process at the other end is there. Raises WorkerDiedError if it dies."""
         worker = cls(*await asyncio.open_unix_connection(sock=connection))
-        worker.pid = (await worker._answer())["pid"]
+        try:
+            worker.pid = (await worker._answer())["pid"]
+        except BaseException:
+            worker.close()
+            raise
         return worker
 
     async def translate(self, batch: Batch, time_limit: float) -> BatchResult:
@@ -44,18 +48,20 @@ class Worker:
                 self._writer.write(messages.packed(batch))
                 return messages.result_of(await self._answer())
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            self.close()
-            raise WorkerDiedError(f"no answer after {time_limit:g} s") from None
+            self.kill()
+            raise WorkerDiedError(f"it had not answered after {time_limit:g} s") from None
 
     async def _answer(self) -> Any:
         try:
             header = await self._reader.readexactly(messages.HEADER_BYTES)
             return messages.unpacked(await self._reader.readexactly(messages.length_of(header)))
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            self.close()
+        except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerDiedError(str(error)) from None
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let the process end."""
@@ -87,14 +93,17 @@ class ModelProcess:
         return cls(ours, can_fork=message["can_fork"])
 
     async def new_worker(self) -> Worker:
-        """Return a new worker. Raises WorkerDiedError if this process has ended."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        """Return a new worker. Raises WorkerDiedError if there can be none."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # too many files are open
+            raise WorkerDiedError(str(error)) from None
+        try:
+            with theirs:
                 socket.send_fds(self._control, [b"w"], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise WorkerDiedError(str(error)) from None
+        except OSError as error:
+            ours.close()
+            raise WorkerDiedError(str(error)) from None
         return await Worker.connect(ours)
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ def test_html_keeps_its_markup(server: Served):
         ([1, 2], 400, "Invalid request: the body must be a JSON object"),
         (b"{", 400, "Invalid request: the body is not JSON"),
         (b"[" * 100_000, 400, "Invalid request: the body is not JSON"),
-        (b"x" * 4_000_000, 413, "Request body exceeds 3905536 bytes"),
+        (b"x" * 4_000_000, 413, "Request body exceeds 1985536 bytes"),
     ],
 )
 def test_errors_say_what_is_wrong(server: Served, fields: object, status: int, message: str):

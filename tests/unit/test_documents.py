@@ -4,6 +4,7 @@ from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
+from commands import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,14 @@ def test_spaces_between_sentences_follow_the_script_of_the_translation():
 # HTML
 
 
+def test_long_text_without_ends_of_sentences_is_cut():
+    text = "word " * 500 + "x" * 1_500
+    parts = sentences(text, splitter=SentenceSplitter(longest=1_000))
+    assert max(map(len, parts)) <= 1_000
+    assert "".join(parts).replace(" ", "") == text.replace(" ", "")
+    assert write(text, "text", same).replace(" ", "") == text.replace(" ", "")
+
+
 @pytest.mark.parametrize(
     ("source", "found", "expected"),
     [
@@ -145,6 +154,19 @@ def test_spaces_between_sentences_follow_the_script_of_the_translation():
         ("x <3 y && z <", ["x <3 y && z <"], "X &lt;3 Y &amp;&amp; Z &lt;"),
         ("Press <svg><path d=''/></svg> to go.", ["Press  to go."], None),
         ("<title>Name</title><button>Go</button>", ["Name", "Go"], None),
+        (
+            "Call <code>f()</code>, then <code>g()</code>.",
+            ["Call f(), then g()."],
+            "CALL <code>f()</code>, THEN <code>g()</code>.",
+        ),
+        (
+            "H<sub>2</sub>O and mc<sup>2</sup>.",
+            ["H2O and mc."],
+            "H<sub>2</sub>O AND MC<sup>2</sup>.",
+        ),
+        ("not-<code>null</code> here", ["not-null here"], "NOT-NULL<code>null</code> HERE"),
+        ("one<sup>st</sup> word[1]", ["onest word[1]"], "ONEST<sup></sup> WORD[1]"),
+        ("<p>你好。<code>x</code>再见。</p>", ["你好。", "x再见。"], None),
         ("", [], ""),
         ("<!doctype html>\n<hr>12 &euro;", [], "<!doctype html>\n<hr>12 &euro;"),
     ],
@@ -275,6 +297,26 @@ def test_markdown_keeps_its_markup():
     assert "| 1 | **X Y** |" in written
 
 
+def test_references_of_markdown_keep_their_labels():
+    source = "See [one] and [two][] and ![three](x.png).\n\n[one]: http://a\n[two]: http://b\n"
+    expected = (
+        "SEE [ONE][one] AND [TWO][two] AND ![three](x.png).\n\n[one]: http://a\n[two]: http://b\n"
+    )
+    assert write(source, "markdown", upper) == expected
+    assert write("See [one].", "markdown", upper) == "SEE \\[ONE\\]."
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md", "docs/serving.md"])
+def test_real_pages_come_out_as_they_went_in(page: str):
+    """But for where lines end, and characters that are escaped."""
+
+    def bare(text: str) -> str:
+        return "".join(text.split()).replace("\\", "")
+
+    source = (ROOT / page).read_text(encoding="utf-8")
+    assert bare(write(source, "markdown", same)) == bare(source)
+
+
 def test_what_a_translation_adds_is_no_markup():
     def translate(_: Sentence) -> SentenceTranslation:
         return SentenceTranslation("1. *a* <b> [c] `d` e_f _g_ \\")
@@ -331,6 +373,19 @@ def test_web_vtt_keeps_notes_and_settings():
     assert sentences(source, "subtitles") == ["Hello you over there"]
     expected = source.replace("Hello you", "HELLO YOU").replace("over there", "OVER THERE")
     assert write(source, "subtitles", upper) == expected
+
+
+def test_cues_without_blank_lines_between_them_keep_their_times():
+    times = [f"00:00:0{n},000 --> 00:00:0{n},900" for n in range(3)]
+    source = "".join(f"{n}\n{time}\nwords {'abc'[n]}\n" for n, time in enumerate(times))
+    assert sentences(source, "subtitles") == ["words a", "words b", "words c"]
+    assert write(source, "subtitles", upper) == source.replace("w", "W").upper()
+
+
+def test_entities_of_web_vtt_and_speakers_in_italics():
+    source = "WEBVTT\n\n00:01.000 --> 00:02.000\n<i>- a &lt; b</i>\n<i>- no &amp; yes</i>\n"
+    assert sentences(source, "subtitles") == ["a < b", "no & yes"]
+    assert write(source, "subtitles", same) == source
 
 
 def test_a_cue_has_no_empty_line_however_short_its_translation():

@@ -9,7 +9,9 @@ from seq2seq_cli.serving.messages import Batch, SearchOptions, SentenceInput, Se
 from seq2seq_cli.serving.scheduler import (
     OverloadedError,
     Scheduler,
-    TranslationFailedError,
+    SentenceToTranslate,
+    TranslationLostError,
+    UntranslatableError,
     Waiting,
 )
 
@@ -20,9 +22,9 @@ def scheduler(tokens: int = 10, seconds: float = 0.0, limit: int = 100) -> Sched
     return Scheduler(tokens, seconds, limit, workers=1)
 
 
-def sentences(*texts: str, options: SearchOptions = PLAIN):
-    """Sentences of three letters or fewer cost two tokens."""
-    return [(SentenceInput(text), options) for text in texts]
+def sentences(*texts: str, options: SearchOptions = PLAIN, run: int = 0):
+    """Sentences of four letters or fewer cost two tokens."""
+    return [SentenceToTranslate(run, SentenceInput(text), options) for text in texts]
 
 
 def texts(taken: tuple[Batch, list[Waiting]]) -> list[str]:
@@ -41,7 +43,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 def test_sentences_of_one_request_are_a_batch_and_come_back_in_order():
     async def test():
         queue = scheduler()
-        futures = queue.submit(0, sentences("a", "b", "c"))
+        futures = queue.submit(sentences("a", "b", "c")).results
         taken = await queue.next_batch()
         assert texts(taken) == ["a", "b", "c"]
         finish(queue, taken)
@@ -54,10 +56,10 @@ def test_sentences_of_one_request_are_a_batch_and_come_back_in_order():
 def test_a_small_request_is_not_behind_a_large_one():
     async def test():
         queue = scheduler(tokens=6)
-        queue.submit(0, sentences(*map(str, range(20))))
-        queue.submit(0, sentences("x"))
+        queue.submit(sentences(*map(str, range(20))))
+        queue.submit(sentences("x"))
         assert texts(await queue.next_batch()) == ["0", "x", "1"]
-        queue.submit(0, sentences("y"))
+        queue.submit(sentences("y"))
         assert texts(await queue.next_batch()) == ["2", "y", "3"]
         assert texts(await queue.next_batch()) == ["4", "5", "6"]
 
@@ -68,8 +70,8 @@ def test_runs_and_options_have_batches_of_their_own_and_take_turns():
     async def test():
         queue = scheduler(tokens=4)
         aligned = SearchOptions(alignment=True)
-        queue.submit(0, sentences("a", "b", "c", "d") + sentences("e", options=aligned))
-        queue.submit(1, sentences("f", "g", "h"))
+        queue.submit(sentences("a", "b", "c", "d") + sentences("e", options=aligned))
+        queue.submit(sentences("f", "g", "h", run=1))
         batches = [await queue.next_batch() for _ in range(5)]
         assert [(b.run, b.options, texts((b, w))) for b, w in batches] == [
             (0, PLAIN, ["a", "b"]),
@@ -87,7 +89,7 @@ def test_idle_processes_divide_what_waits():
         queue = Scheduler(1_000, 0.0, 1_000, workers=2)
         waiting = [asyncio.create_task(queue.next_batch()) for _ in range(2)]
         await asyncio.sleep(0)
-        queue.submit(0, sentences(*["abc"] * 100))  # 200 tokens
+        queue.submit(sentences(*["abc"] * 100))  # 200 tokens
         sizes = [len(batch.sentences) for batch, _ in await asyncio.gather(*waiting)]
         assert sizes == [50, 50]
 
@@ -99,7 +101,7 @@ def test_sentences_that_arrive_together_are_translated_together():
         queue = scheduler(seconds=0.05)
         batch = asyncio.create_task(queue.next_batch())
         for text in "abc":
-            queue.submit(0, sentences(text))
+            queue.submit(sentences(text))
             await asyncio.sleep(0)
         assert texts(await batch) == ["a", "b", "c"]
 
@@ -109,13 +111,13 @@ def test_sentences_that_arrive_together_are_translated_together():
 def test_cancelled_sentences_leave_the_queue():
     async def test():
         queue = scheduler()
-        first = queue.submit(0, sentences("a", "b"))
-        second = queue.submit(0, sentences("c"))
-        for future in first:
-            future.cancel()
+        first = queue.submit(sentences("a", "b"))
+        second = queue.submit(sentences("c"))
+        first.withdraw()
+        assert queue.num_waiting == 1
         taken = await queue.next_batch()
         assert texts(taken) == ["c"]
-        second[0].cancel()  # on its way: the result is for nobody
+        second.withdraw()  # on its way: the result is for nobody
         finish(queue, taken)
         assert queue.num_waiting == 0
 
@@ -125,14 +127,14 @@ def test_cancelled_sentences_leave_the_queue():
 def test_a_full_queue_refuses_and_says_for_how_long():
     async def test():
         queue = scheduler(limit=3)
-        queue.submit(0, sentences("a", "b", "c", "d"))  # a large request is not refused as such
+        queue.submit(sentences("a", "b", "c", "d"))  # a large request is not refused as such
         with pytest.raises(OverloadedError) as caught:
-            queue.submit(0, sentences("e"))
+            queue.submit(sentences("e"))
         assert caught.value.retry_after == 1
         finish(queue, await queue.next_batch())  # 0.2 s for each sentence, of late
-        queue.submit(0, sentences(*"abcdefghijkl" * 50))
+        queue.submit(sentences(*"abcdefghijkl" * 50))
         with pytest.raises(OverloadedError) as caught:
-            queue.submit(0, sentences("e"))
+            queue.submit(sentences("e"))
         assert 2 <= caught.value.retry_after <= 60
 
     run(test)
@@ -141,7 +143,7 @@ def test_a_full_queue_refuses_and_says_for_how_long():
 def test_sentences_of_a_process_that_dies_are_translated_by_others():
     async def test():
         queue = scheduler()
-        futures = queue.submit(0, sentences("a", "b"))
+        futures = queue.submit(sentences("a", "b")).results
         queue.retry(*await queue.next_batch())
         for text in "ab":  # each alone
             taken = await queue.next_batch()
@@ -155,8 +157,8 @@ def test_sentences_of_a_process_that_dies_are_translated_by_others():
 def test_a_sentence_that_kills_processes_fails_alone():
     async def test():
         queue = scheduler()
-        futures = queue.submit(0, sentences("good", "bad"))
-        others = queue.submit(0, sentences("x"))
+        futures = queue.submit(sentences("good", "bad")).results
+        others = queue.submit(sentences("x")).results
         tries = 0
         while any(not future.done() for future in (*futures, *others)):
             taken = await queue.next_batch()
@@ -168,7 +170,7 @@ def test_a_sentence_that_kills_processes_fails_alone():
         assert tries == 5
         assert (await futures[0])[0].text == "GOOD"
         assert (await others[0])[0].text == "X"
-        with pytest.raises(TranslationFailedError, match="died 5 times"):
+        with pytest.raises(TranslationLostError, match="died 5 times"):
             await futures[1]
 
     run(test)
@@ -178,7 +180,7 @@ def test_a_cancelled_wait_for_a_batch_loses_none():
     async def test():
         queue = scheduler(seconds=0.02)
         waiting = asyncio.create_task(queue.next_batch())
-        queue.submit(0, sentences("a"))
+        queue.submit(sentences("a"))
         await asyncio.sleep(0.001)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -190,10 +192,11 @@ def test_a_cancelled_wait_for_a_batch_loses_none():
 def test_the_end_of_the_server_fails_what_waits():
     async def test():
         queue = scheduler()
-        (future,) = queue.submit(0, sentences("a"))
+        (future,) = queue.submit(sentences("a")).results
         queue.fail_all("over")
-        with pytest.raises(TranslationFailedError, match="over"):
+        with pytest.raises(TranslationLostError, match="over"):
             await future
+        assert queue.num_waiting == 0
 
     run(test)
 
@@ -202,7 +205,7 @@ def test_no_request_has_two_turns_before_another_has_one():
     async def test():
         queue = scheduler(tokens=6)
         for request in range(10):
-            queue.submit(0, sentences(*(f"{request}{n}" for n in range(3))))
+            queue.submit(sentences(*(f"{request}{n}" for n in range(3))))
         order = [text for _ in range(10) for text in texts(await queue.next_batch())]
         assert order == [f"{request}{n}" for n in range(3) for request in range(10)]
         assert queue.num_waiting == 0
@@ -210,16 +213,37 @@ def test_no_request_has_two_turns_before_another_has_one():
     run(test)
 
 
-def test_many_waiting_sentences_are_taken_without_looking_at_each():
-    """A cancelled request of many sentences goes with its first turn; counts stay right."""
-
+def test_a_full_queue_is_empty_again_when_its_client_leaves():
     async def test():
-        queue = scheduler(limit=10_000)
-        large = queue.submit(0, sentences(*["abc"] * 9_000))
-        queue.submit(0, sentences("x"))
-        for future in large:
-            future.cancel()
+        queue = scheduler(limit=10)
+        large = queue.submit(sentences(*["abc"] * 9_000))
+        with pytest.raises(OverloadedError):
+            queue.submit(sentences("x"))
+        large.withdraw()
+        queue.submit(sentences("x"))
         assert texts(await queue.next_batch()) == ["x"]
         assert queue.num_waiting == 0
+
+    run(test)
+
+
+def test_a_sentence_without_a_translation_says_why():
+    async def test():
+        queue = scheduler()
+        good, bad = queue.submit(sentences("a", "b")).results
+        _, taken = await queue.next_batch()
+        queue.finish(taken, [(SentenceOutput("A"),), "no such word"], seconds=1.0)
+        assert (await good)[0].text == "A"
+        with pytest.raises(UntranslatableError, match="no such word"):
+            await bad
+
+    run(test)
+
+
+def test_wide_searches_count_as_more_tokens():
+    async def test():
+        queue = scheduler(tokens=12)
+        queue.submit(sentences(*"abcdef", options=SearchOptions(n_best=3)))
+        assert texts(await queue.next_batch()) == ["a", "b"]
 
     run(test)
