@@ -71,7 +71,7 @@ def _libretranslate(limits: Limits, languages: Mapping[str, Schema]) -> Schema:
         _of("Translated"),
         forms=_object({**fields, "q": text, "glossary": _TEXT}, "q", "source", "target"),
     )
-    stream = {"text/event-stream": {"schema": _TEXT}}
+    stream: Schema = {"text/event-stream": {}}  # OpenAPI 3.1 cannot describe events
     translate["post"]["responses"]["200"]["content"] |= stream
     detect = _object({"q": text, "api_key": _TEXT}, "q")
     return {

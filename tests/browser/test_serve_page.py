@@ -204,7 +204,7 @@ def test_languages_are_detected_and_swapped_with_the_texts(open_page: OpenPage):
     page = open_page({"languages": {"source": "auto", "target": "de"}})
     expect(page.locator("#swap")).to_be_disabled()
     translate(page, "three four five")
-    assert page.locator("#from option").first.inner_text() == "Detected: English"
+    assert page.locator("#from option").first.inner_text() == "English (detected)"
     page.click("#swap")
     expect(page.locator("#source")).to_have_value("drei vier fünf")
     expect(page.locator("#target")).to_have_text("three four five")

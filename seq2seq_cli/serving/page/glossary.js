@@ -32,7 +32,7 @@ function row(pair = ["", ""]) {
     field.value = pair[side];
     return label(field, key);
   });
-  const remove = element("button", { class: "quiet icon", onclick: () => drop(made) }, "×");
+  const remove = element("button", { class: "quiet", onclick: () => drop(made) }, "×");
   const made = element("li", {}, ...fields, label(remove, "removeTerm", { term: () => fields[0].value }));
   return made;
 }

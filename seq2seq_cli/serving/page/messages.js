@@ -10,7 +10,7 @@ export const MESSAGES = {
   from: ["Translate from", "源语言"],
   to: ["Translate to", "目标语言"],
   auto: ["Detect language", "检测语言"],
-  detected: ["Detected: {language}", "检测到：{language}"],
+  detected: ["{language} (detected)", "{language}（检测到）"],
   swap: ["Swap languages and texts", "交换语言和文本"],
   source: ["Text to translate", "要翻译的文本"],
   target: ["Translation", "译文"],
