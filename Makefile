@@ -6,11 +6,13 @@ BIN := .venv/bin
 
 install: .venv/installed
 
+# Argos Translate also asks for spacy, which its default never imports: it comes alone.
 .venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps argostranslate
 	touch .venv/installed
 
 demo: install

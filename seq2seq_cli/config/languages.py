@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq_cli.config.text import Corpus, DataConfig, without_compression
+from seq2seq_cli.errors import UserError, short
 
+_AS_OPTION = re.compile(
+    r"([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)-([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)"
+)
 _IN_A_NAME = re.compile(r"([A-Za-z]{2})(?:[-_]([A-Za-z]{2,4}))?")
 
 
@@ -26,6 +30,33 @@ def languages_of(data: DataConfig) -> LanguagePair | None:
             return None
         pair = LanguagePair(*(code for code in codes if code is not None))
     return LanguagePair(pair.tgt, pair.src) if data.direction == "reverse" else pair
+
+
+def languages_from_option(given: str) -> LanguagePair:
+    """Read the languages of an option such as `--langs de-en` or `--langs de-pt_BR`."""
+    if not (match := _AS_OPTION.fullmatch(given)):
+        raise UserError(
+            f"--langs {short(given)}: write two language codes, as in de-en; one with a region has "
+            "an underscore, as in de-pt_BR"
+        )
+    return LanguagePair(*(code.replace("_", "-") for code in match.groups()))
+
+
+def name_of_language(code: str) -> str:
+    """Return the English name of a language by CLDR; its code if it has none.
+
+    Raises UserError if the package babel is not installed.
+    """
+    try:
+        from babel import Locale, UnknownLocaleError
+    except ImportError:
+        raise UserError(
+            "names of languages need the package babel: pip install 'seq2seq-cli[export]'"
+        ) from None
+    try:
+        return Locale.parse(code, sep="-").get_display_name("en") or code
+    except (UnknownLocaleError, ValueError):  # no language with data, but perhaps with a name
+        return str(Locale("en").languages.get(code.split("-")[0].lower(), code))
 
 
 def _names_of_sides(corpus: Corpus) -> list[str]:

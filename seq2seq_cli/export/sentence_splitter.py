@@ -2,7 +2,8 @@
 
 MiniSBD reads the class of every character of a paragraph, and whether a word of a lexicon ends
 there; this model answers whether a sentence ends there. It has learned nothing: it is logic. So a
-package needs no model of anybody else, and no network.
+package needs no model of anybody else, and no network. Unlike the rules, it knows abbreviations in
+any case (`mr.`), and follows no more than three closing quotes.
 """
 
 import itertools
@@ -34,7 +35,9 @@ _DEEPEST = 3  # of nested quotes after a mark, of segments as in z.B., of bracke
 _DIGITS, _ROMAN = "0123456789", "IVX"
 _LOWER = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.islower())
 _HIRAGANA = "".join(map(chr, range(0x3041, 0x30A0)))
-_NO_SPLIT = 0.5  # the score of "nothing ends here", against 1 of the end of a sentence, if it is one
+_NO_SPLIT = (
+    0.5  # the score of "nothing ends here", against 1 of the end of a sentence, if it is one
+)
 _KINDS = 5  # that MiniSBD knows: nothing, token, sentence, and two of words that are several
 _SENTENCE = 2
 
@@ -205,14 +208,14 @@ def _ends(circuit: _Circuit, lexicon: Collection[str], inner_marks: str) -> tupl
     if "…" not in inner_marks:
         allowed.append(ellipsis)
     mark = c.is_in(BEFORE_SPACE)
-    last = c.all(c.any(*allowed), c.no(c.at(mark, 1)), _follows_others(c, mark))
+    last = c.all(c.any(*allowed), c.no(c.at(mark, 1)), _follows_others(c, mark, space))
     closed = c.grown(last, lambda known: c.all(c.is_in(CLOSING), c.at(known, -1)))
     goes_on = c.all(has_capitals, c.at(following(lower), 2))
     before_space = c.all(closed, c.at(space, 1), c.no(goes_on))
 
     others = [x for x in ANYWHERE if x.translate(SAME_MARK) not in inner_marks]
     mark, closing = c.is_in(ANYWHERE), c.is_in(CLOSING_ANYWHERE)
-    last = c.all(c.is_in(others), c.no(c.at(mark, 1)), _follows_others(c, mark))
+    last = c.all(c.is_in(others), c.no(c.at(mark, 1)), _follows_others(c, mark, space))
     closed = c.grown(last, lambda known: c.all(closing, c.at(known, -1)))
     hiragana = following(c.is_in(_HIRAGANA[0]))
     after = c.any(c.at(hiragana, 1), c.all(c.at(space, 1), c.at(hiragana, 2)))
@@ -257,10 +260,15 @@ def _in_any_position(circuit: _Circuit, signal: str) -> str:
     return circuit.op("Greater", most, circuit.constant(0.5, np.float32))
 
 
-def _follows_others(circuit: _Circuit, signal: str) -> str:
-    """Return where something else has occurred before: a line does not begin with its end."""
+def _follows_others(circuit: _Circuit, mark: str, space: str) -> str:
+    """Return where something else than marks has been seen: no line begins with its end.
+
+    A space at the start, which MiniSBD leaves there, is nothing.
+    """
     from onnx import TensorProto
 
-    number = circuit.op("Cast", circuit.no(signal), to=TensorProto.FLOAT)
+    at_start = circuit.at(circuit.is_in(""), -1, beyond=True)
+    others = circuit.no(circuit.any(mark, circuit.all(space, at_start)))
+    number = circuit.op("Cast", others, to=TensorProto.FLOAT)
     count = circuit.op("CumSum", number, circuit.constant(1, np.int64))
     return circuit.op("Greater", count, circuit.constant(0.5, np.float32))
