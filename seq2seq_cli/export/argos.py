@@ -124,7 +124,8 @@ def package_name(languages: LanguagePair) -> str:
 
 def search(decoding: DecodingConfig) -> dict[str, Any]:
     """Return what the compared search has beside being greedy."""
-    return {"replace_unk": decoding.replace_unk}
+    unlike_ours = {"max_len_factor": 0.0, "max_len_extra": MOST_POSITIONS}
+    return {"replace_unk": decoding.replace_unk, **unlike_ours}
 
 
 def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:

@@ -114,7 +114,7 @@ def _greedy(translator: Translator, options: dict[str, Any]) -> Translator:
     """Return a translator that searches greedily, with these options alone."""
     names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")
     kept = {name: getattr(translator.config.decoding, name) for name in names}
-    config = translator.config.model_copy(update={"decoding": DecodingConfig(**kept, **options)})
+    config = translator.config.model_copy(update={"decoding": DecodingConfig(**(kept | options))})
     model, tokenizers = translator.model, translator.tokenizers
     return Translator(model, tokenizers, config, statistics=translator.statistics)
 

@@ -52,7 +52,7 @@ def export(
     translator.config = _with_languages(translator.config, options.langs)
     config, target = translator.config, FORMATS[file_format]
     if reason := target.unsupported(translator.model, config, translator.tokenizers):
-        raise UserError(f"--format {file_format} does not support this run: {reason}")
+        raise UserError(f"--format {file_format} does not support this model: {reason}")
     usage = target.usage(config, translator.tokenizers)
     card_options = CardOptions(target.LIBRARY, usage, options.license, options.which)
     run = RunFolder(run_dir)
