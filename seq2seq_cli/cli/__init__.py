@@ -16,6 +16,7 @@ from seq2seq_cli.cli import (
     inspect,
     join,
     plot,
+    push,
     train,
     translate,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "join",
     "main",
     "plot",
+    "push",
     "train",
     "translate",
 ]
