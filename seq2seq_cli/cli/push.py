@@ -54,7 +54,7 @@ def pull(
     repo: Repository,
     run_dir: Annotated[
         Path | None,
-        path_argument("[RUN]", "Folder to write, which must not exist; runs/NAME if left out."),
+        path_argument("RUN", "Folder to write, which must not exist; runs/NAME if left out."),
     ] = None,
     revision: Annotated[
         str | None,
