@@ -21,7 +21,7 @@ for module in pkgutil.walk_packages(seq2seq_cli.__path__, "seq2seq_cli."):
 ENGINE = """
 from seq2seq_cli import Translator
 print(type(Translator.load("runs/quickstart", "cpu").decoder).__name__)
-print({line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line})
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line})
 """
 
 
@@ -111,9 +111,8 @@ def test_an_installed_wheel_trains_and_translates(has_compiler, tmp_path):
     native = any(name.endswith(".so") for name in zipfile.ZipFile(wheel).namelist())
     assert native == has_compiler
     assert (engine == "CpuDecoder") == native or not has_avx512()
-    torch_folder = f"{environment}/lib"
-    assert torch_folder in libraries, "torch brings libgomp, which the compiled decoder uses too"
-    assert libraries.count("libgomp") == 1
+    # The compiled decoder uses the libgomp that torch brings: one of the system is not looked for.
+    assert all(library.startswith(f"{environment}/lib/") for library in libraries.split())
 
 
 def has_avx512() -> bool:
