@@ -116,10 +116,7 @@ def init(
         question = "Hours that training may take on this machine (0: no limit)"
         hours = 0.0 if yes else _ask(question, 0, _hours)
     new = NewRun(output, train, held_out, {"valid": valid_size, "test": test_size})
-    existing = new.existing_files()
-    if existing and not _may_overwrite(existing, yes=yes):
-        names = " and ".join(map(str, existing))
-        raise UserError(f"{names} would be overwritten: choose another --output")
+    _ask_to_overwrite(new.existing_files(), "choose another --output", yes=yes)
     for path in new.write(text, name, hours):
         typer.echo(f"wrote {printable(str(path))}")
     typer.echo("Next, look for mistakes in the text, then train:")
@@ -135,10 +132,7 @@ def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
         raise UserError("--example writes to one folder")
     folder = folders[0] if folders else Path()
     files = example_files(folder)
-    existing = differing_files(files)
-    if existing and not _may_overwrite(existing, yes=yes):
-        names = " and ".join(map(str, existing))
-        raise UserError(f"{names} would be overwritten: name another folder")
+    _ask_to_overwrite(differing_files(files), "name another folder", yes=yes)
     write_files(files)
     for path in files:
         typer.echo(f"wrote {printable(str(path))}")
@@ -149,10 +143,11 @@ def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
     typer.echo('  seq2seq translate runs/quickstart "Ich möchte ein Bier trinken."')
 
 
-def _may_overwrite(existing: Sequence[Path], *, yes: bool) -> bool:
-    """Ask, unless nothing is to be asked: then nothing is overwritten."""
-    names = printable(" and ".join(map(str, existing)))
-    return not yes and typer.confirm(f"Overwrite {names}?")
+def _ask_to_overwrite(existing: Sequence[Path], otherwise: str, *, yes: bool) -> None:
+    """Raise UserError if files exist and are to be kept; nothing is asked with `yes`."""
+    names = " and ".join(map(str, existing))
+    if existing and (yes or not typer.confirm(f"Overwrite {printable(names)}?")):
+        raise UserError(f"{names} would be overwritten: {otherwise}")
 
 
 def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> Answer:
