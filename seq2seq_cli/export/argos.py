@@ -59,7 +59,7 @@ _TAG = "Argos Translate cannot give a tag: export again with `--tag` for another
 def usage(config: Config, tokenizers: Tokenizers) -> str:
     """Return code that uses the package, and what it does not do."""
     languages = languages_of(config.data)
-    assert languages is not None, "unsupported() is asked first"
+    assert languages is not None, "missing() is asked first"
     src, tgt = map(code_of, languages)
     return _USAGE.format(
         file=f"{package_name(languages)}{SUFFIX}",
@@ -71,23 +71,27 @@ def usage(config: Config, tokenizers: Tokenizers) -> str:
     )
 
 
-def unsupported(model: Transformer, config: Config, tokenizers: Tokenizers) -> str | None:
-    """Return the reason why a package cannot represent this run; None if it can."""
-    if languages_of(config.data) is None:
-        return "nothing names its languages: give them as --langs de-en"
-    if tokenizers.src.features:
-        return "its sources have features, which Argos Translate cannot give"
-    corpora = config.data.train
-    if all(corpus.tag for corpus in corpora) and config.decoding.tag is None:
-        tags = ", ".join(config.train_text.tags)
-        return f"all its sources have a tag, which Argos Translate cannot give: choose --tag {tags}"
+def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
+    """Return the reason why a package cannot represent this model; None if it can."""
     src, tgt = tokenizers
+    if src.features:
+        return "its sources have features, which Argos Translate cannot give"
     if not tokenizers.is_shared and tgt.kind in SUBWORDS and src.kind not in SUBWORDS:
         return (
             "one SentencePiece model reads the source and writes the target, but only the target's "
             "vocabulary has bytes"
         )
-    return ctranslate2.unsupported(model, config, tokenizers)
+    return ctranslate2.unsupported(model, tokenizers)
+
+
+def missing(config: Config) -> str | None:
+    """Return what a package needs to be told of the run; None if the config says it all."""
+    if languages_of(config.data) is None:
+        return "nothing names its languages: give them as --langs de-en"
+    if all(corpus.tag for corpus in config.data.train) and config.decoding.tag is None:
+        tags = ", ".join(config.train_text.tags)
+        return f"all its sources have a tag, which Argos Translate cannot give: choose --tag {tags}"
+    return None
 
 
 def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:

@@ -53,8 +53,8 @@ class Format(Protocol):
     MOST_POSITIONS: int  # of a source with EOS, and of a target with BOS
     HAS_TAGS: bool  # whether every source may have a tag of its own
 
-    def unsupported(self, model: Transformer, config: Config, tokenizers: Tokenizers) -> str | None:
-        """Return the reason why the format cannot represent a run; None if it can."""
+    def unsupported(self, model: Transformer, tokenizers: Tokenizers) -> str | None:
+        """Return the reason why the format cannot represent a model; None if it can."""
 
     def write_model(
         self, model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path

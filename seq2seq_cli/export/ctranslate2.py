@@ -97,7 +97,7 @@ def usage(config: Config, tokenizers: Tokenizers) -> str:
     )
 
 
-def unsupported(model: Transformer, config: Config, tokenizers: Tokenizers) -> str | None:
+def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
     """Return the reason why CTranslate2 cannot compute this model; None if it can."""
     if model.feature_ids is not None:
         return "model.feature_positions is false"

@@ -51,7 +51,8 @@ def export(
     translator = Translator.load(run_dir, "cpu", _overrides(options), which=options.which)
     translator.config = _with_languages(translator.config, options.langs)
     config, target = translator.config, FORMATS[file_format]
-    if reason := target.unsupported(translator.model, config, translator.tokenizers):
+    reason = argos.missing(config) if file_format == "argos" else None
+    if reason := reason or target.unsupported(translator.model, translator.tokenizers):
         raise UserError(f"--format {file_format} does not support this model: {reason}")
     usage = target.usage(config, translator.tokenizers)
     card_options = CardOptions(target.LIBRARY, usage, options.license, options.which)
@@ -61,7 +62,7 @@ def export(
     if file_format != "argos":
         return f"wrote {output}: {_write(target, translator, run_dir, card, output)}"
     languages = languages_of(config.data)
-    assert languages is not None, "unsupported() has asked for them"
+    assert languages is not None, "missing() has asked for them"
     statistics = translator.statistics
     with tempfile.TemporaryDirectory(dir=output.absolute().parent) as temporary:
         folder = Path(temporary) / argos.package_name(languages)

@@ -128,6 +128,8 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
         for name in names:
             api.hf_hub_download(repo, name, revision=info.sha, local_dir=part)
     shutil.rmtree(part / _CACHE, ignore_errors=True)
+    for stale in _MOST_BYTES.keys() - set(names):  # of another revision, interrupted before
+        (part / stale).unlink(missing_ok=True)
     try:
         RunFolder(part).ensure_is_run()
         Translator.load(part, "cpu")

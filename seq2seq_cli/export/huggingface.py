@@ -97,7 +97,7 @@ def usage(config: Config, tokenizers: Tokenizers) -> str:
     )
 
 
-def unsupported(model: Transformer, config: Config, tokenizers: Tokenizers) -> str | None:
+def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
     """Return the reason why neither architecture supports this model; None if one does."""
     if not tokenizers.is_shared:
         return "it needs tokenizer.shared, one vocabulary for both sides"

@@ -144,10 +144,12 @@ def test_an_interrupted_pull_goes_on(hub, trained, seq2seq, tmp_path):
     hub.broken = "GET .*/tgt.model"
     assert "hub" in fail(seq2seq, "pull", REPO, tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["run.part"]
+    (tmp_path / "run.part" / "tokenizer.model").write_text("of another revision")
     hub.broken = ""
     hub.requests.clear()
     run(seq2seq, "pull", REPO, tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES[1:]
     assert not [line for line in hub.requests if line.startswith("GET") and "safetensors" in line]
 
 
