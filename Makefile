@@ -6,11 +6,14 @@ BIN := .venv/bin
 
 install: .venv/installed
 
+# Argos Translate stands apart: it asks for spacy, which its default never imports, and its wheel has a
+# package named tests.
 .venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/argostranslate argostranslate
 	touch .venv/installed
 
 demo: install

@@ -1,5 +1,6 @@
 """Types and paths shared by tests."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,13 @@ class Result(NamedTuple):
 
 def last_checkpoint(run: Path) -> Path:
     return max((run / "checkpoints").iterdir())
+
+
+def free_port() -> int:
+    """Return the number of a port of the loopback that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 Command = Callable[..., Result]

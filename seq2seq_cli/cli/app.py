@@ -36,7 +36,7 @@ _COMMANDS = [
         "plot",
     ),
     *("translate", "serve", "join", "eval", "compare", "score"),
-    *("attend", "inspect", "diff", "export", "bench"),
+    *("attend", "inspect", "diff", "export", "push", "pull", "bench"),
 ]
 
 

@@ -23,12 +23,16 @@ EXAMPLES = (
     "**Examples**\n\n"
     "seq2seq init data/quickstart/train.de data/quickstart/train.en\n\n"
     "seq2seq init all.tsv --valid-size 500 --test-size 500 --hours 2 --yes\n\n"
-    "seq2seq init train.de train.en --valid valid.de --valid valid.en --output mine.yaml --yes"
+    "seq2seq init train.de train.en --valid valid.de --valid valid.en --output mine.yaml --yes\n\n"
+    "seq2seq init --example"
 )
 
 Files = Annotated[
-    list[Path],
-    path_argument("FILE...", "Training text: two files of sentences, or one file of pairs."),
+    list[Path] | None,
+    path_argument(
+        "FILE...",
+        "Training text: two files of sentences, or one file of pairs; the folder of --example.",
+    ),
 ]
 Output = Annotated[Path, path_option("--output", "-o", help_text="Config to write.")]
 Valid = Annotated[
@@ -49,6 +53,12 @@ PresetName = Annotated[
     str | None,
     typer.Option("--preset", help="small, medium or large.", show_default="by the pairs"),
 ]
+Example = Annotated[
+    bool,
+    typer.Option(
+        "--example", help="Write the config and the text of the quickstart instead, to this folder."
+    ),
+]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Ask nothing: use the defaults, overwrite nothing.")
 ]
@@ -56,7 +66,7 @@ Yes = Annotated[
 
 @app.command(epilog=EXAMPLES)
 def init(
-    files: Files,
+    files: Files = None,
     output: Output = Path("mine.yaml"),
     fields: Fields = None,
     features: Features = None,
@@ -66,12 +76,18 @@ def init(
     hours: Hours = None,
     preset: PresetName = None,
     yes: Yes = False,
+    example: Example = False,
 ) -> None:
     """Look at a training text, ask what it cannot tell, and write the config of a first run.
 
     Pairs that are set aside, and those left to train on, are written to a folder with the name of
     the config. No source is in two parts, and the same text is always split in the same way.
     """
+    if example:
+        _write_example(files or [], yes=yes)
+        return
+    if not files:
+        raise UserError("give a training text: two files, or a file of pairs; or --example")
     if valid and valid_size:
         raise UserError("give --valid or --valid-size, not both")
     if output.suffix not in (".yaml", ".yml"):
@@ -100,14 +116,38 @@ def init(
         question = "Hours that training may take on this machine (0: no limit)"
         hours = 0.0 if yes else _ask(question, 0, _hours)
     new = NewRun(output, train, held_out, {"valid": valid_size, "test": test_size})
-    existing = " and ".join(map(str, new.existing_files()))
-    if existing and (yes or not typer.confirm(f"Overwrite {printable(existing)}?")):
-        raise UserError(f"{existing} would be overwritten: choose another --output")
+    _ask_to_overwrite(new.existing_files(), "choose another --output", yes=yes)
     for path in new.write(text, name, hours):
         typer.echo(f"wrote {printable(str(path))}")
     typer.echo("Next, look for mistakes in the text, then train:")
     for command in ("check", "train"):
         typer.echo(f"  seq2seq {command} {shlex.quote(printable(str(output)))}")
+
+
+def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
+    """Write the quickstart to a folder, and say how to train and use it."""
+    from seq2seq_cli.tools.example_run import differing_files, example_files, write_files
+
+    if len(folders) > 1:
+        raise UserError("--example writes to one folder")
+    folder = folders[0] if folders else Path()
+    files = example_files(folder)
+    _ask_to_overwrite(differing_files(files), "name another folder", yes=yes)
+    write_files(files)
+    for path in files:
+        typer.echo(f"wrote {printable(str(path))}")
+    typer.echo("Next, train for two minutes, and translate:")
+    if folder != Path():
+        typer.echo(f"  cd {shlex.quote(printable(str(folder)))}")
+    typer.echo("  seq2seq train configs/quickstart.yaml")
+    typer.echo('  seq2seq translate runs/quickstart "Ich möchte ein Bier trinken."')
+
+
+def _ask_to_overwrite(existing: Sequence[Path], otherwise: str, *, yes: bool) -> None:
+    """Raise UserError if files exist and are to be kept; nothing is asked with `yes`."""
+    names = " and ".join(map(str, existing))
+    if existing and (yes or not typer.confirm(f"Overwrite {printable(names)}?")):
+        raise UserError(f"{names} would be overwritten: {otherwise}")
 
 
 def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> Answer:

@@ -161,13 +161,13 @@ def serve(
 
 def _language_pairs(given: list[str] | None, runs: list[Path]) -> "list[LanguagePair | None]":
     """Return the languages of each run, if they are given."""
-    from seq2seq_cli.config.languages import language_pair
+    from seq2seq_cli.config.languages import languages_from_option
 
     if not given:
         return [None] * len(runs)
     if len(given) != len(runs):
         raise UserError(f"--langs is given {len(given)} times, for {len(runs)} runs")
-    return [language_pair(text) for text in given]
+    return [languages_from_option(text) for text in given]
 
 
 def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:

@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config.text import Corpus, DataConfig, is_language, without_compression
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.config.text import Corpus, DataConfig, without_compression
+from seq2seq_cli.errors import UserError, short
 
+_AS_OPTION = re.compile(
+    r"([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)-([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)"
+)
 _IN_A_NAME = re.compile(r"([A-Za-z]{2})(?:[-_]([A-Za-z]{2,4}))?")
 
 
@@ -17,28 +20,53 @@ class LanguagePair(NamedTuple):
     tgt: str
 
 
-def language_pair(text: str) -> LanguagePair:
-    """Read a pair such as de-en, or zh-Hans:en where a code has a hyphen; raises UserError."""
-    src, colon, tgt = text.partition(":" if ":" in text else "-")
-    if not (colon and is_language(src) and is_language(tgt)):
-        raise UserError(f"{text} is no pair of language codes such as de-en, or zh-Hans:en")
-    return LanguagePair(src, tgt)
-
-
 def languages_of(data: DataConfig) -> LanguagePair | None:
     """Return the languages that a run translates from and to; None if nothing names them."""
     if data.languages is not None:
         pair = LanguagePair(data.languages.src, data.languages.tgt)
+    elif (named := languages_in_names(data.train[0])) is not None:
+        pair = named
     else:
-        codes = [_code_in(name) for name in _names_of_sides(data.train[0])]
-        if len(codes) != 2 or None in codes or codes[0] == codes[1]:
-            return None
-        pair = LanguagePair(*(code for code in codes if code is not None))
+        return None
     return LanguagePair(pair.tgt, pair.src) if data.direction == "reverse" else pair
 
 
+def languages_in_names(corpus: Corpus) -> LanguagePair | None:
+    """Return the languages that the names of a text's files or fields say; None if they do not."""
+    src, tgt = map(_code_in, _names_of_sides(corpus) or ("", ""))
+    return None if src is None or tgt is None or src == tgt else LanguagePair(src, tgt)
+
+
+def languages_from_option(given: str) -> LanguagePair:
+    """Read the languages of an option such as `--langs de-en` or `--langs de-pt_BR`."""
+    if not (match := _AS_OPTION.fullmatch(given)):
+        raise UserError(
+            f"--langs {short(given)}: write two language codes, as in de-en; one with a region has "
+            "an underscore, as in de-pt_BR"
+        )
+    return LanguagePair(*(code.replace("_", "-") for code in match.groups()))
+
+
+def language_name(code: str, display: str = "en") -> str:
+    """Return the name of a language in another one, such as German for de; its code if unknown.
+
+    Raises UserError if the package babel, which has the names of CLDR, is not installed.
+    """
+    try:
+        from babel import Locale, UnknownLocaleError
+    except ImportError:
+        raise UserError(
+            "names of languages need the package babel: pip install 'seq2seq-cli[export]'"
+        ) from None
+    try:
+        name = Locale.parse(code, sep="-").get_display_name(display)
+    except (UnknownLocaleError, ValueError):  # no language with data, but perhaps with a name
+        name = Locale.parse(display).languages.get(code.split("-")[0].lower())
+    return name or code
+
+
 def _names_of_sides(corpus: Corpus) -> list[str]:
-    """Return what may name the languages: extensions of two files, or the fields of pairs."""
+    """Return what may name the two languages: extensions of files, or the fields of pairs."""
     if corpus.src is not None and corpus.tgt is not None:
         paths = (corpus.src, corpus.tgt)
         return [Path(without_compression(path.name)).suffix.removeprefix(".") for path in paths]

@@ -93,6 +93,7 @@ class TextStatistics(_Record):
     src_sentences: Counts  # per line
     src_inner_marks: str = Field(max_length=len(MARKS))  # which end no sentence: find_inner_marks
     length_limit: LengthLimit = LengthLimit()  # the default: of a run of an earlier version
+    pairs: Count | None = None  # the same
 
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
@@ -111,6 +112,7 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
         src_sentences=Counts(**_quantiles(np.array(sentences))),
         src_inner_marks=inner_marks,
         length_limit=LengthLimit.fitting(src, tgt, counts),
+        pairs=len(store),
     )
 
 

@@ -8,22 +8,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.export.comparison import Source
 from seq2seq_cli.export.search_options import longest, named, notes, shortest
 from seq2seq_cli.files import read_json
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.text.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    Tokenizer,
+    Tokenizers,
+    save_tokenizers,
+)
 
 _ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU"}  # by CTranslate2's names
 
-_README = """# A CTranslate2 model
-
-```python
+_USAGE = """```python
 import ctranslate2, sentencepiece
 
 src, tgt = (sentencepiece.SentencePieceProcessor(file) for file in ({src}, {tgt}))
@@ -49,7 +58,7 @@ def translate(line):
 print(translate("a sentence"))
 ```
 
-Translate one sentence at a time, as in the training text.
+Run this in the folder, and translate one sentence at a time, as in the training text.
 {notes}"""
 
 _TAG = "A tag is the first piece of the source: `pieces = [tag, *pieces]`."
@@ -65,16 +74,19 @@ _NAMES = {
     "top_p": "sampling_topp",
     "temperature": "sampling_temperature",
 }
+LIBRARY = "ctranslate2"
+HAS_TAGS = True
+_IMPOSSIBLE = -10_000.0  # added to a logit; the exponential of it is zero
 MOST_POSITIONS = 4_096  # size of the table of positional encodings; longer sentences are rejected
 
 
-def readme(config: Config, tokenizers: Tokenizers) -> str:
-    """Return a README with code that uses the model with the run's search options."""
+def usage(config: Config, tokenizers: Tokenizers) -> str:
+    """Return code that uses the model with the run's search options, and what it does not do."""
     paths = RunFolder(Path()).new_tokenizer_paths(is_one=tokenizers.src is tokenizers.tgt)
     options = {"beam_size": 1} | named(config.decoding, _NAMES)
     if config.decoding.sampling:
         options = {"sampling_topk": 0} | options  # sample from all tokens
-    return _README.format(
+    return _USAGE.format(
         src=f'"{paths[0].name}"',
         tgt=f'"{paths[1].name}"',
         longest=longest(config.decoding, "len(pieces)"),
@@ -95,14 +107,30 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
 
 
 def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:
-    """Write weights in fp32, which CTranslate2 converts on loading, and vocabularies."""
+    """Write weights, vocabularies and our tokenizers."""
+    write_weights(model, tokenizers, folder)
+    save_tokenizers(RunFolder(folder), tokenizers)
+
+
+def write_weights(
+    model: Transformer,
+    tokenizers: Tokenizers,
+    folder: Path,
+    *,
+    first_piece: str | None = None,
+    never: Sequence[int] = (),
+) -> None:
+    """Write weights in fp32, which CTranslate2 converts on loading, and vocabularies.
+
+    CTranslate2 then puts `first_piece` before every source, and never outputs some ids.
+    """
     try:
         from ctranslate2 import specs
     except ImportError:
         raise UserError(
             "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
         ) from None
-    options = config.model
+    options = model.config
     shape = {
         "num_heads": options.heads,
         "pre_norm": options.norm == "pre",
@@ -118,47 +146,64 @@ def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, fold
     spec.encoder.embeddings[0].weight = _array(model.src_embedding.weight)
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
     _fill_linear(spec.decoder.projection, model.projection)
+    if never:
+        bias = np.zeros(len(tokenizers.tgt), np.float32)
+        bias[list(never)] = _IMPOSSIBLE
+        spec.decoder.projection.bias = bias
     pieces = tokenizers.tgt.pieces()
     spec.register_source_vocabulary(tokenizers.src.pieces())
     spec.register_target_vocabulary(pieces)
-    spec.config.unk_token, spec.config.bos_token = pieces[UNK_ID], pieces[BOS_ID]
+    spec.config.unk_token, spec.config.bos_token = pieces[UNK_ID], first_piece or pieces[BOS_ID]
     spec.config.eos_token = pieces[EOS_ID]
     spec.config.decoder_start_token = pieces[BOS_ID]
-    spec.config.add_source_eos = True
+    spec.config.add_source_bos, spec.config.add_source_eos = first_piece is not None, True
     spec.validate()
     spec.optimize()
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
 
 
+def search(decoding: DecodingConfig) -> dict[str, Any]:
+    """Return what the compared search has beside being greedy: nothing."""
+    return {}
+
+
 def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
     """Return the ids of lines in CTranslate2's own vocabulary."""
-    src, _ = _tokenizers(folder)
-    shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
-    vocabulary = read_json(shared if shared.exists() else separate)
-    ids = {piece: number for number, piece in enumerate(vocabulary)}
+    (src, _), ids = _tokenizers(folder), source_vocabulary(folder)
     return [[ids[piece] for piece in src.pieces_of(src.to_ids(line))] for line in lines]
 
 
-def translate_ids(
-    folder: Path, sources: Sequence[Sequence[int]], max_lengths: Sequence[int]
-) -> list[list[str]]:
+def source_vocabulary(folder: Path) -> dict[str, int]:
+    """Return the ids of pieces of the source in a model."""
+    shared, separate = folder / "shared_vocabulary.json", folder / "source_vocabulary.json"
+    vocabulary = read_json(shared if shared.exists() else separate)
+    return {piece: number for number, piece in enumerate(vocabulary)}
+
+
+def translate(folder: Path, sources: Sequence[Source]) -> list[str]:
     """Return greedy translations by CTranslate2, one by one in fp32, as pieces."""
     import ctranslate2
 
     tokenizers = _tokenizers(folder)
     translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
-    return [
+    results = [
         translator.translate_batch(
-            [tokenizers.src.pieces_of(source)],
+            [tokenizers.src.pieces_of(source.ids)],
             beam_size=1,
             max_input_length=0,
-            max_decoding_length=length,
+            max_decoding_length=source.longest,
             min_decoding_length=0,
             suppress_sequences=_never(tokenizers),
-        )[0].hypotheses[0]
-        for source, length in zip(sources, max_lengths, strict=True)
+        )[0]
+        for source in sources
     ]
+    return [" ".join(result.hypotheses[0]) for result in results]
+
+
+def shown(translation: Translation) -> str:
+    """Return a translation of this toolkit as `translate` returns those of CTranslate2."""
+    return " ".join(translation.tokens)
 
 
 def _tokenizers(folder: Path) -> Tokenizers:

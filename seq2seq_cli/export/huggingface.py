@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.decoding.translation import Translation
+from seq2seq_cli.export.comparison import Source
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
 from seq2seq_cli.export.search_options import longest, named, notes, shortest
 from seq2seq_cli.files import write_json
@@ -22,12 +25,11 @@ from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_tensors
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers, save_tokenizers
 
 _ACTIVATIONS: dict[Activation, str] = {"relu": "relu", "gelu": "gelu"}  # by its own names
-_README = """# A Hugging Face model
-
-```python
+_USAGE = """```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForSeq2SeqLM.from_pretrained(".")
@@ -49,8 +51,8 @@ def translate(line):
 print(translate("a sentence"))
 ```
 
-Translate one sentence at a time, as in the training text. `generation_config.json` contains the
-other search options.
+Run this in the folder, and translate one sentence at a time, as in the training text.
+`generation_config.json` contains the other search options.
 {notes}"""
 
 _TAG = """The id of a tag comes before those of the source:
@@ -80,13 +82,15 @@ _NAMES = {
     "top_p": "top_p",
     "temperature": "temperature",
 }
+LIBRARY = "transformers"
+HAS_TAGS = True
 MOST_POSITIONS = 1_024  # size of the table of positional encodings; longer sentences do not fit
 
 
-def readme(config: Config, tokenizers: Tokenizers) -> str:
-    """Return a README with code that uses the model with the run's search options."""
+def usage(config: Config, tokenizers: Tokenizers) -> str:
+    """Return code that uses the model with the run's search options, and what it does not do."""
     normalized = "" if config.tokenizer.normalization.src == "identity" else _NORMALIZED
-    return _README.format(
+    return _USAGE.format(
         longest=longest(config.decoding, "length"),
         shortest=shortest(config.decoding, "length"),
         notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=_FEATURES) + normalized,
@@ -107,13 +111,19 @@ def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
 
 
 def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:
-    """Write weights, config, generation config, and a tokenizer for both sides."""
+    """Write weights, config, generation config, and a tokenizer for both sides, and our own."""
     tokenizer = fast_tokenizer(tokenizers.src, MOST_POSITIONS)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(config.model, len(tokenizers.tgt)))
     write_json(folder / "generation_config.json", _generation_config(config))
     save_tensors(_weights(model), folder / "model.safetensors")
     tokenizer.save_pretrained(folder)
+    save_tokenizers(RunFolder(folder), tokenizers)
+
+
+def search(decoding: DecodingConfig) -> dict[str, Any]:
+    """Return what the compared search has beside being greedy: nothing."""
+    return {}
 
 
 def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
@@ -124,9 +134,7 @@ def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
     return [tokenizer(line)["input_ids"][:-1] for line in lines]
 
 
-def translate_ids(
-    folder: Path, sources: Sequence[Sequence[int]], max_lengths: Sequence[int]
-) -> list[list[str]]:
+def translate(folder: Path, sources: Sequence[Source]) -> list[str]:
     """Return greedy translations by transformers, one by one, as pieces."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
@@ -134,13 +142,18 @@ def translate_ids(
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     greedy = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]
     model.generation_config = greedy  # instead of the run's own search options
-    translations: list[list[str]] = []
-    for source, length in zip(sources, max_lengths, strict=True):
-        ids_BS = torch.tensor([[*source, EOS_ID]])
-        output = model.generate(ids_BS, max_new_tokens=length + 1)[0, 1:].tolist()
+    translations: list[str] = []
+    for source in sources:
+        ids_BS = torch.tensor([[*source.ids, EOS_ID]])
+        output = model.generate(ids_BS, max_new_tokens=source.longest + 1)[0, 1:].tolist()
         output = output[: output.index(EOS_ID)]
-        translations.append(list(tokenizer.convert_ids_to_tokens(output)))
+        translations.append(" ".join(tokenizer.convert_ids_to_tokens(output)))
     return translations
+
+
+def shown(translation: Translation) -> str:
+    """Return a translation of this toolkit as `translate` returns those of transformers."""
+    return " ".join(translation.tokens)
 
 
 def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:

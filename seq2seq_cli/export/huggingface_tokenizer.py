@@ -17,6 +17,14 @@ from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
+_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # those of text, until all others are replaced
+_UNQUOTING = (
+    (QUOTE + QUOTE, _QUOTE),
+    (QUOTE + STAND_IN, _STAND_IN),
+    (STAND_IN, SPACE),
+    (_STAND_IN, STAND_IN),
+    (_QUOTE, QUOTE),
+)
 _WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
 
 
@@ -46,7 +54,8 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
         [
             decoders.ByteFallback(),
             decoders.Metaspace(SPACE, "always"),
-            decoders.Replace(STAND_IN, SPACE),
+            decoders.Fuse(),
+            *(decoders.Replace(before, after) for before, after in _UNQUOTING),
         ]
     )
     fast.post_processor = processors.TemplateProcessing(

@@ -1,13 +1,12 @@
 """The report of `seq2seq inspect`: a run's model, its parameters and costs, its vocabulary."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
+from seq2seq_cli.config.best_validation import best_validation
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.types import METRICS
 from seq2seq_cli.console import printable
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.translator import Translator
@@ -55,22 +54,10 @@ def read_progress(run: RunFolder, config: Config) -> Progress | None:
     if not steps:
         return None
     metric = config.validation.metric
-    if metric == "auto":  # the run has no validation text
+    best = best_validation(points, metric)
+    if best is None:
         return Progress(max(steps))
-    sign = -1 if METRICS[metric].higher_is_better else 1
-    scored = [
-        (sign * point[f"valid/{metric}"], point["valid/loss"], point["step"])
-        for point in points
-        if _are_numbers(point.get(f"valid/{metric}"), point.get("valid/loss"))
-    ]
-    if not scored:
-        return Progress(max(steps))
-    score, _, step = min(scored)  # a tie is broken by the loss, as in training
-    return Progress(max(steps), metric, sign * score, step)
-
-
-def _are_numbers(*values: object) -> bool:
-    return all(isinstance(value, float) and math.isfinite(value) for value in values)
+    return Progress(max(steps), metric, best[f"valid/{metric}"], best["step"])
 
 
 @dataclass(frozen=True)

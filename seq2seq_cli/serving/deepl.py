@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
+from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.serving.dialects import Dialects
 from seq2seq_cli.serving.json_response import Json
-from seq2seq_cli.serving.language_names import language_name
 from seq2seq_cli.serving.request_errors import RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields
 from seq2seq_cli.serving.text_translation import Wanted

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 
-from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.config.languages import LanguagePair, language_name
+from seq2seq_cli.serving.language_codes import find_language
 from seq2seq_cli.serving.language_detection import Detected, detect
-from seq2seq_cli.serving.language_names import find_language, language_name
 from seq2seq_cli.serving.request_errors import CLIENT_GONE, RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields, Limits, check_length
 from seq2seq_cli.serving.scheduler import (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from seq2seq_cli.documents.paragraphs import has_letters
-from seq2seq_cli.serving.language_names import base_language
+from seq2seq_cli.serving.language_codes import base_language
 
 
 class Detected(NamedTuple):

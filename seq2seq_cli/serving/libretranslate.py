@@ -14,11 +14,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope, Send
 
+from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.documents.formats import READERS
 from seq2seq_cli.serving.dialects import Dialects, Route
 from seq2seq_cli.serving.json_response import Json
 from seq2seq_cli.serving.language_detection import Detected, detect
-from seq2seq_cli.serving.language_names import language_name
 from seq2seq_cli.serving.request_errors import RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields, check_length
 from seq2seq_cli.serving.text_translation import RequestTranslation, TranslatedText, Wanted

@@ -5,32 +5,36 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-_BEFORE_SPACE = ".!?…‽؟۔।॥။።։"  # end a sentence if a space follows
-_ANYWHERE = "。！？｡"
-MARKS = _BEFORE_SPACE + _ANYWHERE
-_CLOSING = "\"'”’“‘»›«‹)\\]」』）》】"  # after a mark, quotes that may open elsewhere close too
-_CLOSING_ANYWHERE = "\"'”’»›)\\]」』）》】"  # without “, which opens here: 他笑了。“你好。”
-_OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
+BEFORE_SPACE = ".!?…‽؟۔।॥။።։"  # end a sentence if a space follows
+ANYWHERE = "。！？｡"
+MARKS = BEFORE_SPACE + ANYWHERE
+CLOSING = "\"'”’“‘»›«‹)]」』）》】"  # after a mark, quotes that may open elsewhere close too
+CLOSING_ANYWHERE = "\"'”’»›)]」』）》】"  # without “, which opens here: 他笑了。“你好。”
+OPENING = "\"'“‘„‚«‹¿¡([{-–—•"
+_CLOSING, _CLOSING_ANYWHERE = re.escape(CLOSING), re.escape(CLOSING_ANYWHERE)
 _CANDIDATE = re.compile(
-    f"(?<![{_BEFORE_SPACE}])([{_BEFORE_SPACE}]++)[{_CLOSING}]*+\\s++"
-    f"|(?<![{_ANYWHERE}])([{_ANYWHERE}]++)[{_CLOSING_ANYWHERE}]*+\\s*+"
+    f"(?<![{BEFORE_SPACE}])([{BEFORE_SPACE}]++)[{_CLOSING}]*+\\s++"
+    f"|(?<![{ANYWHERE}])([{ANYWHERE}]++)[{_CLOSING_ANYWHERE}]*+\\s*+"
 )
 _AT_THE_END = re.compile(f"([{MARKS}]++)[{_CLOSING}]*+$")
-_SAME = str.maketrans("！？｡", "!?。")  # before and after Unicode's compatibility normalization
+SAME_MARK = str.maketrans("！？｡", "!?。")  # before and after Unicode's compatibility normalization
 _FULL_WIDTH = re.compile(f"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef][{_CLOSING}]*$")
 
 _LONGEST_ABBREVIATION = 12
+TITLES = (
+    "Mr|Mrs|Ms|Mx|Messrs|Dr|Drs|Prof|Rev|St|Ste|Mt|Ft|Gen|Col|Maj|Capt|Lt|Sgt|Gov|Sen|Rep|Pres"
+    "|Hr|Hrn|Fr|Frl|Dipl|Ing|Mme|Mlle|Mgr|Sr|Sra|Srta|Ud|Uds|Sig|Dott"
+)
+SHORTENED = "bzw|ca|evtl|exkl|geb|ggf|inkl|sog|vgl|cf|resp|viz|vs|approx"  # in any case
+BEFORE_NUMBERS = (
+    "no|nos|nr|art|abb|abs|bd|ch|eq|fig|figs|kap|p|pp|sec|vol|s"
+    "|jan|feb|mar|mär|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez"
+)
 _ABBREVIATION = re.compile(
     r"[^\W\d_]|(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}"  # J. R. R. Tolkien, z.B., Ph.D.
-    r"|\d{1,2}|[IVX]+"  # am 3. Oktober, Ludwig XIV. von Frankreich
-    "|Mr|Mrs|Ms|Mx|Messrs|Drs?|Prof|Rev|Ste?|Mt|Ft|Gen|Col|Maj|Capt|Lt|Sgt|Gov|Sen|Rep|Pres"
-    "|Hrn?|Frl?|Dipl|Ing|Mme|Mlle|Mgr|Sr|Sra|Srta|Uds?|Sig|Dott"
-    "|(?i:bzw|ca|evtl|exkl|geb|ggf|inkl|sog|vgl|cf|resp|viz|vs|approx)"
+    rf"|\d{{1,2}}|[IVX]+|{TITLES}|(?i:{SHORTENED})"  # am 3. Oktober, Ludwig XIV. von Frankreich
 )
-_BEFORE_NUMBERS = re.compile(
-    "(?i:nos?|nr|art|abb|abs|bd|ch|eq|figs?|kap|pp?|sec|vol|s"
-    "|jan|feb|m[aä]r|apr|jun|jul|aug|sept?|o[ck]t|nov|de[cz])"
-)
+_BEFORE_NUMBERS = re.compile(f"(?i:{BEFORE_NUMBERS})")
 
 
 def split_sentences(line: str, inner_marks: str = "") -> list[str]:
@@ -96,11 +100,11 @@ def _ends(line: str) -> Iterator[tuple[int, str]]:
 
 def _mark(run: str) -> str:
     """Reduce a run of marks to its last one, or to an ellipsis."""
-    return "…" if run.endswith("..") else run[-1].translate(_SAME)
+    return "…" if run.endswith("..") else run[-1].translate(SAME_MARK)
 
 
 def _is_end(line: str, match: re.Match[str], mark: str, has_capitals: bool) -> bool:
-    following = line[match.end() : match.end() + 4].lstrip(_OPENING)[:1]
+    following = line[match.end() : match.end() + 4].lstrip(OPENING)[:1]
     if match[2]:  # hiragana after a quotation continues the sentence: 「はい。」と言った
         return not (match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0")
     if has_capitals and following.islower():
@@ -113,7 +117,7 @@ def _is_abbreviation(line: str, end: int, following: str) -> bool:
     before = line[max(0, end - _LONGEST_ABBREVIATION) : end]
     if not before or before[-1].isspace():  # the full stop is a token of its own
         return False
-    word = before.split()[-1].lstrip(_OPENING)
+    word = before.split()[-1].lstrip(OPENING)
     if _ABBREVIATION.fullmatch(word):
         return True
     return following.isdigit() and _BEFORE_NUMBERS.fullmatch(word) is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
@@ -110,6 +111,9 @@ class NewRun:
             if "valid" in parts:
                 valid = text_of(list(parts["valid"].values()), features=features)
         chosen = choose(text, preset, train, valid)
+        if (languages := languages_in_names(self.train.corpora[0])) is not None:
+            chosen["data.languages"] = Choice(languages._asdict(), "by the names of the text")
+            chosen = in_order(chosen)
         if 0 < hours < math.inf:
             from seq2seq_cli.tools.time_limit import fit_into_hours  # imports torch
 

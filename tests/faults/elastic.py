@@ -16,7 +16,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from commands import free_port
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file
 from torch import Tensor
@@ -175,12 +175,6 @@ class Cluster:
         while left := processes_of(self.run):
             assert time.monotonic() < deadline, f"processes that do not end: {left}"
             time.sleep(0.5)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def children(process: int) -> list[int]:

@@ -44,6 +44,18 @@ def test_missing_library_gives_no_warning(tmp_path, caplog):
     assert not caplog.records
 
 
+def test_library_that_needs_an_absent_one_is_not_loaded_and_gives_no_warning(tmp_path, caplog):
+    """As libgomp may be where the package was installed but not compiled."""
+    source = tmp_path / "other.c"
+    source.write_text("int start(void) { return 7; }", encoding="utf-8")
+    needed, library = tmp_path / "libneeded.so", tmp_path / "other.so"
+    compile_decoder(source, needed)
+    compile_decoder(source, library, f"-L{tmp_path}", "-Wl,--no-as-needed", "-lneeded")
+    needed.unlink()
+    assert cpu_library.load_library(library, SOURCE) is None
+    assert not caplog.records
+
+
 def test_library_of_another_project_is_not_loaded(tmp_path, caplog):
     source, library = tmp_path / "other.c", tmp_path / "other.so"
     source.write_text("int start(void) { return 7; }", encoding="utf-8")

@@ -349,7 +349,7 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
     (nameless / "config.yaml").write_text(without)
     assert without != config
     assert "does not say which languages it translates" in seq2seq("serve", nameless).stderr
-    assert "is no pair of language codes" in seq2seq("serve", names_run, "--langs", "german").stderr
+    assert "write two language codes" in seq2seq("serve", names_run, "--langs", "german").stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:

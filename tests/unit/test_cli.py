@@ -128,7 +128,9 @@ VERBS = {
         "model",
     },
     "diff": {"run_dir", "other_dir", "as_json"},
-    "export": {"run_dir", "output", "file_format", "model"},
+    "export": {"run_dir", "output", "file_format", "model", "langs", "tag", "license_name"},
+    "push": {"run_dir", "repo", "is_public", "revision", "license_name"},
+    "pull": {"repo", "run_dir", "revision"},
     "vocab": {"config", "output", "overrides"},
     "preprocess": {"config", "shard", "overrides"},
     "check": {
@@ -172,6 +174,7 @@ VERBS = {
             "hours",
             "preset",
             "yes",
+            "example",
         ),
     },
     "plot": {"run_dirs", "metric", "x", "output"},

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, preset_for
@@ -56,6 +57,19 @@ def test_parts_are_the_text_and_share_no_source(text, seq2seq):
     assert config.train_text.files == (Path("mine/train.src"), Path("mine/train.tgt"))
     assert config.valid_text is not None
     assert config.valid_text.files == (Path("mine/valid.src"), Path("mine/valid.tgt"))
+
+
+def test_languages_are_those_in_the_names_of_the_text(text, seq2seq):
+    """The parts that are written do not have these names any more."""
+    assert seq2seq("init", text, "--yes").exit_code == 0
+    assert load_config(Path("mine.yaml"), is_given_now=True).data.languages is None
+    for side, lines in zip(("de", "pt_BR"), zip(*PAIRS, strict=True), strict=True):
+        Path(f"all.{side}").write_text("".join(f"{line}\n" for line in lines))
+    options = ("--output", "named.yaml", "--yes")
+    assert seq2seq("init", "all.de", "all.pt_BR", *options).exit_code == 0
+    languages = load_config(Path("named.yaml"), is_given_now=True).data.languages
+    assert languages is not None
+    assert (languages.src, languages.tgt) == ("de", "pt-BR")
 
 
 def test_split_depends_on_the_sources_alone(text, seq2seq):
@@ -283,3 +297,36 @@ def test_problems_are_named_before_the_text_is_read_or_written(text, seq2seq):
     result = seq2seq("init", "16.src", "16.src", "--yes")
     assert "16.src is not UTF-8 (is it UTF-16?)" in result.stderr
     assert {path.name for path in Path().iterdir()} == {"all.tsv", "16.src"}
+
+
+def test_the_example_is_the_quickstart(seq2seq, tmp_path, monkeypatch):
+    """Its files are those of the repository, and its config finds its text."""
+    monkeypatch.chdir(tmp_path)
+    result = seq2seq("init", "--example")
+    assert result.exit_code == 0, result.stderr
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 9
+    for path in written:
+        assert path.read_bytes() == (ROOT / path.relative_to(tmp_path)).read_bytes()
+    load_config(Path("configs/quickstart.yaml"), is_given_now=True)
+    commands = [line.strip() for line in result.stdout.splitlines() if "  seq2seq" in line]
+    assert all(command in (ROOT / "README.md").read_text() for command in commands)
+
+
+def test_the_example_overwrites_nothing_without_asking(seq2seq, tmp_path):
+    folder = tmp_path / "new" / "folder"
+    assert seq2seq("init", "--example", folder).exit_code == 0
+    assert seq2seq("init", "--example", folder, "--yes").exit_code == 0  # all are the same
+    mine = folder / "data/quickstart/train.de"
+    mine.write_text("precious")
+    for options, stdin in ((("--yes",), None), ((), "n\n")):
+        result = seq2seq("init", "--example", folder, *options, stdin=stdin)
+        assert (result.exit_code, mine.read_text()) == (2, "precious")
+        assert f"{mine} would be overwritten: name another folder" in result.stderr
+    assert seq2seq("init", "--example", folder, stdin="y\n").exit_code == 0
+    assert mine.read_bytes() == (ROOT / "data/quickstart/train.de").read_bytes()
+
+
+def test_init_needs_a_text_or_the_example(seq2seq, tmp_path):
+    assert "or --example" in seq2seq("init").stderr
+    assert "writes to one folder" in seq2seq("init", "--example", tmp_path, tmp_path).stderr

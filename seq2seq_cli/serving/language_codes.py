@@ -1,9 +1,8 @@
-"""Codes of languages: their names, and which one is meant by the code that a client uses."""
+"""Codes of languages: which one is meant by the code that a client uses."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from babel import Locale, UnknownLocaleError
 from babel.core import get_global, parse_locale
 
 from seq2seq_cli.config.text import is_language
@@ -19,15 +18,6 @@ class _Parts(NamedTuple):
     language: str
     script: str | None = None
     region: str | None = None
-
-
-def language_name(code: str, display: str = "en") -> str:
-    """Return the name of a language in another one, such as German for de; its code if unknown."""
-    try:
-        name = Locale.parse(code, sep="-").get_display_name(display)
-    except (UnknownLocaleError, ValueError):
-        name = Locale.parse(display).languages.get(code.lower())
-    return name or code
 
 
 def find_language(asked: str, known: Iterable[str]) -> str | None:

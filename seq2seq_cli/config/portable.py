@@ -1,0 +1,94 @@
+"""What is shared of a run names no folder of the machine that it was trained on."""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import Corpora, Corpus
+from seq2seq_cli.paths import is_remote
+
+# An absolute path or a URL within a text, such as that of `--set data.train.src=/home/me/a.de`.
+_QUOTED = re.compile(r"([\"'])[~/][^\"']*\1")
+_ABSOLUTE = re.compile(r"(?<![\w.~-])(?:[a-z][a-z0-9+]*:/)?~?(?:/[^\s/,;\"'\[\]{}()]+)+/?")
+
+
+def portable_config(config: Config) -> Config:
+    """Return the config with the names of files in place of paths that hold here only.
+
+    Relative paths stay: whoever has the text in the same place can use them.
+    """
+    data, tokenizer = config.data, config.tokenizer
+    corpora = {"train": _portable(data.train), "valid": _portable(data.valid or ()) or None}
+    reuse = None if tokenizer.reuse is None else Path(_portable_path(tokenizer.reuse))
+    return config.model_copy(
+        update={
+            "data": data.model_copy(update=corpora),
+            "tokenizer": tokenizer.model_copy(update={"reuse": reuse}),
+        }
+    )
+
+
+def portable_record(value: Any, config: Config) -> Any:
+    """Return a part of manifest.json with the names of files in place of absolute paths."""
+    known = sorted({str(path) for path in _absolute_paths(config)}, key=len, reverse=True)
+
+    def portable(text: str) -> str:
+        for path in known:  # which may contain spaces
+            text = text.replace(path, PurePath(path).name)
+        return portable_text(text)
+
+    return _mapped(value, portable)
+
+
+def portable_text(text: str) -> str:
+    """Return a text with the names of files in place of absolute paths and URLs."""
+    if text.startswith(("/", "~")):
+        return PurePath(text).name
+    name, separator, value = text.partition("=")
+    if separator and value.startswith(("/", "~")):
+        return f"{name}={PurePath(value).name}"
+    text = _QUOTED.sub(lambda match: f"{match[1]}{PurePath(match[0]).name}", text)
+    return _ABSOLUTE.sub(lambda match: PurePath(match[0]).name, text)
+
+
+def portable_command(arguments: Sequence[object]) -> str:
+    """Return a recorded command as a line for a shell."""
+    return shlex.join(PurePath(x).name if n == 0 else x for n, x in enumerate(map(str, arguments)))
+
+
+def _mapped(value: Any, function: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(part, function) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_mapped(part, function) for part in value]
+    return function(value) if isinstance(value, str) else value
+
+
+def _portable(corpora: Corpora) -> tuple[Corpus, ...]:
+    names = ("src", "tgt", "pairs")
+    return tuple(
+        corpus.model_copy(
+            update={
+                name: Path(_portable_path(path))
+                for name in names
+                if (path := getattr(corpus, name)) is not None
+            }
+        )
+        for corpus in corpora
+    )
+
+
+def _portable_path(path: Any) -> str:
+    if is_remote(path) or path.is_absolute() or ".." in path.parts:
+        return str(path.name)
+    return str(path)
+
+
+def _absolute_paths(config: Config) -> list[Any]:
+    corpora = (*config.data.train, *(config.data.valid or ()))
+    paths = [path for corpus in corpora for path in corpus.paths]
+    paths += [config.tokenizer.reuse] if config.tokenizer.reuse is not None else []
+    return [path for path in paths if not is_remote(path) and path.is_absolute()]

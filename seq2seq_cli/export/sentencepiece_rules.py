@@ -1,0 +1,98 @@
+"""Puts what this toolkit does to text before SentencePiece into the rules of the model itself.
+
+Other programs give text to SentencePiece as it is. The rules of a model (`precompiled_charsmap`)
+are a double array (Aoe 1989) of the texts to replace, and the replacements: the size of the array
+in bytes, the array, and zero-terminated texts, in which the array has offsets.
+"""
+
+import io
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
+
+_BYTES = np.arange(1, 256)
+_AT_ONCE = 1_024  # nodes
+_WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
+_QUOTING = {c: " " for c in _WHITE_SPACE if c != " "} | {
+    SPACE: STAND_IN,
+    STAND_IN: QUOTE + STAND_IN,
+    QUOTE: QUOTE + QUOTE,
+}
+_UNQUOTING = {STAND_IN: SPACE, QUOTE + STAND_IN: STAND_IN, QUOTE + QUOTE: QUOTE}
+
+
+def with_quoting(model: bytes) -> bytes:
+    """Return a SentencePiece model that normalizes spaces and quotes ▁, as `quoting.prepare` does.
+
+    It gives the same ids for any text without preparation, and its decoded text needs no
+    unquoting.
+    """
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    rules = dict(rules_in(proto.normalizer_spec.precompiled_charsmap)) | _QUOTING
+    proto.normalizer_spec.precompiled_charsmap = compiled_rules(rules)
+    back = proto.denormalizer_spec
+    back.precompiled_charsmap = compiled_rules(_UNQUOTING)
+    back.add_dummy_prefix = back.remove_extra_whitespaces = back.escape_whitespaces = False
+    serialized: bytes = proto.SerializeToString()
+    return serialized
+
+
+def compiled_rules(rules: Mapping[str, str]) -> bytes:
+    """Have SentencePiece compile rules, by training a model of one letter with them."""
+    compiled = io.BytesIO()
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as file:
+        for before, after in rules.items():
+            file.write(f"{_code_points(before)}\t{_code_points(after)}\n")
+        file.flush()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a"]),
+            model_writer=compiled,
+            model_type="char",
+            vocab_size=8,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=file.name,
+            minloglevel=2,
+        )
+    model: Any = sentencepiece_model_pb2.ModelProto.FromString(  # type: ignore[attr-defined]
+        compiled.getvalue()
+    )
+    charsmap: bytes = model.normalizer_spec.precompiled_charsmap
+    return charsmap
+
+
+def _code_points(text: str) -> str:
+    return " ".join(f"{ord(character):X}" for character in text)
+
+
+def rules_in(charsmap: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the texts that a model replaces, and by what."""
+    if not charsmap:
+        return
+    (size,) = struct.unpack_from("<I", charsmap)
+    units = np.frombuffer(charsmap, "<u4", size // 4, 4)
+    replacements = charsmap[4 + size :]
+    waiting = [(0, b"")]
+    while waiting:
+        some, waiting = waiting[-_AT_ONCE:], waiting[:-_AT_ONCE]
+        nodes = np.array([node for node, _ in some])
+        values = units[nodes]
+        nodes ^= values >> 10 << ((values & 0x200) >> 6)  # where their children begin
+        for (_, before), node, value in zip(some, nodes, values, strict=True):
+            if value & 0x100:  # a text ends here
+                start = int(units[node]) & 0x7FFFFFFF
+                after = replacements[start : replacements.index(b"\0", start)]
+                yield before.decode(), after.decode()
+        children = nodes[:, None] ^ _BYTES
+        rows, columns = np.nonzero((units[children] & 0x800000FF) == _BYTES)
+        waiting += [
+            (int(children[row, column]), some[row][1] + bytes([column + 1]))
+            for row, column in zip(rows, columns, strict=True)
+        ]

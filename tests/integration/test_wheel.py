@@ -1,0 +1,119 @@
+"""A wheel has all that the program needs, whether there is a compiler or not."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from commands import ROOT
+
+MODULES = """
+import pkgutil, seq2seq_cli
+for module in pkgutil.walk_packages(seq2seq_cli.__path__, "seq2seq_cli."):
+    if not module.name.endswith(("__main__", "_cpu_decoder", "ray_translate")):
+        __import__(module.name)
+"""
+# Which engine translates, and the OpenMP libraries of the process.
+ENGINE = """
+from seq2seq_cli import Translator
+print(type(Translator.load("runs/quickstart", "cpu").decoder).__name__)
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line})
+"""
+
+
+def checkout(folder: Path) -> Path:
+    """Copy what git knows, as a clone has it; building writes to the folder."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a clone of the repository")
+    for name in listed.stdout.splitlines():
+        if name.startswith(("seq2seq_cli/", "configs/", "data/quickstart")) or "/" not in name:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+def build(source: Path, output: Path, *options: str, **environment: str) -> tuple[Path, str]:
+    """Build a wheel of a folder or of an archive; return it and what pip has said."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(output)]
+    done = subprocess.run(
+        [*command, *options, str(source)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = output.glob("*.whl")
+    return wheel, done.stdout + done.stderr
+
+
+def test_a_wheel_made_without_a_compiler_has_all_but_the_compiled_decoder(tmp_path):
+    source = checkout(tmp_path / "clone")
+    wheel, said = build(source, tmp_path, "--no-build-isolation", CC="/no/compiler", CFLAGS="")
+    assert "error" not in said.lower()
+    assert "warning: building" not in said.lower()
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    package = [path for path in (source / "seq2seq_cli").rglob("*") if path.is_file()]
+    needed = {str(path.relative_to(source)): path for path in package}
+    for path in (source / "data/quickstart").iterdir():
+        needed[f"seq2seq_cli/tools/example/data/quickstart/{path.name}"] = path
+    assert {name for name in found if ".dist-info/" not in name} == set(needed)
+    for name, path in needed.items():
+        assert found[name] == path.read_bytes(), name
+    endings = {Path(name).suffix for name in needed} | {Path(name).name for name in needed}
+    assert {".py", ".c", ".html", ".css", ".js", ".yaml", ".de", ".en", "py.typed"} <= endings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_an_installed_wheel_trains_and_translates(has_compiler, tmp_path):
+    """Made of the source distribution, in an environment of its own, in an empty folder."""
+    source = checkout(tmp_path / "clone")
+    code = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, tmp_path], cwd=source, check=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    compiler = {} if has_compiler else {"CC": "/no/compiler"}
+    wheel, _ = build(archive, tmp_path / "wheel", "--no-build-isolation", **compiler)
+    environment, work = tmp_path / "venv", tmp_path / "work"
+    work.mkdir()
+    venv.create(environment, with_pip=True)
+    python = environment / "bin/python"
+    constraints = ("--constraint", str(ROOT / "constraints.txt"))
+    install = [python, "-m", "pip", "install", "--quiet", *constraints]
+    subprocess.run([*install, "torch"], check=True)
+    subprocess.run([*install, wheel], check=True)
+
+    def run(*command: object) -> str:
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        variables |= {"SEQ2SEQ_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            list(map(str, command)), cwd=work, env=variables, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    seq2seq = environment / "bin/seq2seq"
+    assert run(seq2seq, "--version").startswith("seq2seq ")
+    assert not list(work.iterdir())
+    run(python, "-c", MODULES)
+    run(seq2seq, "init", "--example")
+    few = ("--set", "training.max_steps=20", "--set", "training.warmup_steps=5")
+    run(seq2seq, "train", "configs/quickstart.yaml", *few, "--set", "validation.every=20")
+    sentence = "Ich möchte ein Bier trinken."
+    assert len(run(seq2seq, "translate", "runs/quickstart", sentence).splitlines()) == 1
+    run(seq2seq, "attend", "runs/quickstart", sentence, "--output", "page.html")
+    engine, libraries = run(python, "-c", ENGINE).splitlines()
+    native = any(name.endswith(".so") for name in zipfile.ZipFile(wheel).namelist())
+    assert native == has_compiler
+    assert (engine == "CpuDecoder") == native or not has_avx512()
+    # The compiled decoder uses the libgomp that torch brings: one of the system is not looked for.
+    assert all(library.startswith(f"{environment}/lib/") for library in libraries.split())
+
+
+def has_avx512() -> bool:
+    return "avx512_vnni" in Path("/proc/cpuinfo").read_text()
