@@ -226,6 +226,44 @@ def test_a_glossary_is_kept_to(server: Served):
     assert "5" in form.json["translatedText"]
 
 
+def test_details_of_much_text_are_refused(server: Served):
+    def status_and_error(**fields: object) -> tuple[int, str | None]:
+        request = {"q": "one", "source": "en", "target": "de", **fields}
+        answer = server.ask("/translate", request)
+        return answer.status, answer.json.get("error")
+
+    words = "one " * 250
+    assert status_and_error(q=[words, "x"], attention=True) == (
+        400,
+        "Invalid request: attention takes at most 1000 characters",
+    )
+    assert status_and_error(q=[words], attention=True) == (200, None)
+    many = {f"word{number}": "1" for number in range(201)}
+    assert (
+        status_and_error(glossary=many)[1] == "Invalid request: glossary has more than 200 entries"
+    )
+    del many["word0"]
+    assert status_and_error(glossary=many) == (200, None)
+    message = "Invalid request: glossary has an entry of more than 200 characters"
+    assert status_and_error(glossary={"x" * 201: "1"}) == (400, message)
+
+
+def test_a_large_request_fits_an_idle_server(server: Served):
+    """As many texts as are allowed, each of many sentences: more than wait at once."""
+    texts = ["".join(f"{word}\n" for word in ("one", "two", "three", "four") * 40)] * 64
+    expected = ["".join(f"{digit}\n" for digit in "1234" * 40)] * 64
+    assert server.translate(texts)["translatedText"] == expected
+
+
+def test_text_in_the_target_language_stays(names_run: Path):
+    with serving(names_run, "--processes", 1, "--langs", "de-en") as served:
+        english = "This is a sentence that is already in English."
+        fields = {"q": [english, "drei eins vier"], "source": "auto", "target": "en"}
+        answer = served.ask("/translate", fields).json
+        assert answer["translatedText"][0] == english
+        assert [each["language"] for each in answer["detectedLanguage"]] == ["en", "de"]
+
+
 def events(answer_body: bytes) -> list[tuple[str, dict]]:
     blocks = answer_body.decode().strip().split("\n\n")
     return [
@@ -257,6 +295,10 @@ def test_deepl_and_immersive_translate(server: Served):
             {"detected_source_language": "EN", "text": "2", "billed_characters": 3},
         ]
     }
+    form = b"text=two&text=three&target_lang=DE"
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    answers = server.ask("/v2/translate", form, headers=kind).json["translations"]
+    assert [answer["text"] for answer in answers] == ["2", "3"]
     assert server.ask("/v2/translate", {"text": ["one"]}).json == {
         "message": "Invalid request: missing target_lang parameter"
     }
@@ -301,6 +343,22 @@ def test_other_host_names_are_refused(server: Served):
     assert server.ask("/languages", headers={"Host": "evil.example"}).status == 400
     assert server.ask("/languages", headers={"Host": f"localhost:{server.port}"}).status == 200
     assert server.ask("/languages", headers={"Host": "[::1]:80"}).status == 200
+
+
+def test_pages_of_other_sites_are_refused(server: Served, names_run: Path):
+    """They could send forms, without being able to read the answer."""
+    fields = {"q": "one", "source": "en", "target": "de"}
+
+    def status(served: Served, origin: str) -> int:
+        return served.ask("/translate", form=fields, headers={"Origin": origin}).status
+
+    assert status(server, "https://evil.example") == 403
+    assert status(server, "null") == 403
+    assert status(server, server.url) == 200
+    assert status(server, "chrome-extension://abcdef") == 200
+    with serving(names_run, "--processes", 1, "--allow-origin", "https://a.example") as served:
+        assert status(served, "https://a.example") == 200
+        assert status(served, "https://b.example") == 403
 
 
 def test_the_log_holds_no_text(server: Served):
@@ -458,15 +516,16 @@ def test_connections_without_a_request_disturb_nobody(server: Served):
 def test_overload_is_refused_and_over_at_once(names_run: Path):
     with serving(names_run, "--processes", 1, "--queue-limit", 4) as served:
 
-        def ask(text: str) -> int:
-            fields = {"q": text, "source": "en", "target": "de"}
+        def ask(text: str, stream: bool = False) -> int:
+            fields = {"q": text, "source": "en", "target": "de", "stream": stream}
             answer = served.ask("/translate", fields)
             assert answer.status == 200 or int(answer.headers["retry-after"]) >= 1
             return answer.status
 
         with ThreadPoolExecutor(32) as pool:
-            statuses = [*pool.map(ask, ["\n".join(new_sentences(s, 20)) for s in range(64)])]
-        assert {*statuses} == {200, 503}
+            texts = ["\n".join(new_sentences(seed, 20)) for seed in range(64)]
+            statuses = [*pool.map(ask, texts, [False, True] * 32)]
+        assert {*statuses[::2]} == {*statuses[1::2]} == {200, 503}
         assert ask("one two") == 200
 
 

@@ -1,0 +1,60 @@
+"""Which language a client means, and which one a text is in."""
+
+import pytest
+
+from seq2seq_cli.serving.language_codes import find_language
+from seq2seq_cli.serving.language_detection import detect
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "found"),
+    [
+        ("de", ["de", "en"], "de"),
+        ("DE", ["de", "en"], "de"),
+        (" de_AT ", ["de", "en"], "de"),
+        ("fr", ["de", "en"], None),
+        ("german", ["de"], None),
+        ("", ["de"], None),
+        # The same script, whatever the region.
+        ("zh", ["zh-Hant", "zh-Hans"], "zh-Hans"),
+        ("zh-CN", ["zh-Hant", "zh-Hans"], "zh-Hans"),
+        ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"),
+        ("zt", ["zh-Hans", "zh-Hant"], "zh-Hant"),
+        ("zh-HK", ["zh-Hans"], "zh-Hans"),
+        ("sr", ["sr-Latn", "sr-Cyrl"], "sr-Cyrl"),
+        ("sr-Latn", ["sr-Cyrl", "sr-Latn"], "sr-Latn"),
+        # Then the same region.
+        ("pt", ["pt-PT", "pt-BR"], "pt-BR"),
+        ("pt_PT", ["pt-BR", "pt-PT"], "pt-PT"),
+        ("pb", ["pt-PT", "pt-BR"], "pt-BR"),
+        ("en-US", ["en-GB", "en"], "en"),
+        # Codes of which clients know one.
+        ("nb", ["no", "da"], "no"),
+        ("no", ["nb"], "nb"),
+        ("iw", ["he"], "he"),
+    ],
+)
+def test_the_language_that_is_meant(asked, known, found):
+    assert find_language(asked, known) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "languages", "found"),
+    [
+        ("Ich möchte ein kaltes Bier trinken.", ["en", "de"], "de"),
+        ("我想喝一杯啤酒。", ["en", "zh-Hans"], "zh-Hans"),
+        ("Eu gostaria de beber uma cerveja.", ["es", "pt-BR"], "pt-BR"),
+        ("I would like a beer.", ["gsw", "en-GB"], "en-GB"),
+    ],
+)
+def test_texts_are_in_languages_with_scripts_and_regions(text, languages, found):
+    best, other = detect(text, languages)
+    assert best.language == found
+    assert best.confidence > other.confidence
+
+
+def test_text_without_letters_is_in_no_language():
+    assert [(each.language, each.confidence) for each in detect("42 :-)", ["de", "en"])] == [
+        ("de", 0.0),
+        ("en", 0.0),
+    ]
