@@ -113,7 +113,7 @@ def started(server: Server, sentence: str) -> Iterator[subprocess.Popen[bytes]]:
 def servers(given: argparse.Namespace, folder: Path) -> list[Server]:
     ours = [sys.executable, "-m", "seq2seq_cli", "serve", str(given.run), "--cache-megabytes", "0"]
     found = [
-        Server("seq2seq serve, greedy", [*ours, "--port", "5101"], {}, 5101),
+        Server("seq2seq serve, greedy (its default)", [*ours, "--port", "5101"], {}, 5101),
         Server(
             "seq2seq serve, beam 4",
             [*ours, "--port", "5102", "--set", "decoding.beam_size=4"],
@@ -127,7 +127,9 @@ def servers(given: argparse.Namespace, folder: Path) -> list[Server]:
         environment = {"ARGOS_PACKAGES_DIR": str(packages), "XDG_DATA_HOME": str(folder / "data")}
         command = [given.libretranslate, "--host", "127.0.0.1", "--port", "5103"]
         command += ["--disable-web-ui", "--threads", str(given.threads)]
-        found.append(Server("LibreTranslate (beam 4)", command, environment, 5103))
+        greedy = environment | {"ARGOS_BEAM_SIZE": "1"}
+        found.append(Server("LibreTranslate, greedy", command, greedy, 5103))
+        found.append(Server("LibreTranslate, beam 4 (its default)", command, environment, 5103))
     return found
 
 

@@ -184,9 +184,11 @@ class Scheduler:
         return ticket
 
     async def _gather(self) -> None:
+        """Give others the time to arrive; a request that finds all processes idle does not wait."""
         since = self._tickets[0].since if self._tickets else 0.0
         seconds = since + self._seconds_to_gather - time.monotonic()
-        if seconds > 0 and self._num_tokens < self._tokens_per_batch:
+        is_busy = self._idle < self._workers
+        if seconds > 0 and is_busy and self._num_tokens < self._tokens_per_batch:
             await asyncio.sleep(seconds)
 
     def _take(self) -> tuple[Batch, list[Waiting]] | None:

@@ -97,13 +97,17 @@ def test_idle_processes_divide_what_waits():
 
 
 def test_sentences_that_arrive_together_are_translated_together():
+    """Only the first, which finds all processes idle, does not wait for others."""
+
     async def test():
-        queue = scheduler(seconds=0.05)
-        batch = asyncio.create_task(queue.next_batch())
-        for text in "abc":
+        queue = Scheduler(10, 0.05, 100, workers=2)
+        queue.submit(sentences("a"))
+        first, second = (asyncio.create_task(queue.next_batch()) for _ in range(2))
+        assert texts(await first) == ["a"]
+        for text in "bcd":
             queue.submit(sentences(text))
             await asyncio.sleep(0)
-        assert texts(await batch) == ["a", "b", "c"]
+        assert texts(await second) == ["b", "c", "d"]
 
     run(test)
 
