@@ -101,8 +101,9 @@ def test_sentences_that_arrive_together_are_translated_together():
 
     async def test():
         queue = Scheduler(10, 0.05, 100, workers=2)
-        queue.submit(sentences("a"))
         first, second = (asyncio.create_task(queue.next_batch()) for _ in range(2))
+        await asyncio.sleep(0)
+        queue.submit(sentences("a"))
         assert texts(await first) == ["a"]
         for text in "bcd":
             queue.submit(sentences(text))
@@ -182,7 +183,7 @@ def test_a_sentence_that_kills_processes_fails_alone():
 
 def test_a_cancelled_wait_for_a_batch_loses_none():
     async def test():
-        queue = scheduler(seconds=0.02)
+        queue = Scheduler(10, 0.02, 100, workers=2)
         waiting = asyncio.create_task(queue.next_batch())
         queue.submit(sentences("a"))
         await asyncio.sleep(0.001)
