@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,11 +113,17 @@ def children(pid: int) -> list[int]:
 
 
 @contextmanager
-def serving(*arguments: object, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
+def serving(
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[object] = (sys.executable, "-m", "seq2seq_cli", "serve"),
+    folder: Path | None = None,
+) -> Iterator[Served]:
     """Start `seq2seq serve` on a free port; end it with SIGTERM, which must work."""
-    command = [sys.executable, "-m", "seq2seq_cli", "serve", "--port", "0", *map(str, arguments)]
+    command = [*map(str, program), "--port", "0", *map(str, arguments)]
     process = subprocess.Popen(
         command,
+        cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environment or {})},

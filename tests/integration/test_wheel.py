@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from served import serving
 
 MODULES = """
 import pkgutil, seq2seq_cli
@@ -86,7 +87,7 @@ def test_an_installed_wheel_trains_and_translates(has_compiler, tmp_path):
     constraints = ("--constraint", str(ROOT / "constraints.txt"))
     install = [python, "-m", "pip", "install", "--quiet", *constraints]
     subprocess.run([*install, "torch"], check=True)
-    subprocess.run([*install, wheel], check=True)
+    subprocess.run([*install, f"{wheel}[serve]"], check=True)
 
     def run(*command: object) -> str:
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -107,6 +108,10 @@ def test_an_installed_wheel_trains_and_translates(has_compiler, tmp_path):
     sentence = "Ich möchte ein Bier trinken."
     assert len(run(seq2seq, "translate", "runs/quickstart", sentence).splitlines()) == 1
     run(seq2seq, "attend", "runs/quickstart", sentence, "--output", "page.html")
+    with serving("runs/quickstart", program=[seq2seq, "serve"], folder=work) as server:
+        fields = {"q": sentence, "source": "de", "target": "en"}
+        assert server.ask("/translate", fields).status == 200
+        assert server.ask("/").headers["content-type"].startswith("text/html")
     engine, libraries = run(python, "-c", ENGINE).splitlines()
     native = any(name.endswith(".so") for name in zipfile.ZipFile(wheel).namelist())
     assert native == has_compiler
