@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def open_page(browser: Browser, server: Served, errors: list[str]) -> Iterator[O
         items = json.dumps({f"seq2seq.{name}": json.dumps(value) for name, value in start.items()})
         page.add_init_script(f"if (!localStorage.length) Object.assign(localStorage, {items});")
         page.goto(server.url + path)
+        wait_until_ready(page)
         return page
 
     yield open_one
@@ -84,6 +86,22 @@ def open_page(browser: Browser, server: Served, errors: list[str]) -> Iterator[O
 @pytest.fixture
 def page(open_page: OpenPage) -> Page:
     return open_page()
+
+
+def wait_until_ready(page: Page) -> None:
+    """Wait until the page knows the languages of the server, and listens."""
+    expect(page.locator("#from option").first).to_be_attached()
+
+
+def reload(page: Page) -> None:
+    page.reload()
+    wait_until_ready(page)
+
+
+def stop_clock(page: Page) -> None:
+    """Let time pass only as the test says."""
+    page.clock.install()
+    page.clock.pause_at(datetime.now() + timedelta(hours=1))
 
 
 def translate(page: Page, text: str) -> None:
@@ -126,7 +144,10 @@ class Requests:
 
 def test_typing_is_translated_when_it_pauses(page: Page):
     requests = Requests(page)
-    page.locator("#source").press_sequentially("one two three", delay=5)
+    stop_clock(page)
+    page.locator("#source").press_sequentially("one two three")
+    assert requests.fields == []
+    page.clock.run_for(1_000)
     expect(page.locator("#target")).to_have_text("eins zwei drei")
     assert [fields["q"] for fields in requests.fields] == ["one two three"]
     expect(page.locator("#count")).to_have_text(f"13 / {CHAR_LIMIT}")
@@ -157,7 +178,7 @@ def test_only_the_answer_to_the_latest_text_is_shown(page: Page):
 def test_nothing_is_translated_while_characters_are_composed(page: Page):
     expect(page.locator("#source")).to_be_focused()
     requests = Requests(page)
-    page.clock.install()
+    stop_clock(page)
     page.evaluate(
         """() => {
             const source = document.getElementById("source");
@@ -173,7 +194,7 @@ def test_nothing_is_translated_while_characters_are_composed(page: Page):
 
 
 def test_control_and_enter_translate_at_once(page: Page):
-    page.clock.install()  # no pause ends
+    stop_clock(page)  # no pause ends
     page.fill("#source", "one two")
     page.keyboard.press("Control+Enter")
     expect(page.locator("#spoken")).to_have_text("eins zwei")
@@ -181,7 +202,7 @@ def test_control_and_enter_translate_at_once(page: Page):
 
 def test_a_long_text_is_translated_in_pieces_and_shown_on_the_way(page: Page):
     requests = Requests(page)
-    page.clock.install()
+    stop_clock(page)
     requests.holds = True
     page.fill("#source", LONG)
     expect(page.locator("#count")).to_have_text(f"{len(LONG)} characters in 2 parts")
@@ -211,7 +232,7 @@ def test_languages_are_detected_and_swapped_with_the_texts(open_page: OpenPage):
     expect(page.locator("#target")).to_have_attribute("lang", "en")
     assert (page.input_value("#from"), page.input_value("#to")) == ("de", "en")
     assert page.locator("#to option").all_inner_texts() == ["English"]  # only pairs that exist
-    page.reload()
+    reload(page)
     assert (page.input_value("#from"), page.input_value("#to")) == ("de", "en")
     page.select_option("#from", "en")
     assert page.locator("#to option").all_inner_texts() == ["German"]
@@ -336,7 +357,7 @@ def test_a_glossary_is_kept_to_and_kept(page: Page):
     fill_in_term(page, "two", "neun")
     expect(page.locator("#target")).to_contain_text("neun")
     expect(page.locator("#glossary li")).to_have_count(2)
-    page.reload()
+    reload(page)
     page.fill("#source", "two")
     expect(page.locator("#target")).to_contain_text("neun")
     page.click("#more summary")
@@ -363,7 +384,7 @@ def test_history_stays_in_the_browser(open_page: OpenPage):
     entries.nth(1).get_by_role("button").click()
     expect(page.locator("#target")).to_have_text("eins zwei")
     expect(page.locator("#source")).to_have_value("one two")
-    page.reload()
+    reload(page)
     page.click("#more summary")
     expect(entries.nth(0)).to_have_text("one twoeins zwei")
     page.uncheck("#keep-history")
@@ -564,7 +585,7 @@ def test_the_page_is_english_or_chinese(open_page: OpenPage):
     expect(page).to_have_title("Translate")
     text = page.locator("body").inner_text().replace("中文", "")
     assert not re.search("[\u4e00-\u9fff]", text)
-    page.reload()
+    reload(page)
     expect(html).to_have_attribute("lang", "en")
 
 
@@ -574,7 +595,7 @@ def test_dark_and_light(open_page: OpenPage):
     dark = page.evaluate(paper)
     page.click("#theme")
     light = page.evaluate(paper)
-    page.reload()
+    reload(page)
     assert page.evaluate(paper) == light != dark
     page.click("#theme")
     assert page.evaluate(paper) == dark
@@ -650,7 +671,7 @@ def test_the_token_is_asked_for_and_asked_for_again(
     expect(dialog).to_be_hidden()
     expect(page.locator("#target")).to_have_text("eins")
     assert "403" in errors.pop()
-    page.reload()
+    reload(page)
     translate(page, "two")
     page.route(
         "**/frontend/settings", lambda route: route.fulfill(json={**settings, "keyRequired": False})
