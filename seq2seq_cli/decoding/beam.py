@@ -14,7 +14,7 @@ from torch import Tensor
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.types import LengthPenalty
 from seq2seq_cli.decoding.active_batch import ActiveBatch
-from seq2seq_cli.decoding.engines.cpu_library import log_sum_exp
+from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.lexical_constraints import allocate_beam, forbid_end
 from seq2seq_cli.decoding.requests import Hypothesis, Ids
 from seq2seq_cli.decoding.top_k import top_k
@@ -104,6 +104,7 @@ class BeamSearch:
         self._num_groups = config.diversity_groups
         self._width = config.beam_size // self._num_groups  # of a group
         self._is_constrained = any(request.required for request in batch.requests)
+        self._is_plain = self._num_groups == 1 and not self._is_constrained
         self._finished = [
             FinishedTranslations(config.n_best, text_of, self._num_groups, self._width)
             for _ in batch.requests
@@ -114,7 +115,7 @@ class BeamSearch:
     def advance(self, logits_BWV: Tensor) -> None:
         """Choose the hypotheses of the next step, and keep the translations that end here."""
         batch = self._batch
-        totals_BW1 = log_sum_exp(logits_BWV)
+        totals_BW1 = cpu_library.log_sum_exp(logits_BWV)
         batch.rules.apply(logits_BWV, batch.past_BWT)
         score_offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
         if self._is_constrained:
@@ -162,6 +163,8 @@ class BeamSearch:
 
         `score_offsets` turn logits into sums of log-probabilities.
         """
+        if self._is_plain and cpu_library.can_read(logits_BWV):
+            return self._native_continuations(logits_BWV, score_offsets_BW1)
         width, chosen = self._width, list[Candidates]()
         for first in range(0, self._config.beam_size, width):
             start = 0 if logits_BWV.size(1) == 1 else first
@@ -176,9 +179,18 @@ class BeamSearch:
             if self._is_constrained:
                 self._allocate(best, *group)
             best = best._replace(origins=best.origins + start)
-            self._finish(best, first // width)
+            self._finish_ended(best, first // width)
             chosen.append(unfinished(best, width))
         return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
+
+    def _native_continuations(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> Candidates:
+        """Do the same in C, for one group and without required phrases."""
+        *grown, ended_BW = cpu_library.beam_step(logits_BWV, score_offsets_BW1, self._width, EOS_ID)
+        for row, ended_W in enumerate(ended_BW.tolist()):
+            for origin, log_prob in enumerate(ended_W):
+                if log_prob > -math.inf:
+                    self._finish(row, origin, log_prob)
+        return Candidates(*grown)
 
     def _diverse_candidates(
         self, logits_BWV: Tensor, score_offsets_BW1: Tensor, used_BK: Tensor
@@ -200,16 +212,20 @@ class BeamSearch:
                 for part, values_K in zip(best, ordered, strict=True):
                     part[row] = values_K
 
-    def _finish(self, candidates: Candidates, group: int) -> None:
+    def _finish_ended(self, candidates: Candidates, group: int) -> None:
         """Keep a group's translations that end here, if in the better half of its candidates."""
-        batch = self._batch
         ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
         ends_BK[:, self._width :] = False
-        penalty = self._penalty(batch.length + 1)
         for row, place in ends_BK.nonzero().tolist():
-            ids = batch.past_BWT[row, candidates.origins[row, place]].tolist()
-            score = candidates.sums[row, place].item() / penalty
-            self._finished[batch.active[row]].add(ids, score, group)
+            origin = int(candidates.origins[row, place])
+            self._finish(row, origin, candidates.sums[row, place].item(), group)
+
+    def _finish(self, row: int, origin: int, log_prob: float, group: int = 0) -> None:
+        """Keep a hypothesis of a group as a translation that ends here."""
+        batch = self._batch
+        ids = batch.past_BWT[row, origin].tolist()
+        score = log_prob / self._penalty(batch.length + 1)
+        self._finished[batch.active[row]].add(ids, score, group)
 
     def _penalty(self, length: int) -> float:
         formula, alpha = self._config.length_penalty_formula, self._config.length_penalty

@@ -26,6 +26,7 @@ from seq2seq_cli.text.graphemes import grapheme_clusters
 from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample, without_rare_characters
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+_FEW_LINES = 200  # take less time than to start threads for them
 
 
 class LearnedPiece(NamedTuple):
@@ -144,6 +145,8 @@ class Tokenizer:
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
         """Return the ids of many lines, computed on all cores unless `num_threads` is given."""
         prepared = [quoting.prepare(line) for line in lines]
+        if len(prepared) < _FEW_LINES:
+            return [self._processor.encode(line) for line in prepared]
         ids: list[list[int]] = self._processor.encode(prepared, num_threads=num_threads)
         return ids
 

@@ -125,6 +125,10 @@ def step(
         assert (logits[..., size:] == -torch.inf).all()
         totals = cpu_library.log_sum_exp(logits)
         torch.testing.assert_close(totals, logits.logsumexp(-1, keepdim=True), atol=1e-4, rtol=1e-5)
+        beam_size = random.randint(logits.size(1), 12)
+        chosen = cpu_library.beam_step(logits, -totals, beam_size, EOS_ID)
+        assert (chosen.sums_BW[:, 1:] <= chosen.sums_BW[:, :-1]).all()
+        assert (chosen.origins_BW < logits.size(1)).all()
 
 
 def run_here(models: int, seed: int) -> None:

@@ -20,6 +20,7 @@ from small_models import (
 )
 from torch import Tensor, nn
 
+from seq2seq_cli.decoding.beam import best_candidates, unfinished
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
 from seq2seq_cli.decoding.engines.choice import make_decoder
@@ -286,6 +287,39 @@ def test_argmax_takes_the_first_of_equal_logits(size):
     assert torch.equal(cpu_library.argmax_token(logits, 9_999), expected)
     for nothing in (-torch.inf, torch.nan):
         assert cpu_library.argmax_token(torch.full((2, 1, size), nothing), 9_999).unique() == 9_999
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("size", [4, 15, 64, 1_000])
+def test_beam_step_chooses_as_pytorch_does(width, size):
+    beam_size = 3
+    for seed in range(30):
+        torch.manual_seed(seed)
+        logits, offsets = 3 * torch.randn(5, width, size), torch.randn(5, width, 1)
+        logits[..., EOS_ID] += 3
+        logits[torch.rand(logits.shape) < seed / 30] = -torch.inf
+        offsets[0, 0] = -torch.inf
+        step = cpu_library.beam_step(logits, offsets, beam_size, EOS_ID)
+        best = best_candidates(logits, offsets, 2 * beam_size)
+        grown = unfinished(best, beam_size)
+        assert torch.equal(step.sums_BW, grown.sums)
+        possible = grown.sums > -torch.inf
+        assert torch.equal(step.origins_BW[possible], grown.origins[possible])
+        assert torch.equal(step.tokens_BW[possible], grown.tokens[possible])
+        assert step.origins_BW.min() >= 0 and step.origins_BW.max() < width
+        sums, origins = (part[:, :beam_size] for part in (best.sums, best.origins))
+        sums = sums.masked_fill(best.tokens[:, :beam_size] != EOS_ID, -torch.inf)
+        ended = torch.full((5, width), -torch.inf).scatter_reduce(1, origins, sums, "amax")
+        assert torch.equal(step.ended_BW, ended)
+
+
+def test_beam_step_never_chooses_nan():
+    logits = torch.full((1, 2, 64), torch.nan)
+    logits[0, 1, 7] = 1
+    step = cpu_library.beam_step(logits, torch.zeros(1, 2, 1), 2, EOS_ID)
+    assert step.sums_BW.tolist() == [[1, -torch.inf]]
+    assert (step.origins_BW[0, 0], step.tokens_BW[0, 0]) == (1, 7)
+    assert step.ended_BW.tolist() == [[-torch.inf, -torch.inf]]
 
 
 class Gated(nn.Module):

@@ -904,3 +904,83 @@ void log_sum_exp(long rows, long size, const float *x, float *y, int threads)
         y[r] = top + logf(_mm512_reduce_add_ps(total));
     }
 }
+
+/* Continuations of the hypotheses of a sentence, `count` of them, the greatest sum first. */
+typedef struct {
+    long count;
+    float *sums;
+    int64_t *origins, *tokens;
+} Candidates;
+
+/* Let a continuation take its place among the candidates, behind those with the same sum. */
+static void offer(const Candidates *c, float sum, int64_t origin, int64_t token)
+{
+    long place = c->count - 1;
+    for (; place > 0 && sum > c->sums[place - 1]; place--) {
+        c->sums[place] = c->sums[place - 1];
+        c->origins[place] = c->origins[place - 1];
+        c->tokens[place] = c->tokens[place - 1];
+    }
+    c->sums[place] = sum;
+    c->origins[place] = origin;
+    c->tokens[place] = token;
+}
+
+static void find_candidates(const Candidates *c, long width, long size, const float *logits,
+                            const float *offsets, int64_t otherwise)
+{
+    for (long n = 0; n < c->count; n++) {
+        c->sums[n] = -INFINITY;
+        c->origins[n] = 0;
+        c->tokens[n] = otherwise;
+    }
+    for (long w = 0; w < width; w++, logits += size) {
+        __m512 offset = _mm512_set1_ps(offsets[w]);
+        for (long i = 0; i < size; i += LANES) {
+            float sums[LANES];
+            __m512 some = _mm512_add_ps(_mm512_maskz_loadu_ps(first(size - i), logits + i), offset);
+            __m512 least = _mm512_set1_ps(c->sums[c->count - 1]);
+            __mmask16 greater = _mm512_mask_cmp_ps_mask(first(size - i), some, least, _CMP_GT_OQ);
+            if (!greater)
+                continue;
+            _mm512_storeu_ps(sums, some);
+            for (; greater; greater &= greater - 1) {
+                int lane = __builtin_ctz(greater);
+                if (sums[lane] > c->sums[c->count - 1])
+                    offer(c, sums[lane], w, i + lane);
+            }
+        }
+    }
+}
+
+/* A step of beam search. Of all continuations of a sentence's `width` hypotheses, whose sums are
+   their logits [sentences][width][size] plus the offset of the hypothesis, the best 2 `beam` are
+   candidates. The best `beam` of them that do not end become `sums`, `origins` and `tokens`
+   [sentences][beam]; where there are fewer, the sums are -inf. `ended` [sentences][width] are the
+   sums of the hypotheses that end among the best `beam` candidates, else -inf. */
+void beam_step(long sentences, long width, long size, const float *logits, const float *offsets,
+               long beam, int64_t end, float *sums, int64_t *origins, int64_t *tokens,
+               float *ended, int threads)
+{
+    long work = sentences * width * size * WORK_OF_RESULT;
+#pragma omp parallel for num_threads(threads) if (work >= PASS_THRESHOLD)
+    for (long b = 0; b < sentences; b++) {
+        float candidate_sums[2 * beam];
+        int64_t candidate_origins[2 * beam], candidate_tokens[2 * beam];
+        Candidates c = {2 * beam, candidate_sums, candidate_origins, candidate_tokens};
+        find_candidates(&c, width, size, logits + b * width * size, offsets + b * width, end);
+        for (long w = 0; w < width; w++)
+            ended[b * width + w] = -INFINITY;
+        for (long n = 0, place = b * beam; place < (b + 1) * beam; n++) {
+            if (c.tokens[n] == end && c.sums[n] > -INFINITY) { /* so of `width` at most */
+                if (n < beam)
+                    ended[b * width + c.origins[n]] = c.sums[n];
+                continue;
+            }
+            sums[place] = c.sums[n];
+            origins[place] = c.origins[n];
+            tokens[place] = c.tokens[n];
+            place++;
+        }
+    }
+}

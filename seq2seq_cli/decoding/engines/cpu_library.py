@@ -9,6 +9,7 @@ import importlib.machinery
 import logging
 from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_long, c_void_p
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -136,7 +137,9 @@ def _declare(library: ctypes.CDLL) -> None:
     library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
     library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
     library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
-    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest"):
+    sizes, beam = (c_long, c_long, c_long), (c_long, c_int64)
+    library.beam_step.argtypes = (*sizes, pointer, pointer, *beam, *[pointer] * 4, c_int)
+    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest", "beam_step"):
         getattr(library, name).restype = None
 
 
@@ -187,6 +190,37 @@ def argmax_token(logits_BWV: Tensor, otherwise: int) -> Tensor:
         rows, size, logits_BWV.data_ptr(), 0, None, otherwise, tokens_BW.data_ptr(), threads
     )
     return tokens_BW
+
+
+class BeamStep(NamedTuple):
+    """The next hypotheses of every sentence, the best first, and those that end."""
+
+    sums_BW: Tensor  # log-probabilities, -inf where too few continuations are possible
+    origins_BW: Tensor  # the hypothesis that is continued
+    tokens_BW: Tensor
+    ended_BW: Tensor  # log-probability of each present hypothesis with its end; -inf: it goes on
+
+
+def beam_step(logits_BWV: Tensor, offsets_BW1: Tensor, beam_size: int, end: int) -> BeamStep:
+    """Continue the hypotheses by the most probable tokens; see cpu_decoder.c: beam_step."""
+    sentences, width, size = logits_BWV.shape
+    origins_BW, tokens_BW = torch.empty(2, sentences, beam_size, dtype=torch.int64)
+    sums_BW, ended_BW = empty(sentences, beam_size), empty(sentences, width)
+    library().beam_step(
+        sentences,
+        width,
+        size,
+        logits_BWV.data_ptr(),
+        offsets_BW1.data_ptr(),
+        beam_size,
+        end,
+        sums_BW.data_ptr(),
+        origins_BW.data_ptr(),
+        tokens_BW.data_ptr(),
+        ended_BW.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return BeamStep(sums_BW, origins_BW, tokens_BW, ended_BW)
 
 
 def can_read(x: Tensor) -> bool:
