@@ -143,7 +143,7 @@ class Tokenizer:
         return self.to_ids_batch([text])[0]
 
     def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
-        """Return the ids of many lines, computed on all cores unless `num_threads` is given."""
+        """Return the ids of lines; of many, on all cores unless `num_threads` is given."""
         prepared = [quoting.prepare(line) for line in lines]
         if len(prepared) < _FEW_LINES:
             return [self._processor.encode(line) for line in prepared]

@@ -926,6 +926,8 @@ static void offer(const Candidates *c, float sum, int64_t origin, int64_t token)
     c->tokens[place] = token;
 }
 
+/* The best continuations of a sentence's hypotheses; where there are fewer, `otherwise` with the
+   sum -inf. */
 static void find_candidates(const Candidates *c, long width, long size, const float *logits,
                             const float *offsets, int64_t otherwise)
 {
