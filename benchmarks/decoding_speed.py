@@ -56,6 +56,12 @@ SYSTEMS = {
         "CTranslate2, int8, 1 x 2": ("ct2", "int8", 1, 2, 1, 1),
         "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 1, 1),
     },
+    "beam 5, one sentence at a time": {
+        "ours, int8, 1 x 1": ("ours", "int8", 1, 1, 1, 5),
+        "ours, fp32, 1 x 1": ("ours", "fp32", 1, 1, 1, 5),
+        "CTranslate2, int8, 1 x 1": ("ct2", "int8", 1, 1, 1, 5),
+        "CTranslate2, fp32, 1 x 1": ("ct2", "float32", 1, 1, 1, 5),
+    },
     "greedy, batches of 64, fp32 and bf16": {
         "ours, fp32, 2 x 1": ("ours", "fp32", 2, 1, 64, 1),
         "ours, bf16, 2 x 1": ("ours", "bf16", 2, 1, 64, 1),
