@@ -4,13 +4,10 @@ The front matter is what the Hugging Face hub reads; the sections are for people
 names a folder of the machine that the run was trained on.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq_cli import __version__
-from seq2seq_cli.config.best_validation import best_validation
 from seq2seq_cli.config.languages import language_name, languages_of
 from seq2seq_cli.config.loader import config_yaml, yaml_text
 from seq2seq_cli.config.portable import portable_command, portable_config, portable_record
@@ -19,7 +16,8 @@ from seq2seq_cli.config.text import Corpora
 from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.files import MEBIBYTE, read_bounded, read_json
+from seq2seq_cli.files import read_json
+from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
@@ -47,13 +45,14 @@ def model_card(
     manifest = read_json(run.manifest) if run.manifest.exists() else {}
     manifest = portable_record(manifest, config) if isinstance(manifest, dict) else {}
     config = portable_config(config)
-    scores = _best_scores(run, config)
+    validated = read_model_scores(run.weights(options.which))
+    scores = {} if validated is None else validated.scores
     parts = (
         f"---\n{_front_matter(config, scores, options)}---",
         f"# {_title(config)}\n\n{_introduction(config, manifest)}",
         f"## Use\n\n{options.usage.strip()}",
         f"## Training data\n\n{_training_data(config, statistics)}",
-        f"## Scores\n\n{_scores(config, scores, options.which)}",
+        f"## Scores\n\n{_scores(config, scores)}",
         f"## Training\n\n{_training(config, manifest)}",
         f"## License\n\n{_license(options.license)}",
         f"## Limits\n\n{_limits(config, statistics)}",
@@ -128,39 +127,14 @@ def _files(corpora: Corpora) -> Iterator[str]:
         yield f"- {' and '.join(f'`{path.name}`' for path in corpus.paths)}{tag}"
 
 
-def _best_scores(run: RunFolder, config: Config) -> dict[Metric, float]:
-    """Return the validation scores of the run's model; none without validation text.
-
-    They are those of the average that the run ended with, if it is one.
-    """
-    for line in _lines(run.candidates):
-        scores = {name: line[name] for name in METRICS if isinstance(line.get(name), float)}
-        if line.get("chosen") is True and scores:
-            return scores
-    best = best_validation(run.metrics_points(), config.validation.metric) or {}
-    scores = {name: best.get(f"valid/{name}") for name in METRICS}
-    return {name: score for name, score in scores.items() if isinstance(score, float)}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        lines = [json.loads(line) for line in read_bounded(path, MEBIBYTE).splitlines()]
-    except (ValueError, RecursionError):
-        raise UserError(f"{path} is damaged: it is not JSON") from None
-    return [line for line in lines if isinstance(line, dict)]
-
-
-def _scores(config: Config, scores: Mapping[Metric, float], which: str) -> str:
+def _scores(config: Config, scores: Mapping[Metric, float]) -> str:
     if not scores:
-        return "The run has no validation scores."
+        return "The file of the weights has no validation scores."
     rows = [f"| {name} | {METRICS[name].unit} | {score:.3f} |" for name, score in scores.items()]
     search = "greedy search" if config.decoding.beam_size == 1 else "beam search"
     search = "sampling" if config.decoding.sampling else search
-    of = "this model" if which == "best" else f"the run's best model, while this one is `{which}`"
     table = "\n".join(["| metric | unit | score |", "|---|---|--:|", *rows])
-    return f"Of {of}, on the validation text with {search}:\n\n{table}"
+    return f"On the validation text with {search}:\n\n{table}"
 
 
 def _training(config: Config, manifest: Mapping[str, Any]) -> str:

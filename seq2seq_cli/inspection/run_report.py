@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from seq2seq_cli.config.best_validation import best_validation
 from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.types import Metric
 from seq2seq_cli.console import printable
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.translator import Translator
@@ -19,6 +19,7 @@ from seq2seq_cli.inspection.costs import (
 )
 from seq2seq_cli.inspection.parameters import Parameters, count_parts
 from seq2seq_cli.inspection.vocabulary_report import Vocabularies, read_vocabularies
+from seq2seq_cli.model.model_scores import ModelScores, read_model_scores
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
@@ -28,36 +29,13 @@ _LABEL = 22  # columns
 _LENGTH = 25  # tokens of a sentence, if the run does not know its training text
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run was trained, by its log of metrics."""
-
-    steps: int
-    metric: str | None = None  # of the best validation
-    best: float | None = None
-    best_step: int | None = None
-
-    def __str__(self) -> str:
-        steps = f"{self.steps:,} update{'s' * (self.steps != 1)}"
-        if self.best is None:
-            return steps
-        return f"{steps}; best {self.metric} {self.best:.3f}, at step {self.best_step:,}"
-
-
-def read_progress(run: RunFolder, config: Config) -> Progress | None:
-    """Return the last logged or saved step and the best validation; None if no step is known.
+def read_progress(run: RunFolder) -> int | None:
+    """Return the last logged or saved step; None if none is known.
 
     Raises UserError if metrics.jsonl is damaged.
     """
-    points = [p for p in run.metrics_points() if isinstance(p.get("step"), int)]
-    steps = [*(point["step"] for point in points), *run.all_checkpoints()]
-    if not steps:
-        return None
-    metric = config.validation.metric
-    best = best_validation(points, metric)
-    if best is None:
-        return Progress(max(steps))
-    return Progress(max(steps), metric, best[f"valid/{metric}"], best["step"])
+    steps = [p["step"] for p in run.metrics_points() if isinstance(p.get("step"), int)]
+    return max([*steps, *run.all_checkpoints()], default=None)
 
 
 @dataclass(frozen=True)
@@ -168,20 +146,22 @@ def report_model(
 
 @dataclass(frozen=True)
 class RunReport:
-    """A run: its model, and how far it was trained."""
+    """A run: its model, how far it was trained, and the validation scores of these weights."""
 
     folder: str
     which: str  # best, last, or a step
-    progress: Progress | None
+    num_steps: int | None  # of the run
+    metric: Metric  # of the run
+    validation: ModelScores | None
     model: ModelReport
 
     def report(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        trained = None if self.progress is None else asdict(self.progress)
         return {
             "folder": self.folder,
             "weights": self.which,
-            "trained": trained,
+            "trained": None if self.num_steps is None else {"steps": self.num_steps},
+            "validation": None if self.validation is None else self.validation._asdict(),
             **self.model.report(),
         }
 
@@ -197,12 +177,21 @@ class RunReport:
                 f"attention scale {shape.attention_scale}, {shape.norm}-norm, {shape.activation}, "
                 f"dropout {shape.dropout:g}",
             ),
-            ("trained", str(self.progress or "not known: the run has no metrics.jsonl")),
+            ("trained", self._trained()),
         ]
         return "\n\n".join(
             "\n".join(f"{label:<{_LABEL}}{printable(text)}" for label, text in paragraph)
             for paragraph in (rows, *self.model.paragraphs())
         )
+
+    def _trained(self) -> str:
+        steps = "not known: the run has no metrics.jsonl"
+        if self.num_steps is not None:
+            steps = f"{self.num_steps:,} update{'s' * (self.num_steps != 1)}"
+        if self.validation is None or self.metric not in self.validation.scores:
+            return steps
+        score = f"{self.metric} {self.validation.scores[self.metric]:.3f}"
+        return f"{steps}; this model: {score} ({self.validation.model})"
 
 
 def _which(which: str) -> str:
@@ -215,4 +204,5 @@ def report_run(run: RunFolder, translator: Translator, which: str) -> RunReport:
     """Report on a loaded run; raises UserError if its log of metrics is damaged."""
     config = translator.config
     model = report_model(translator.tokenizers, config, translator.statistics)
-    return RunReport(str(run.path), which, read_progress(run, config), model)
+    metric, scores = config.validation.metric, read_model_scores(run.weights(which))
+    return RunReport(str(run.path), which, read_progress(run), metric, scores, model)

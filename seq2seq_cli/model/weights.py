@@ -1,6 +1,7 @@
 """A model's parameters: counting, freezing, and safetensors files."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from seq2seq_cli.files import write_atomic
 from seq2seq_cli.model.transformer import Transformer
 
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+_FACTS = "seq2seq-cli"  # the name of an entry of the header
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
@@ -58,10 +60,27 @@ def unique_parameters(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a file atomically, with a hash of its content that `read_tensors` verifies."""
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Write a file atomically, with a hash of its content that `read_tensors` verifies.
+
+    `facts` about the tensors, in types of JSON, become part of the file.
+    """
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, save(on_cpu, metadata={"sha256": _hash(on_cpu)}))
+    metadata = {"sha256": _hash(on_cpu)}
+    if facts is not None:  # in one entry with the hash: safetensors writes entries in any order
+        metadata = {_FACTS: json.dumps({"sha256": _hash(on_cpu, facts), **facts})}
+    write_atomic(path, save(on_cpu, metadata=metadata))
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return the facts that a file was saved with, none if there are none; reads its header only.
+
+    Raises UserError if the file is missing or damaged.
+    """
+    with _open(path) as file:
+        return {name: value for name, value in _metadata(file).items() if name != "sha256"}
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -115,8 +134,9 @@ def read_tensors(path: Path) -> Mapping[str, Tensor]:
     """Read a file; raises UserError if it is missing, or damaged by as little as one bit."""
     with _open(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        expected_hash = (file.metadata() or {}).get("sha256")
-    if expected_hash is not None and expected_hash != _hash(tensors):  # other programs write none
+        facts = _metadata(file)
+    expected_hash = facts.pop("sha256", None)  # other programs write none
+    if expected_hash is not None and expected_hash != _hash(tensors, facts):
         raise UserError(f"{path} is damaged: its content does not match its hash")
     return tensors
 
@@ -130,9 +150,20 @@ def _open(path: Path) -> Iterator[Any]:
         raise UserError(f"{path} is damaged or missing ({error})") from None
 
 
-def _hash(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names, types, shapes and numbers."""
-    digest = hashlib.sha256()
+def _metadata(file: Any) -> dict[str, Any]:
+    """Return the hash and the facts that `save_tensors` has written; another program's are none."""
+    metadata = file.metadata() or {}
+    if _FACTS not in metadata:
+        return {"sha256": metadata["sha256"]} if "sha256" in metadata else {}
+    facts = json.loads(metadata[_FACTS])
+    if not isinstance(facts, dict):
+        raise ValueError(f"{_FACTS} is no JSON object")
+    return facts
+
+
+def _hash(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> str:
+    """Return the SHA-256 of names, types, shapes and numbers, and of facts if there are any."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode() if facts else b"")
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.config.types import DeviceName, Metric
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import Scores, evaluate_corpus
+from seq2seq_cli.model.model_scores import facts_of
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.metrics import Scoring
@@ -72,21 +73,22 @@ def average_weights(
                 translator, None, decode=config.validation.decode, scoring=scoring
             )
 
-        lines, is_better = [], False
+        lines, is_better, metrics = [], False, dict[Metric, float]()
         text = config.valid_text
         if decides or (text is not None and all(path.is_file() for path in text.files)):
             present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
             scored = score_candidates(model, [average, *present], score)
             metric = config.validation.metric
             best = min(reversed(scored), key=lambda one: one.quality(metric))
-            is_better = best.candidate == average
+            is_better, metrics = best.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))
         if output is not None:
-            save_tensors(mean_of_files(average.files, model), output)
+            facts = facts_of(average.name, metrics)
+            save_tensors(mean_of_files(average.files, model), output, facts)
             lines.append(f"written to {output}")
         elif force or is_better:
             last = folder.last_checkpoint
-            install(folder, model, average, None if last is None else read_state(last))
+            install(folder, model, average, metrics, None if last is None else read_state(last))
             lines.append(f"{folder.model} is now the {average.name}")
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from seq2seq_cli.config.types import Metric
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
+from seq2seq_cli.model.model_scores import facts_of
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
@@ -124,7 +125,7 @@ def choose_model(
         finite = [one for one in scored if one.is_finite]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
-        install(folder, model, chosen.candidate, run.state, run.hooks.before_write)
+        install(folder, model, *chosen, run.state, run.hooks.before_write)
     if scored:
         table = candidate_table(scored, chosen)
         show(step, table)
@@ -171,12 +172,14 @@ def install(
     folder: RunFolder,
     model: Transformer,
     candidate: Candidate,
+    metrics: Mapping[Metric, float],
     state: TrainingState | None,
     before_write: Callable[[Path], None] = nothing,
 ) -> None:
-    """Write a candidate as the run's model; the best single model, if it was that, goes to best/.
+    """Write a candidate with its scores as the run's model.
 
-    A run that is trained for longer compares with it. `state` is that of the last checkpoint.
+    The best single model, if it was that, goes to best/: a run that is trained for longer compares
+    with it. `state` is that of the last checkpoint.
     """
     if candidate.files == (folder.model,):
         return
@@ -187,7 +190,8 @@ def install(
             before_write(folder.best_model(step))
             write_atomic(folder.best_model(step), path.read_bytes())
     before_write(folder.model)
-    save_tensors(mean_of_files(candidate.files, model), folder.model)
+    facts = facts_of(candidate.name, metrics)
+    save_tensors(mean_of_files(candidate.files, model), folder.model, facts)
 
 
 def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:

@@ -29,9 +29,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.types import OptimizerName
+from seq2seq_cli.config.types import Metric, OptimizerName
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync, read_json, write_json
+from seq2seq_cli.model.model_scores import facts_of
 from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.averaging import Weights, averaged_steps
@@ -327,6 +328,7 @@ class Saver:
         self._sync_logs = sync_logs
         self._last = run.state.step  # of the last whole checkpoint
         self._waiting: dict[int, Weights] = {}  # best models not yet on disk
+        self._scores: dict[int, Mapping[Metric, float]] = {}  # theirs
         self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that found no room
         self.allowance = Allowance(run.hooks.monotonic)
 
@@ -376,7 +378,9 @@ class Saver:
         """True if there is a checkpoint of the last update."""
         return self._last == self._run.state.step
 
-    def record_validation(self, *, is_kept: bool, is_end: bool) -> None:
+    def record_validation(
+        self, metrics: Mapping[Metric, float], *, is_kept: bool, is_end: bool
+    ) -> None:
         """Add a validation to the checkpoint of its step, and keep one of the best models.
 
         If that step has no checkpoint, the model waits in memory for the next one. At the end of
@@ -387,6 +391,7 @@ class Saver:
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
             self._waiting[state.step] = self._run.evaluated_weights
+            self._scores[state.step] = metrics
         if not self.is_saved:
             if is_end:
                 self.write_checkpoint(is_end=True)
@@ -417,7 +422,9 @@ class Saver:
         self._sync_logs()
         self._write_best()
         for step, weights in self._unsaved.items():
-            self._write_weights(weights, self._folder.lone_weights(step))
+            path = self._folder.lone_weights(step)
+            self._run.hooks.before_write(path)
+            save_tensors(weights, path)
         self._unsaved.clear()
         write(self._folder, self._run)
 
@@ -429,18 +436,20 @@ class Saver:
             for step in best:
                 if step in self._waiting:
                     folder.best.mkdir(exist_ok=True)
-                    self._write_weights(self._waiting[step], folder.best_model(step))
+                    self._write_model(step, folder.best_model(step))
         for step, path in folder.all_best_models().items():
             if best and step not in best:
                 path.unlink()
         newest = state.best_step if best else state.step
         if newest in self._waiting:
-            self._write_weights(self._waiting[newest], folder.model)
+            self._write_model(newest, folder.model)
         self._waiting.clear()
+        self._scores.clear()
 
-    def _write_weights(self, weights: Weights, path: Path) -> None:
+    def _write_model(self, step: int, path: Path) -> None:
+        facts = facts_of(f"step {step:,}", self._scores.get(step, {}))
         self._run.hooks.before_write(path)
-        save_tensors(weights, path)
+        save_tensors(self._waiting[step], path, facts)
 
 
 def _copied(weights: Weights) -> Weights:
@@ -462,7 +471,9 @@ class NullSaver:
 
     def write_checkpoint(self, *, is_end: bool) -> None: ...
 
-    def record_validation(self, *, is_kept: bool, is_end: bool) -> None: ...
+    def record_validation(
+        self, metrics: Mapping[Metric, float], *, is_kept: bool, is_end: bool
+    ) -> None: ...
 
 
 def record_score(run: Run, score: float, loss: float) -> bool:

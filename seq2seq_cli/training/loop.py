@@ -252,8 +252,9 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver) -> None:
 
     gather_weights(run)
     scores, plots = run.ranks.in_main(in_main) or (None, None)
+    metrics = {} if scores is None else scores.metrics()
     if scores is not None:
-        score, loss = scores.metrics()[validation.metric], scores.loss
+        score, loss = metrics[validation.metric], scores.loss
     score, loss = run.ranks.broadcast((score, loss))
     is_kept = record_score(run, score, loss)
     run.state.awaits_validation, run.state.validated_step = False, run.state.step
@@ -266,7 +267,7 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver) -> None:
             monitor.attention(step, plots)
         if is_finished(run):
             scores.cuts.report()
-    saver.record_validation(is_kept=is_kept, is_end=is_finished(run))
+    saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
 
 
 def score_model(run: Run) -> Scores:

@@ -9,12 +9,14 @@ gathers the weights; so all files are those of any other run, but for the optimi
 
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from seq2seq_cli.config.types import Metric
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.run_folder import RunFolder
@@ -153,11 +155,13 @@ class ShardedSaver:
             self._gather()
             self._saver.write_checkpoint(is_end=is_end)
 
-    def record_validation(self, *, is_kept: bool, is_end: bool) -> None:
+    def record_validation(
+        self, metrics: Mapping[Metric, float], *, is_kept: bool, is_end: bool
+    ) -> None:
         """As `Saver.record_validation`."""
         if self._run.ranks.broadcast(is_end and not self._saver.is_saved):
             self._gather()
-        self._saver.record_validation(is_kept=is_kept, is_end=is_end)
+        self._saver.record_validation(metrics, is_kept=is_kept, is_end=is_end)
 
     def _gather(self) -> None:
         """Give the main process what a checkpoint needs from all."""

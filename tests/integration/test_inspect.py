@@ -57,9 +57,11 @@ def test_progress_is_that_of_the_metrics(trained, seq2seq):
     points = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     losses = {p["valid/loss"]: p["step"] for p in points if "valid/loss" in p}
     best = min(losses)
-    expected = {"steps": 240, "metric": "loss", "best": best, "best_step": losses[best]}
-    assert inspected(seq2seq, trained)["run"]["trained"] == expected
-    line = f"trained               240 updates; best loss {best:.3f}, at step {losses[best]:,}"
+    report = inspected(seq2seq, trained)["run"]
+    assert report["trained"] == {"steps": 240}
+    assert report["validation"]["model"] == f"step {losses[best]:,}"
+    assert report["validation"]["scores"]["loss"] == best
+    line = f"trained               240 updates; this model: loss {best:.3f} (step {losses[best]:,})"
     assert line in seq2seq("inspect", trained).stdout.splitlines()
 
 

@@ -33,14 +33,14 @@ def test_a_card_has_what_the_hub_and_people_read(trained, numbers, seq2seq, tmp_
     assert "    src: train.src\n" in text
 
 
-def test_a_card_without_languages_or_of_another_model_says_so(trained, seq2seq, tmp_path):
+def test_a_card_without_languages_and_without_scores_says_so(trained, seq2seq, tmp_path):
     card, text = card_of(
         seq2seq, trained, tmp_path / "ct2", "--model", "last", "--license", "CC-BY-4.0"
     )
     assert (card.data.language, card.data.pipeline_tag) == (None, None)
     assert card.data.license == "cc-by-4.0"
     assert "# A Transformer from text to text" in text
-    assert "Of the run's best model, while this one is `last`" in text
+    assert "The file of the weights has no validation scores." in text
 
 
 def test_paths_of_this_machine_become_names(trained, tmp_path):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import AttentionScale
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import (
     MultiHeadAttention,
     attention_weights,
@@ -28,6 +29,8 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import (
     count_parameters,
     load_weights,
+    read_facts,
+    read_tensors,
     save_tensors,
     unique_parameters,
 )
@@ -266,6 +269,21 @@ def test_weights_loaded_into_a_meta_model_stay_tied(shared, tmp_path):
     load_weights(loaded, tmp_path / "weights")
     assert loaded.projection.weight is loaded.tgt_embedding.weight
     assert torch.equal(loaded.eval()(SRC_BS, TGT_BT), model(SRC_BS, TGT_BT))
+
+
+def test_facts_in_a_file_of_weights_are_read_and_hashed(tmp_path):
+    """The bytes are the same every time, and a changed fact is damage."""
+    path, facts = tmp_path / "weights", {"model": "step 5", "scores": {"loss": 0.25}}
+    weights = unique_parameters(build())
+    save_tensors(weights, path, facts)
+    first = path.read_bytes()
+    save_tensors(weights, path, facts)
+    assert path.read_bytes() == first
+    assert read_facts(path) == facts
+    assert read_tensors(path).keys() == weights.keys()
+    path.write_bytes(first.replace(b"0.25", b"0.24"))
+    with pytest.raises(UserError, match="does not match its hash"):
+        read_tensors(path)
 
 
 def test_encoder_and_decoder_may_differ_in_depth():
