@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,15 +160,15 @@ class Scores:
 
 
 def evaluate_corpus(
-    translator: Translator, text: ParallelText | None, *, decode: bool, scoring: Scoring
+    translator: Translator, text: ParallelText, *, decode: bool, scoring: Scoring
 ) -> Scores:
-    """Score a trained run on a text, or on the validation text of its own config.
+    """Score a trained run on a text.
 
     A warning says how many lines and translations were cut. Raises UserError if there is no text to
     score on.
     """
     config = translator.config
-    text = (text or valid_text(config)).with_tag(config.decoding.tag)
+    text = text.with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
     check_features(held_out.pairs, translator.tokenizers, text.name)
     scores = evaluate(translator, held_out, decode=decode, scoring=scoring)
@@ -175,30 +176,47 @@ def evaluate_corpus(
     return scores
 
 
-def valid_text(config: Config) -> ParallelText:
+def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
+    """Return a run's text where it is: from this folder, or from one that the run's folder is in.
+
+    Its relative paths start where the run was trained. None if a file is in neither.
+    """
+    for folder in (Path(), *run_dir.resolve().parents):
+        found = text.in_folder(folder)
+        if all(
+            path.is_file() for path in found.files
+        ):  # no device, which a foreign config may name
+            return found
+    return None
+
+
+def valid_text(config: Config, run_dir: Path) -> ParallelText:
     """Return the validation text of a run; raises UserError if it has none, or no longer."""
     text = config.valid_text
     if text is None:
         raise UserError("the run has no validation text: give --src and --ref, or --pairs")
-    for path in text.files:
-        if not path.is_file():  # also rejects devices, which a foreign config may name
-            raise UserError(
-                f"the run's validation text {path} does not exist; is this the folder in which it "
-                "was trained? eval and compare also take other text as --src and --ref"
-            )
-    return text
+    found = located(text, run_dir)
+    if found is None:
+        raise UserError(
+            f"the run's validation text ({text.name}) is neither in {Path.cwd()} nor in a folder "
+            "that the run is in; go to the folder in which it was trained, or give other text as "
+            "--src and --ref"
+        )
+    return found
 
 
-def training_targets(translator: Translator) -> Iterator[str] | None:
+def training_targets(translator: Translator, run_dir: Path) -> Iterator[str] | None:
     """Yield the target lines of training, normalized; None if the text no longer exists."""
     config = translator.config
-    for path in config.train_text.files:
-        if not path.is_file():  # also rejects devices, which a foreign config may name
-            logger.warning(f"no scores by training frequency: the training text {path} is missing")
-            return None
+    text = located(config.train_text, run_dir)
+    if text is None:
+        logger.warning(
+            f"no scores by training frequency: the training text ({config.train_text.name}) is "
+            f"neither in {Path.cwd()} nor in a folder that the run is in"
+        )
+        return None
     normalize = translator.tokenizers.tgt.normalize
-    pairs = readable_pairs(config.train_text, config.data.on_bad_line)
-    return (normalize(pair.tgt) for _, pair in pairs)
+    return (normalize(pair.tgt) for _, pair in readable_pairs(text, config.data.on_bad_line))
 
 
 def evaluate(

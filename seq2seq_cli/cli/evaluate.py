@@ -39,7 +39,17 @@ BreakDown = Annotated[
 NumWorst = Annotated[
     int,
     typer.Option(
-        "--worst", metavar="N", min=0, help="Also print the N lines with the lowest chrF."
+        "--worst",
+        metavar="N",
+        min=0,
+        help="Also print the N worst lines, by the run's metric or an error rate.",
+    ),
+]
+ShowErrors = Annotated[
+    bool,
+    typer.Option(
+        "--errors",
+        help="Also count what is inserted, dropped and replaced, and what is right by feature.",
     ),
 ]
 LossOnly = Annotated[
@@ -54,7 +64,7 @@ LossOnly = Annotated[
     "seq2seq eval runs/quickstart --src test.de --ref test.en\n\n"
     "seq2seq eval runs/quickstart --json      (on the run's own validation text)\n\n"
     "seq2seq eval runs/quickstart --test-set wmt14 --langs de-en --metrics bleu,chrf++\n\n"
-    "seq2seq eval runs/quickstart --breakdown --worst 10",
+    "seq2seq eval runs/quickstart --breakdown --errors --worst 10",
 )
 def evaluate(
     run_dir: RunDir,
@@ -70,6 +80,7 @@ def evaluate(
     bootstrap: Resamples = 1_000,
     breakdown: BreakDown = False,
     worst: NumWorst = 0,
+    errors: ShowErrors = False,
     loss_only: LossOnly = False,
     as_json: AsJson = False,
     overrides: Overrides = None,
@@ -78,27 +89,36 @@ def evaluate(
 ) -> None:
     """Score a trained model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
-    Scores of translations have 95 % confidence intervals. --metrics chooses among bleu, chrf,
-    chrf++, ter, exact_match and the error rates ser (of symbols), cer (of characters) and wer (of
-    lines).
+    Of strings (tokens are characters or words, and the best model is chosen by exact match or an
+    error rate) the scores are exact match and an error rate, not BLEU and chrF. Scores of
+    translations have 95 % confidence intervals. --metrics chooses among bleu, chrf, chrf++, ter,
+    exact_match and the error rates ser (of symbols), cer (of characters) and wer (of lines).
     """
-    if loss_only and (metrics or breakdown or worst):
-        raise UserError("--loss-only excludes --metrics, --breakdown and --worst")
+    if loss_only and (metrics or breakdown or worst or errors):
+        raise UserError("--loss-only excludes --metrics, --breakdown, --worst and --errors")
     with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
-        from seq2seq_cli.evaluation import evaluate_corpus, training_targets
-        from seq2seq_cli.text.breakdowns import break_down, worst_lines
+        from seq2seq_cli.evaluation import evaluate_corpus, training_targets, valid_text
+        from seq2seq_cli.text.breakdowns import break_down, metric_of_lines, worst_lines
+        from seq2seq_cli.text.edits import find_errors
         from seq2seq_cli.text.metrics import Scoring
+        from seq2seq_cli.text.units import units_of
 
         overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
         run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)
-        scoring = Scoring.of(run.config.validation, metrics, resamples=bootstrap, test_set=public)
+        scoring = Scoring.of_run(run.config, metrics, resamples=bootstrap, test_set=public)
+        text = text or valid_text(run.config, run_dir)
         scores = evaluate_corpus(run, text, decode=not loss_only, scoring=scoring)
         parts: list[Any] = [scores]
+        translated, (src_units, tgt_units) = scores.translated, units_of(run.config)
         if breakdown:
-            parts.append(break_down(scores.translated, training_targets(run), scoring))
+            seen = training_targets(run, run_dir)
+            parts.append(break_down(translated, seen, scoring, src_units, tgt_units))
+        if errors:
+            parts.append(find_errors(translated, tgt_units, scoring))
         if worst:
-            parts.append(worst_lines(scores.translated, worst, scoring))
+            by = metric_of_lines(run.config.validation.metric, tgt_units)
+            parts.append(worst_lines(translated, worst, scoring, by))
     if as_json:
         report = {name: value for part in parts for name, value in part.report().items()}
         typer.echo(json.dumps(report, indent=2))

@@ -4,18 +4,25 @@ N lines, F groups of word frequencies.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq_cli.config.types import Metric
+from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.console import printable, table
+from seq2seq_cli.text.exact_match import spaced
 from seq2seq_cli.text.features import TAB
-from seq2seq_cli.text.metrics import Scoring, TextScore, make_metric, score_text, word_splitter
+from seq2seq_cli.text.metrics import (
+    Scoring,
+    TextScore,
+    make_line_metric,
+    score_text,
+    word_splitter,
+)
 from seq2seq_cli.text.significance import References, Texts
-from seq2seq_cli.text.words import split_words
+from seq2seq_cli.text.units import CHARACTERS, WORDS, Units
 
 _LENGTH_GROUPS = 4
 _FREQUENCIES = (0, 1, 10, 100, 1_000)  # the lower bounds of the groups
@@ -69,16 +76,16 @@ def _range(first: int, last: int | None) -> str:
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
-def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
+def by_source_length(text: Translated, scoring: Scoring, units: Units = WORDS) -> list[LengthGroup]:
     """Score up to four groups of lines, from short to long sources, of about as many lines each.
 
-    Lengths are in words, or in characters if no source has two words, and without features. Equal
-    lengths are in one group.
+    Lengths are in units of the source, or in characters if no source has two, and without features.
+    Equal lengths are in one group.
     """
-    sources = [line.partition(TAB)[0] for line in text.sources]
-    unit, lengths_N = "words", np.array([len(split_words(line)) for line in sources])
+    sources = [line.partition(TAB)[0].strip() for line in text.sources]
+    lengths_N = np.array([len(units.split(line)) for line in sources])
     if lengths_N.max() <= 1:
-        unit, lengths_N = "characters", np.array([len(line.strip()) for line in sources])
+        units, lengths_N = CHARACTERS, np.array([len(line) for line in sources])
     shares = np.linspace(0, 1, _LENGTH_GROUPS + 1)[1:]
     longest = np.unique(np.quantile(lengths_N, shares, method="inverted_cdf"))
     group_N = np.searchsorted(longest, lengths_N)
@@ -87,7 +94,7 @@ def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
         numbers = np.flatnonzero(group_N == group)
         part, lengths = text.lines(numbers.tolist()), lengths_N[numbers].tolist()
         scores = score_text(part.hypotheses, part.references, scoring)
-        groups.append(LengthGroup(min(lengths), max(lengths), unit, len(lengths), scores))
+        groups.append(LengthGroup(min(lengths), max(lengths), units.name, len(lengths), scores))
     return groups
 
 
@@ -126,18 +133,20 @@ class FrequencyGroup:
 
 
 def by_training_frequency(
-    text: Translated, training_lines: Iterable[str], scoring: Scoring
+    text: Translated, training_lines: Iterable[str], scoring: Scoring, units: Units = WORDS
 ) -> list[FrequencyGroup]:
     """Return precision and recall of words by their frequency in the target text of training.
 
-    A word is translated correctly as often as it is in both the translation and the first reference
-    of a line, as in compare-mt (Neubig et al. 2019). Words are those of BLEU.
+    A word is translated correctly as often as it is in both the translation and the reference of a
+    line, as in compare-mt (Neubig et al. 2019); of several references the nearest counts. Words are
+    those of BLEU; strings have their own units.
     """
-    split = word_splitter(scoring.tokenize, scoring.lowercase)
-    references, hypotheses = (
-        [Counter(split(line or "")) for line in lines]
-        for lines in (text.references[0], text.hypotheses)
-    )
+    split = splitter_of(units, scoring)
+    hypotheses = [Counter(split(line)) for line in text.hypotheses]
+    references = [
+        max((Counter(split(line)) for line in lines if line is not None), key=_nearness_to(words))
+        for words, *lines in zip(hypotheses, *text.references, strict=True)
+    ]
     both = [a & b for a, b in zip(references, hypotheses, strict=True)]
     frequency = dict.fromkeys((word for line in references + hypotheses for word in line), 0)
     for training_line in training_lines:
@@ -158,9 +167,23 @@ def by_training_frequency(
     ]
 
 
+def splitter_of(units: Units, scoring: Scoring) -> Callable[[str], list[str]]:
+    """Return the function that splits a target into units; words are those of BLEU."""
+    if units == WORDS:
+        return word_splitter(scoring.tokenize, scoring.lowercase)
+    return lambda line: units.split(spaced(line, lowercase=scoring.lowercase))
+
+
+def _nearness_to(hypothesis: Counter[str]) -> Callable[[Counter[str]], float]:
+    """Return the function from a reference to its F1 with a translation, up to a factor."""
+    return lambda words: (words & hypothesis).total() / max((words + hypothesis).total(), 1)
+
+
 @dataclass(frozen=True)
 class Breakdown:
     """The scores of parts of a text."""
+
+    unit: str  # of the targets
 
     metrics: tuple[Metric, ...]
     by_source_length: list[LengthGroup]
@@ -171,7 +194,7 @@ class Breakdown:
         lengths += [group.row() for group in self.by_source_length]
         if self.by_training_frequency is None:
             return table(lengths)
-        words = [["words seen in training", "number", "precision", "recall", "F1"]]
+        words = [[f"{self.unit} seen in training", "number", "precision", "recall", "F1"]]
         words += [group.row() for group in self.by_training_frequency]
         return f"{table(lengths)}\n\n{table(words)}"
 
@@ -184,34 +207,43 @@ class Breakdown:
 
 
 def break_down(
-    text: Translated, training_lines: Iterable[str] | None, scoring: Scoring
+    text: Translated,
+    training_lines: Iterable[str] | None,
+    scoring: Scoring,
+    src: Units = WORDS,
+    tgt: Units = WORDS,
 ) -> Breakdown:
     """Score parts of a text; without the target text of training, not by its frequencies."""
-    words = training_lines and by_training_frequency(text, training_lines, scoring)
-    return Breakdown(scoring.names, by_source_length(text, scoring), words or None)
+    words = training_lines and by_training_frequency(text, training_lines, scoring, tgt)
+    return Breakdown(tgt.name, scoring.names, by_source_length(text, scoring, src), words or None)
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line and its sentence-level chrF."""
+    """A line and its own score."""
 
     line: int  # its number, from 1
-    chrf: float
+    metric: Metric
+    score: float
     source: str
     references: list[str]
     hypothesis: str
 
     def rows(self) -> list[str]:
         return [
-            f"line {self.line:,}, chrf {self.chrf:.2f}",
+            f"line {self.line:,}, {self.metric} {self.score:.2f}",
             f"  source      {printable(self.source)}",
             *(f"  reference   {printable(reference)}" for reference in self.references),
             f"  hypothesis  {printable(self.hypothesis)}",
         ]
 
+    def report(self) -> dict[str, Any]:
+        texts = {name: getattr(self, name) for name in ("source", "references", "hypothesis")}
+        return {"line": self.line, self.metric: self.score, **texts}
+
 
 class WorstLines(NamedTuple):
-    """The lines with the lowest sentence-level chrF, the worst first."""
+    """The lines with the worst scores of their own, the worst first."""
 
     lines: list[BadLine]
 
@@ -219,17 +251,30 @@ class WorstLines(NamedTuple):
         return "\n".join(row for line in self.lines for row in line.rows())
 
     def report(self) -> dict[str, Any]:
-        return {"worst": [vars(line) for line in self.lines]}
+        return {"worst": [line.report() for line in self.lines]}
 
 
-def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
+def metric_of_lines(asked: Metric, units: Units) -> Metric:
+    """Return the metric that single lines are ranked by: the run's, if it says how bad they are.
+
+    For one that only says whether a line is right it is the error rate of strings, or chrF, and
+    chrF also for one that needs no translations.
+    """
+    if METRICS[asked].is_of_text and asked not in ("exact_match", "wer"):
+        return asked
+    return "chrf" if units == WORDS else units.error_rate
+
+
+def worst_lines(
+    text: Translated, count: int, scoring: Scoring, metric: Metric = "chrf"
+) -> WorstLines:
     """Return the worst lines of a text; of lines that are equally bad, the first."""
-    chrf = make_metric("chrf", scoring)
+    scorer, sign = make_line_metric(metric, scoring), 1 if METRICS[metric].higher_is_better else -1
     lines = []
     for number, source, hypothesis, *rest in zip(
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):
         references = [reference for reference in rest if reference is not None]
-        score = chrf.sentence_score(hypothesis, references).score
-        lines.append(BadLine(number, score, source, references, hypothesis))
-    return WorstLines(sorted(lines, key=lambda line: line.chrf)[:count])
+        score = scorer.sentence_score(hypothesis, references).score
+        lines.append(BadLine(number, metric, score, source, references, hypothesis))
+    return WorstLines(sorted(lines, key=lambda line: sign * line.score)[:count])

@@ -11,7 +11,7 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.base import Metric, Score, Signature
 
-from seq2seq_cli.text.exact_match import ExactMatch
+from seq2seq_cli.text.exact_match import ExactMatch, spaced
 
 
 class ErrorRate(Metric):
@@ -25,7 +25,7 @@ class ErrorRate(Metric):
         self._lowercase = lowercase
 
     def _preprocess_segment(self, sent: str) -> str:
-        return " ".join((sent.lower() if self._lowercase else sent).split())
+        return spaced(sent, lowercase=self._lowercase)
 
     def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
         return {"references": [self._units_of(reference) for reference in refs]}

@@ -6,6 +6,11 @@ from typing import Any
 from sacrebleu.metrics.base import Metric, Score, Signature
 
 
+def spaced(line: str, *, lowercase: bool) -> str:
+    """Return a line with single spaces, as lines are compared."""
+    return " ".join((line.lower() if lowercase else line).split())
+
+
 class ExactMatch(Metric):
     """Percentage of lines that equal a reference apart from white space."""
 
@@ -16,7 +21,7 @@ class ExactMatch(Metric):
         self._lowercase = lowercase
 
     def _preprocess_segment(self, sent: str) -> str:
-        return " ".join((sent.lower() if self._lowercase else sent).split())
+        return spaced(sent, lowercase=self._lowercase)
 
     def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
         return {"references": set(refs)}

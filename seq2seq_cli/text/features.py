@@ -7,10 +7,17 @@ TAB = "\t"  # between text and features in a line of sources
 
 
 def feature_symbols(features: str) -> list[str]:
-    """Return the vocabulary entries of features, such as those of V, PST and 3 for `V;PST;3`.
+    """Return the vocabulary entries of features.
 
-    Commas separate outside of parentheses: NOM(2,PL) is one feature. No piece of text is equal to
-    an entry, as pieces have no spaces.
+    No piece of text is equal to one, as pieces have no spaces.
+    """
+    return [f"<feature {name}>" for name in feature_names(features)]
+
+
+def feature_names(features: str) -> list[str]:
+    """Return the single features, such as V, PST and 3 of `V;PST;3`.
+
+    Commas separate outside of parentheses: NOM(2,PL) is one feature.
     """
     separated = []
     next_parenthesis = ""
@@ -19,4 +26,4 @@ def feature_symbols(features: str) -> list[str]:
             next_parenthesis = character
         is_inner = character == "," and next_parenthesis == ")"
         separated.append(" " if character in ";|," and not is_inner else character)
-    return [f"<feature {name}>" for name in "".join(reversed(separated)).split()]
+    return "".join(reversed(separated)).split()

@@ -1,9 +1,10 @@
 """Scores of translations against references, with intervals and sacreBLEU's signatures."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
@@ -16,6 +17,7 @@ from seq2seq_cli.text.significance import (
     interval_of,
 )
 from seq2seq_cli.text.test_sets import PublicTestSet
+from seq2seq_cli.text.units import WORDS, units_of
 
 
 class TextScore(NamedTuple):
@@ -54,6 +56,20 @@ class Scoring:
         names = options.text_metrics if metrics is None else _parse_metrics(metrics)
         merge = options.merge_references and settings.get("test_set") is None
         return cls(names, options.bleu_tokenize, options.lowercase, merge, **settings)
+
+    @classmethod
+    def of_run(cls, config: Config, metrics: str | None = None, **settings: Any) -> Self:
+        """Return the scoring of a trained run: that of its validations, but for strings.
+
+        Of these it has exact match and an error rate, and no overlap of n-grams.
+        """
+        scoring, (_, units) = cls.of(config.validation, metrics, **settings), units_of(config)
+        if metrics is not None or units == WORDS:
+            return scoring
+        names = [name for name in scoring.names if name not in ("bleu", "chrf")]
+        if not {"ser", "cer"} & {*names}:
+            names.append(units.error_rate)
+        return replace(scoring, names=tuple(names))
 
     def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
         """Return sacreBLEU's signature of a metric that has scored text; None if it is not its."""
@@ -104,6 +120,14 @@ def text_score(
 def make_metric(name: Metric, scoring: Scoring) -> Any:
     """Return a new metric of sacreBLEU's kind."""
     return TEXT_METRICS[name](scoring.tokenize, scoring.lowercase)
+
+
+def make_line_metric(name: Metric, scoring: Scoring) -> Any:
+    """Return a new metric of sacreBLEU's kind that scores single lines."""
+    metric = make_metric(name, scoring)
+    if name == "bleu":
+        metric.effective_order = True  # a short line has no 4-grams
+    return metric
 
 
 def _bleu(tokenize: BleuTokenize, lowercase: bool) -> Any:

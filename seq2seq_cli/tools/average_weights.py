@@ -7,7 +7,7 @@ from typing import NamedTuple
 from seq2seq_cli.config.types import DeviceName, Metric
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.evaluation import Scores, evaluate_corpus
+from seq2seq_cli.evaluation import Scores, evaluate_corpus, located, valid_text
 from seq2seq_cli.model.model_scores import facts_of
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
@@ -70,12 +70,15 @@ def average_weights(
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
             scoring = Scoring.of(config.validation)
             return evaluate_corpus(
-                translator, None, decode=config.validation.decode, scoring=scoring
+                translator,
+                valid_text(config, run_dir),
+                decode=config.validation.decode,
+                scoring=scoring,
             )
 
         lines, is_better, metrics = [], False, dict[Metric, float]()
         text = config.valid_text
-        if decides or (text is not None and all(path.is_file() for path in text.files)):
+        if decides or (text is not None and located(text, run_dir)):
             present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
             scored = score_candidates(model, [average, *present], score)
             metric = config.validation.metric

@@ -43,8 +43,11 @@ def scoring_of(
     test_set: PublicTestSet | None,
 ) -> Scoring:
     """Return the scoring of the first run, or the default one, with other options."""
-    options = runs[0][1].config.validation if runs else ValidationConfig()
-    scoring = Scoring.of(options, metrics, test_set=test_set)
+    scoring = (
+        Scoring.of_run(runs[0][1].config, metrics, test_set=test_set)
+        if runs
+        else Scoring.of(ValidationConfig(), metrics, test_set=test_set)
+    )
     return replace(
         scoring,
         tokenize=tokenize or scoring.tokenize,
@@ -63,9 +66,9 @@ def read_systems(
     if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
     if text is None:
-        config = runs[0][1].config  # whose own tag is not that of the other runs
-        untagged = config.decoding.model_copy(update={"tag": None})
-        text = valid_text(config.model_copy(update={"decoding": untagged}))
+        name, run = runs[0]  # whose own tag is not that of the other runs
+        untagged = run.config.decoding.model_copy(update={"tag": None})
+        text = valid_text(run.config.model_copy(update={"decoding": untagged}), Path(name))
     # Skipping a line would shift the translations in files.
     on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
     pairs = [pair for _, pair in readable_pairs(text, on_bad_line)]

@@ -121,7 +121,7 @@ def test_eval_breaks_scores_down(trained, numbers, text, seq2seq):
     assert len(chrf) == 3
     assert chrf == sorted(chrf)
     refused = seq2seq("eval", trained, *text, "--loss-only", "--worst", 1)
-    assert "--loss-only excludes --metrics, --breakdown and --worst" in refused.stderr
+    assert "--loss-only excludes --metrics, --breakdown, --worst and --errors" in refused.stderr
 
 
 def test_eval_without_bootstrap_has_no_intervals(trained, text, seq2seq):

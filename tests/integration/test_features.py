@@ -50,6 +50,10 @@ def test_the_features_decide(run, folder, seq2seq, tmp_path):
     files = ("--pairs", folder / "test.tsv", "--fields", 1, 3, "--features", 2)
     report = json.loads(seq2seq("eval", run, *files, "--json").stdout)
     assert report["exact_match"] >= 95
+    errors = json.loads(seq2seq("eval", run, *files, "--errors", "--json").stdout)["errors"]
+    right = {feature["name"]: feature["num_right"] for feature in errors["by_feature"]}
+    assert right.keys() == {"NUM", "EN", "DE"}
+    assert right["NUM"] == right["EN"] + right["DE"] == 80 - errors["num_wrong_lines"]
     (tmp_path / "in").write_text("3 1\tNUM;DE\n3 1\tNUM;EN\n\n\tNUM;DE\n")
     lines = seq2seq("translate", run, "--input", tmp_path / "in").stdout.splitlines()
     assert lines == ["drei eins", "three one", "", ""]

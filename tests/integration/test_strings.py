@@ -2,9 +2,11 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import ROOT, Command
 
 TINY = {
@@ -70,6 +72,46 @@ def test_a_prediction_is_exactly_one_label(classifier, seq2seq):
     predicted = seq2seq("translate", classifier, *comments).stdout.splitlines()
     assert len(predicted) == len(comments)
     assert set(predicted) <= LABELS
+
+
+def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2seq):
+    """Not n-grams: these say nothing about labels."""
+    pairs = ("--pairs", ROOT / "data/classification/valid.tsv")
+    options = (*pairs, "--errors", "--worst", 2, "--json")
+    report = json.loads(seq2seq("eval", classifier, *options).stdout)
+    assert {"exact_match", "ser"} <= report.keys()
+    assert not {"bleu", "chrf"} & report.keys()
+    errors = report["errors"]
+    assert errors["unit"] == "symbols"
+    assert 100 * errors["num_wrong_lines"] / errors["num_lines"] == report["ser"]
+    assert sum(change["number"] for change in errors["changes"]) == errors["num_wrong_lines"]
+    assert [line["ser"] for line in report["worst"]] == [100, 100]
+    shown = seq2seq("compare", classifier, classifier, *pairs).stdout
+    assert "ser" in shown and "bleu" not in shown
+
+
+def test_text_of_a_run_is_found_from_another_folder(seq2seq, tmp_path, monkeypatch):
+    """Its relative paths start in a folder that the run is in; elsewhere a message names both."""
+    (tmp_path / "project" / "text").mkdir(parents=True)
+    for name in ("train", "valid"):
+        shutil.copy(ROOT / f"data/classification/{name}.tsv", tmp_path / "project" / "text")
+    config = yaml.safe_load((ROOT / "configs/classification.yaml").read_text())
+    config["data"] = {name: {"pairs": f"text/{name}.tsv"} for name in ("train", "valid")}
+    (tmp_path / "project" / "labels.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.chdir(tmp_path / "project")
+    sets = [f"--set={key}={value}" for key, value in TINY.items()]
+    assert seq2seq("train", "labels.yaml", "--run-dir", "runs/labels", *sets).exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    result = seq2seq("eval", "project/runs/labels", "--breakdown", "--json")
+    assert json.loads(result.stdout)["by_training_frequency"], result.stderr
+    shutil.move(tmp_path / "project/runs/labels", tmp_path / "labels")
+    valid = ("--pairs", "project/text/valid.tsv")
+    result = seq2seq("eval", "labels", *valid, "--breakdown", "--json")
+    assert json.loads(result.stdout)["by_training_frequency"] is None
+    assert f"(text/train.tsv) is neither in {tmp_path} nor in a folder" in result.stderr
+    result = seq2seq("eval", "labels")
+    assert result.exit_code == 2
+    assert f"(text/valid.tsv) is neither in {tmp_path} nor in a folder" in result.stderr
 
 
 def test_perplexity_of_continuations(stories, seq2seq):

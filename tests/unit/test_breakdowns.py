@@ -12,8 +12,10 @@ from seq2seq_cli.text.breakdowns import (
     by_training_frequency,
     worst_lines,
 )
+from seq2seq_cli.text.edits import Change, find_errors
 from seq2seq_cli.text.metrics import Scoring, score_text
 from seq2seq_cli.text.significance import References
+from seq2seq_cli.text.units import CHARACTERS, CLUSTERS, SYMBOLS, WORDS
 
 SCORING = Scoring(("bleu", "exact_match"))
 
@@ -102,7 +104,7 @@ def test_worst_lines_come_first_and_show_no_control_characters():
     text = translated(["a", "b\x1b[2J", "c"], ["good line", "x", "bad lion"], [references])
     worst = worst_lines(text, 2, SCORING)
     assert [line.line for line in worst.lines] == [2, 3]
-    assert worst.lines[0].chrf < worst.lines[1].chrf < 100
+    assert worst.lines[0].score < worst.lines[1].score < 100
     assert "\x1b" not in worst.table()
     assert len(worst_lines(text, 10, SCORING).lines) == 3
 
@@ -116,8 +118,76 @@ def test_worst_lines_of_merged_references_are_where_their_source_is_first():
 
 def test_the_best_of_several_references_counts():
     text = translated(["s"], ["a b"], [["x y"], ["a b"]])
-    assert worst_lines(text, 1, SCORING).lines[0].chrf == 100
+    assert worst_lines(text, 1, SCORING).lines[0].score == 100
     assert score_text(text.hypotheses, text.references, SCORING)["exact_match"].value == 100
+
+
+def test_words_are_compared_with_the_nearest_reference():
+    """As scores of translations are: here the second one is right."""
+    text = translated(["s", "t"], ["a b", "c"], [["x y", "c"], ["a b", None]])
+    (group,) = by_training_frequency(text, [], SCORING)
+    assert (group.in_references, group.in_both) == (3, 3)
+
+
+def test_strings_are_measured_and_counted_in_their_units():
+    text = translated(["ab c", "d"], ["p q", "p"], [["p q", "r"]])
+    breakdown = break_down(text, ["p q", "p"], SCORING, CHARACTERS, SYMBOLS)
+    assert [group.row()[0] for group in breakdown.by_source_length] == [
+        "1 characters",
+        "4 characters",
+    ]
+    assert "symbols seen in training" in breakdown.table()
+    unseen, seen = breakdown.by_training_frequency
+    assert (unseen.in_references, seen.in_references, seen.in_both) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"), [("chrf", [1, 2]), ("ser", [2, 1]), ("bleu", [2, 1])]
+)
+def test_worst_lines_are_those_of_the_metric(metric, expected):
+    """Line 1 has one of two symbols wrong, all of whose characters are; line 2 both, by one."""
+    text = translated(["a", "b"], ["a wxyz", "bcda bcdb"], [["a bcde", "bcdx bcdy"]])
+    lines = worst_lines(text, 2, SCORING, metric).lines
+    assert [line.line for line in lines] == expected
+    assert lines[0].report()[metric] == lines[0].score
+
+
+def test_errors_are_the_fewest_edits_to_the_nearest_reference():
+    references = [["k æ t", "d ɒ ɡ", "r ʌ n"], [None, "d ɔː ɡ", None]]
+    text = translated(
+        ["cat\tN;SG", "dog\tN;PL", "run\tV;SG"], ["k ɛ t s", "d ɔː", "r ʌ n"], references
+    )
+    errors = find_errors(text, SYMBOLS, SCORING)
+    assert errors.changes == {
+        Change("æ", "ɛ"): 1,
+        Change(None, "s"): 1,
+        Change("ɡ", None): 1,
+    }
+    assert (errors.num_units, errors.num_lines, errors.num_wrong_lines) == (9, 3, 2)
+    assert [(f.name, f.exact_match) for f in errors.features] == [
+        ("N", 0), ("PL", 0), ("SG", 50), ("V", 100)
+    ]  # fmt: skip
+    for shown in ("æ → ɛ", "s inserted", "ɡ dropped", "line 1  cat N;SG: k æ t → k ɛ t s"):
+        assert shown in errors.table()
+    total = score_text(text.hypotheses, text.references, Scoring(("ser",)))["ser"].value
+    assert 100 * errors.changes.total() / errors.num_units == pytest.approx(total)
+    (first, *_) = errors.report()["errors"]["changes"]
+    assert (first["of"], first["examples"][0]["reference"]) == (1, "k æ t")
+
+
+def test_errors_show_what_cannot_be_seen_alone():
+    text = translated(["a"], ["ab"], [["a b\u0301"]])
+    shown = {*map(str, find_errors(text, CHARACTERS, SCORING).changes)}
+    assert shown == {"␣ dropped", "◌\u0301 dropped"}
+    text = translated(["a"], ["ab"], [["ab\u0301"]])
+    (change,) = find_errors(text, CLUSTERS, SCORING).changes
+    assert str(change) == "b\u0301 → b"
+
+
+def test_errors_of_sentences_are_words_without_their_punctuation():
+    text = translated(["s"], ["The nice girls."], [["The nice girl."]])
+    (change,) = find_errors(text, WORDS, SCORING).changes
+    assert str(change) == "girl → girls"
 
 
 def test_without_training_text_there_are_no_frequencies():

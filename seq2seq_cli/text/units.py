@@ -1,0 +1,43 @@
+"""What the targets of a task consist of: words, or the characters or symbols of strings.
+
+Strings are pronunciations, forms and formulas: a run is of strings if it counts what is right, and
+if the tokens of its targets are characters, or symbols that spaces separate.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import regex
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import Metric, TokenizerKind
+from seq2seq_cli.text.words import split_words
+
+_METRICS_OF_STRINGS: tuple[Metric, ...] = ("exact_match", "ser", "cer", "wer")
+_CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
+
+
+class Units(NamedTuple):
+    """How lines are taken apart."""
+
+    name: Literal["words", "characters", "symbols"]
+    split: Callable[[str], list[str]]
+    between: str  # two of them
+    error_rate: Metric
+
+
+WORDS = Units("words", split_words, " ", "ser")
+SYMBOLS = Units("symbols", str.split, " ", "ser")
+CHARACTERS = Units("characters", list, "", "cer")
+CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points are one character
+
+
+def units_of(config: Config) -> tuple[Units, Units]:
+    """Return what sources and targets of a run consist of: of words if it is not of strings."""
+    kinds = config.tokenizer.kind
+    are_strings = kinds.tgt in ("char", "word")
+    if not are_strings or config.validation.metric not in _METRICS_OF_STRINGS:
+        return WORDS, WORDS
+    characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
+    units: dict[TokenizerKind, Units] = {"char": characters, "word": SYMBOLS}
+    return units.get(kinds.src, WORDS), units[kinds.tgt]
