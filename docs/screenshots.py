@@ -115,7 +115,7 @@ def _tensorboard(browser: Browser, folder: Path) -> None:
 
 
 def _show_scalars(page: Page) -> None:
-    page.locator("tf-tag-filterer input").fill("^(train|valid)/loss$|cross/layer_2/head_[12]")
+    page.locator("tf-tag-filterer input").fill("^Loss/|cross/layer_2/head_[12]")
     page.locator("tf-scalar-card vz-line-chart2 svg").nth(1).wait_for()
 
 

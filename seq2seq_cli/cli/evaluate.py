@@ -99,10 +99,9 @@ def evaluate(
     with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets, valid_text
-        from seq2seq_cli.text.breakdowns import break_down, metric_of_lines, worst_lines
+        from seq2seq_cli.text.breakdowns import break_down, worst_lines
         from seq2seq_cli.text.edits import find_errors
         from seq2seq_cli.text.metrics import Scoring
-        from seq2seq_cli.text.units import units_of
 
         overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
         run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)
@@ -110,15 +109,12 @@ def evaluate(
         text = text or valid_text(run.config, run_dir)
         scores = evaluate_corpus(run, text, decode=not loss_only, scoring=scoring)
         parts: list[Any] = [scores]
-        translated, (src_units, tgt_units) = scores.translated, units_of(run.config)
         if breakdown:
-            seen = training_targets(run, run_dir)
-            parts.append(break_down(translated, seen, scoring, src_units, tgt_units))
+            parts.append(break_down(scores.translated, training_targets(run, run_dir), scoring))
         if errors:
-            parts.append(find_errors(translated, tgt_units, scoring))
+            parts.append(find_errors(scores.translated, scoring))
         if worst:
-            by = metric_of_lines(run.config.validation.metric, tgt_units)
-            parts.append(worst_lines(translated, worst, scoring, by))
+            parts.append(worst_lines(scores.translated, worst, scoring))
     if as_json:
         report = {name: value for part in parts for name, value in part.report().items()}
         typer.echo(json.dumps(report, indent=2))

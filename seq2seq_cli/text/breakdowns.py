@@ -22,7 +22,7 @@ from seq2seq_cli.text.metrics import (
     word_splitter,
 )
 from seq2seq_cli.text.significance import References, Texts
-from seq2seq_cli.text.units import CHARACTERS, WORDS, Units
+from seq2seq_cli.text.units import CHARACTERS, WORDS
 
 _LENGTH_GROUPS = 4
 _FREQUENCIES = (0, 1, 10, 100, 1_000)  # the lower bounds of the groups
@@ -76,13 +76,14 @@ def _range(first: int, last: int | None) -> str:
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
-def by_source_length(text: Translated, scoring: Scoring, units: Units = WORDS) -> list[LengthGroup]:
+def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
     """Score up to four groups of lines, from short to long sources, of about as many lines each.
 
     Lengths are in units of the source, or in characters if no source has two, and without features.
     Equal lengths are in one group.
     """
     sources = [line.partition(TAB)[0].strip() for line in text.sources]
+    units = scoring.src_units
     lengths_N = np.array([len(units.split(line)) for line in sources])
     if lengths_N.max() <= 1:
         units, lengths_N = CHARACTERS, np.array([len(line) for line in sources])
@@ -133,7 +134,7 @@ class FrequencyGroup:
 
 
 def by_training_frequency(
-    text: Translated, training_lines: Iterable[str], scoring: Scoring, units: Units = WORDS
+    text: Translated, training_lines: Iterable[str], scoring: Scoring
 ) -> list[FrequencyGroup]:
     """Return precision and recall of words by their frequency in the target text of training.
 
@@ -141,7 +142,7 @@ def by_training_frequency(
     line, as in compare-mt (Neubig et al. 2019); of several references the nearest counts. Words are
     those of BLEU; strings have their own units.
     """
-    split = splitter_of(units, scoring)
+    split = splitter_of(scoring)
     hypotheses = [Counter(split(line)) for line in text.hypotheses]
     references = [
         max((Counter(split(line)) for line in lines if line is not None), key=_nearness_to(words))
@@ -167,8 +168,9 @@ def by_training_frequency(
     ]
 
 
-def splitter_of(units: Units, scoring: Scoring) -> Callable[[str], list[str]]:
+def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
     """Return the function that splits a target into units; words are those of BLEU."""
+    units = scoring.tgt_units
     if units == WORDS:
         return word_splitter(scoring.tokenize, scoring.lowercase)
     return lambda line: units.split(spaced(line, lowercase=scoring.lowercase))
@@ -207,15 +209,12 @@ class Breakdown:
 
 
 def break_down(
-    text: Translated,
-    training_lines: Iterable[str] | None,
-    scoring: Scoring,
-    src: Units = WORDS,
-    tgt: Units = WORDS,
+    text: Translated, training_lines: Iterable[str] | None, scoring: Scoring
 ) -> Breakdown:
     """Score parts of a text; without the target text of training, not by its frequencies."""
-    words = training_lines and by_training_frequency(text, training_lines, scoring, tgt)
-    return Breakdown(tgt.name, scoring.names, by_source_length(text, scoring, src), words or None)
+    words = training_lines and by_training_frequency(text, training_lines, scoring)
+    lengths, unit = by_source_length(text, scoring), scoring.tgt_units.name
+    return Breakdown(unit, scoring.names, lengths, words or None)
 
 
 @dataclass(frozen=True)
@@ -254,23 +253,10 @@ class WorstLines(NamedTuple):
         return {"worst": [line.report() for line in self.lines]}
 
 
-def metric_of_lines(asked: Metric, units: Units) -> Metric:
-    """Return the metric that single lines are ranked by: the run's, if it says how bad they are.
-
-    For one that only says whether a line is right it is the error rate of strings, or chrF, and
-    chrF also for one that needs no translations.
-    """
-    if METRICS[asked].is_of_text and asked not in ("exact_match", "wer"):
-        return asked
-    return "chrf" if units == WORDS else units.error_rate
-
-
-def worst_lines(
-    text: Translated, count: int, scoring: Scoring, metric: Metric = "chrf"
-) -> WorstLines:
+def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
     """Return the worst lines of a text; of lines that are equally bad, the first."""
+    metric, lines = scoring.line_metric, []
     scorer, sign = make_line_metric(metric, scoring), 1 if METRICS[metric].higher_is_better else -1
-    lines = []
     for number, source, hypothesis, *rest in zip(
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):

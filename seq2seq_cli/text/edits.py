@@ -12,7 +12,6 @@ from seq2seq_cli.console import printable, table
 from seq2seq_cli.text.breakdowns import Translated, splitter_of
 from seq2seq_cli.text.features import TAB, feature_names
 from seq2seq_cli.text.metrics import Scoring
-from seq2seq_cli.text.units import Units
 
 _SHOWN = 20  # kinds of errors in a table
 _EXAMPLES = 3
@@ -137,7 +136,7 @@ class Errors:
         return {"errors": {**report, "changes": changes, "by_feature": features}}
 
 
-def find_errors(text: Translated, units: Units, scoring: Scoring) -> Errors:
+def find_errors(text: Translated, scoring: Scoring) -> Errors:
     """Align every translation with its reference by the fewest edits, and count these.
 
     Of several references of a line that with the fewest edits counts, as in error rates.
@@ -145,7 +144,7 @@ def find_errors(text: Translated, units: Units, scoring: Scoring) -> Errors:
     changes, occurrences = Counter[Change](), Counter[str]()
     examples: dict[Change, list[Example]] = defaultdict(list)
     rights: dict[str, list[bool]] = defaultdict(list)
-    num_wrong, split = 0, splitter_of(units, scoring)
+    num_wrong, split, units = 0, splitter_of(scoring), scoring.tgt_units
     for number, source, hypothesis, *references in zip(
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):

@@ -17,7 +17,7 @@ from seq2seq_cli.text.significance import (
     interval_of,
 )
 from seq2seq_cli.text.test_sets import PublicTestSet
-from seq2seq_cli.text.units import WORDS, units_of
+from seq2seq_cli.text.units import WORDS, Units, units_of
 
 
 class TextScore(NamedTuple):
@@ -46,6 +46,9 @@ class Scoring:
     merge_references: bool = False  # of lines with the same source
     resamples: int = 0  # of the bootstrap, for intervals; 0: none
     test_set: PublicTestSet | None = None
+    src_units: Units = WORDS
+    tgt_units: Units = WORDS
+    line_metric: Metric = "chrf"  # by which lines are ranked
 
     @classmethod
     def of(cls, options: ValidationConfig, metrics: str | None = None, **settings: Any) -> Self:
@@ -61,15 +64,21 @@ class Scoring:
     def of_run(cls, config: Config, metrics: str | None = None, **settings: Any) -> Self:
         """Return the scoring of a trained run: that of its validations, but for strings.
 
-        Of these it has exact match and an error rate, and no overlap of n-grams.
+        Of these it has exact match and an error rate, and no overlap of n-grams. Lines are ranked
+        by the run's metric, if it says how bad they are: by chrF, or the error rate of strings, for
+        one that only says whether a line is right, and by chrF for one without translations.
         """
-        scoring, (_, units) = cls.of(config.validation, metrics, **settings), units_of(config)
-        if metrics is not None or units == WORDS:
-            return scoring
-        names = [name for name in scoring.names if name not in ("bleu", "chrf")]
-        if not {"ser", "cer"} & {*names}:
-            names.append(units.error_rate)
-        return replace(scoring, names=tuple(names))
+        src, tgt = units_of(config)
+        scoring, metric = cls.of(config.validation, metrics, **settings), config.validation.metric
+        names = list(scoring.names)
+        if metrics is None and tgt != WORDS:
+            names = [name for name in names if name not in ("bleu", "chrf")]
+            names += [] if {"ser", "cer"} & {*names} else [tgt.error_rate]
+        if not METRICS[metric].is_of_text or metric in ("exact_match", "wer"):
+            metric = "chrf" if tgt == WORDS else tgt.error_rate
+        return replace(
+            scoring, names=tuple(names), src_units=src, tgt_units=tgt, line_metric=metric
+        )
 
     def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
         """Return sacreBLEU's signature of a metric that has scored text; None if it is not its."""

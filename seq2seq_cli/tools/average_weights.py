@@ -77,8 +77,7 @@ def average_weights(
             )
 
         lines, is_better, metrics = [], False, dict[Metric, float]()
-        text = config.valid_text
-        if decides or (text is not None and located(text, run_dir)):
+        if decides or (config.valid_text and located(config.valid_text, run_dir)):
             present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
             scored = score_candidates(model, [average, *present], score)
             metric = config.validation.metric
@@ -86,8 +85,8 @@ def average_weights(
             is_better, metrics = best.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))
         if output is not None:
-            facts = facts_of(average.name, metrics)
-            save_tensors(mean_of_files(average.files, model), output, facts)
+            mean = mean_of_files(average.files, model)
+            save_tensors(mean, output, facts_of(average.name, metrics))
             lines.append(f"written to {output}")
         elif force or is_better:
             last = folder.last_checkpoint

@@ -157,14 +157,18 @@ def steep(lrs: Sequence[float], losses: Sequence[float]) -> float:
     return lrs[int(np.argmin(slopes))]
 
 
-def minimum(lrs: Sequence[float], losses: Sequence[float]) -> float:
+def tenth_of_minimum(lrs: Sequence[float], losses: Sequence[float]) -> float:
     """Return a tenth of the rate at which the loss is lowest, beyond which it diverges."""
     return lrs[int(np.argmin(losses))] / 10
 
 
-SUGGESTIONS: dict[str, Suggestion] = {"valley": valley, "steep": steep, "minimum": minimum}
+SUGGESTIONS: dict[str, Suggestion] = {
+    "valley": valley,
+    "steep": steep,
+    "minimum/10": tenth_of_minimum,
+}
 _MEANINGS = {
     "valley": "the middle of the longest decrease",
     "steep": "where the loss falls fastest",
-    "minimum": "a tenth of the rate with the lowest loss",
+    "minimum/10": "a tenth of the rate with the lowest loss",
 }

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import Metric
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
@@ -39,7 +40,8 @@ class Monitor:
         first_step = step if state.awaits_validation else step + 1
         self._tensorboard = EventFile(folder.path, first_step, hooks)
         if state.awaits_validation and at_step:
-            self._tensorboard.scalars(step, at_step)
+            self._tensorboard.scalars(step, _with_losses_first(at_step))
+        self._metric: Metric = run.config.validation.metric
         self._total = run.total_steps
         self._first_step = step
         self._started = time.monotonic()
@@ -76,7 +78,7 @@ class Monitor:
         self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
         self._tensorboard.options(
             {
-                name: float(value) if type(value) in (int, float) else yaml_text(value)
+                _hparam(name): float(value) if type(value) in (int, float) else yaml_text(value)
                 for name, value in flatten(config).items()
                 if value is not None
             }
@@ -106,7 +108,7 @@ class Monitor:
             point["valid/at_length_limit"] = scores.cuts.at_length_limit
         self._record(step, point)
         if is_best:  # the tab HParams shows the last value of each name
-            best = {f"best/{name}": value for name, value in scores.metrics().items()}
+            best = {f"best/{name}": scores.metrics()[name] for name in (self._metric, "loss")}
             self._tensorboard.scalars(step, best)
         shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
         if scores.cuts.at_length_limit:
@@ -136,7 +138,7 @@ class Monitor:
         return pace * (self._total - step)
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
-        self._tensorboard.scalars(step, scalars)
+        self._tensorboard.scalars(step, _with_losses_first(scalars))
         self._metrics.append(f"{json.dumps({'step': step, **scalars})}\n".encode())
 
 
@@ -202,6 +204,28 @@ def _point(line: bytes) -> tuple[int, dict[str, float]]:
         return int(point.pop("step")), point
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return -1, {}
+
+
+def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
+    """Add the losses as the group that TensorBoard shows first.
+
+    It sorts groups by name, capital letters first. The usual names stay, so that runs of earlier
+    versions continue their curves.
+    """
+    kinds = [kind for kind in ("train", "valid") if f"{kind}/loss" in scalars]
+    return {f"Loss/{kind}": scalars[f"{kind}/loss"] for kind in kinds} | scalars
+
+
+def _hparam(option: str) -> str:
+    """Return the name of an option in the tab HParams, which sorts them; paths are not the first.
+
+    They are `text.train.src` and the like.
+    """
+    is_path = option.startswith(("data.train.", "data.valid.")) and option.endswith(_PATHS)
+    return option.replace("data.", "text.", 1) if is_path else option
+
+
+_PATHS = (".src", ".tgt", ".pairs")
 
 
 def _cell(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -130,8 +131,9 @@ def test_words_are_compared_with_the_nearest_reference():
 
 
 def test_strings_are_measured_and_counted_in_their_units():
+    scoring = replace(SCORING, src_units=CHARACTERS, tgt_units=SYMBOLS)
     text = translated(["ab c", "d"], ["p q", "p"], [["p q", "r"]])
-    breakdown = break_down(text, ["p q", "p"], SCORING, CHARACTERS, SYMBOLS)
+    breakdown = break_down(text, ["p q", "p"], scoring)
     assert [group.row()[0] for group in breakdown.by_source_length] == [
         "1 characters",
         "4 characters",
@@ -147,7 +149,7 @@ def test_strings_are_measured_and_counted_in_their_units():
 def test_worst_lines_are_those_of_the_metric(metric, expected):
     """Line 1 has one of two symbols wrong, all of whose characters are; line 2 both, by one."""
     text = translated(["a", "b"], ["a wxyz", "bcda bcdb"], [["a bcde", "bcdx bcdy"]])
-    lines = worst_lines(text, 2, SCORING, metric).lines
+    lines = worst_lines(text, 2, replace(SCORING, line_metric=metric)).lines
     assert [line.line for line in lines] == expected
     assert lines[0].report()[metric] == lines[0].score
 
@@ -157,7 +159,7 @@ def test_errors_are_the_fewest_edits_to_the_nearest_reference():
     text = translated(
         ["cat\tN;SG", "dog\tN;PL", "run\tV;SG"], ["k ɛ t s", "d ɔː", "r ʌ n"], references
     )
-    errors = find_errors(text, SYMBOLS, SCORING)
+    errors = find_errors(text, replace(SCORING, tgt_units=SYMBOLS))
     assert errors.changes == {
         Change("æ", "ɛ"): 1,
         Change(None, "s"): 1,
@@ -177,16 +179,16 @@ def test_errors_are_the_fewest_edits_to_the_nearest_reference():
 
 def test_errors_show_what_cannot_be_seen_alone():
     text = translated(["a"], ["ab"], [["a b\u0301"]])
-    shown = {*map(str, find_errors(text, CHARACTERS, SCORING).changes)}
+    shown = {*map(str, find_errors(text, replace(SCORING, tgt_units=CHARACTERS)).changes)}
     assert shown == {"␣ dropped", "◌\u0301 dropped"}
     text = translated(["a"], ["ab"], [["ab\u0301"]])
-    (change,) = find_errors(text, CLUSTERS, SCORING).changes
+    (change,) = find_errors(text, replace(SCORING, tgt_units=CLUSTERS)).changes
     assert str(change) == "b\u0301 → b"
 
 
 def test_errors_of_sentences_are_words_without_their_punctuation():
     text = translated(["s"], ["The nice girls."], [["The nice girl."]])
-    (change,) = find_errors(text, WORDS, SCORING).changes
+    (change,) = find_errors(text, replace(SCORING, tgt_units=WORDS)).changes
     assert str(change) == "girl → girls"
 
 

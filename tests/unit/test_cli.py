@@ -75,6 +75,7 @@ VERBS = {
         "bootstrap",
         "breakdown",
         "worst",
+        "errors",
         "loss_only",
         "as_json",
         "overrides",
