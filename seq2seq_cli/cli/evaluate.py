@@ -1,6 +1,7 @@
 """The commands eval and score: compare a model with reference translations."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,6 +116,11 @@ def evaluate(
             parts.append(find_errors(scores.translated, scoring))
         if worst:
             parts.append(worst_lines(scores.translated, worst, scoring))
+    _print(parts, as_json=as_json)
+
+
+def _print(parts: Sequence[Any], *, as_json: bool) -> None:
+    """Print tables, or one object with all of their reports."""
     if as_json:
         report = {name: value for part in parts for name, value in part.report().items()}
         typer.echo(json.dumps(report, indent=2))

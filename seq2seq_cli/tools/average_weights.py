@@ -68,13 +68,9 @@ def average_weights(
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
-            scoring = Scoring.of(config.validation)
-            return evaluate_corpus(
-                translator,
-                valid_text(config, run_dir),
-                decode=config.validation.decode,
-                scoring=scoring,
-            )
+            text, options = valid_text(config, run_dir), config.validation
+            scoring = Scoring.of(options)
+            return evaluate_corpus(translator, text, decode=options.decode, scoring=scoring)
 
         lines, is_better, metrics = [], False, dict[Metric, float]()
         if decides or (config.valid_text and located(config.valid_text, run_dir)):
@@ -85,8 +81,8 @@ def average_weights(
             is_better, metrics = best.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))
         if output is not None:
-            mean = mean_of_files(average.files, model)
-            save_tensors(mean, output, facts_of(average.name, metrics))
+            facts = facts_of(average.name, metrics)
+            save_tensors(mean_of_files(average.files, model), output, facts)
             lines.append(f"written to {output}")
         elif force or is_better:
             last = folder.last_checkpoint
