@@ -71,8 +71,10 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def prose(path: Path) -> str:
-    """The text without its code blocks."""
+    """The text without its code blocks, and without the options of others in the first columns."""
     text = path.read_text(encoding="utf-8")
+    if path.name.startswith("coming_from."):
+        text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.MULTILINE)
     return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
