@@ -164,8 +164,8 @@ def evaluate_corpus(
 ) -> Scores:
     """Score a trained run on a text.
 
-    A warning says how many lines and translations were cut. Raises UserError if there is no text to
-    score on.
+    A warning says how many lines and translations were cut. Raises UserError if no pair of the text
+    can be scored.
     """
     config = translator.config
     text = text.with_tag(config.decoding.tag)
@@ -183,9 +183,8 @@ def located(text: ParallelText, run_dir: Path) -> ParallelText | None:
     """
     for folder in (Path(), *run_dir.resolve().parents):
         found = text.in_folder(folder)
-        if all(
-            path.is_file() for path in found.files
-        ):  # no device, which a foreign config may name
+        # Devices are none, which a foreign config may name.
+        if all(path.is_file() for path in found.files):
             return found
     return None
 

@@ -68,9 +68,9 @@ def save_tensors(
     `facts` about the tensors, in types of JSON, become part of the file.
     """
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"sha256": _hash(on_cpu)}
+    metadata = {"sha256": _hash(on_cpu, facts)}
     if facts is not None:  # in one entry with the hash: safetensors writes entries in any order
-        metadata = {_FACTS: json.dumps({"sha256": _hash(on_cpu, facts), **facts})}
+        metadata = {_FACTS: json.dumps({**metadata, **facts})}
     write_atomic(path, save(on_cpu, metadata=metadata))
 
 

@@ -186,7 +186,6 @@ class Breakdown:
     """The scores of parts of a text."""
 
     unit: str  # of the targets
-
     metrics: tuple[Metric, ...]
     by_source_length: list[LengthGroup]
     by_training_frequency: list[FrequencyGroup] | None  # None without the training text
