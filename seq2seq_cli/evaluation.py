@@ -197,7 +197,7 @@ def valid_text(config: Config, run_dir: Path) -> ParallelText:
     found = located(text, run_dir)
     if found is None:
         raise UserError(
-            f"the run's validation text ({text.name}) is neither in {Path.cwd()} nor in a folder "
+            f"the run's validation text ({text.name}) was not found in {Path.cwd()} or in a folder "
             "that the run is in; go to the folder in which it was trained, or give other text as "
             "--src and --ref"
         )
@@ -210,8 +210,8 @@ def training_targets(translator: Translator, run_dir: Path) -> Iterator[str] | N
     text = located(config.train_text, run_dir)
     if text is None:
         logger.warning(
-            f"no scores by training frequency: the training text ({config.train_text.name}) is "
-            f"neither in {Path.cwd()} nor in a folder that the run is in"
+            f"no scores by training frequency: the training text ({config.train_text.name}) was "
+            f"not found in {Path.cwd()} or in a folder that the run is in"
         )
         return None
     normalize = translator.tokenizers.tgt.normalize
