@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -206,7 +207,9 @@ class RunFolder:
             self.ensure_new_or_empty()
         with self._hold_lock(patience):
             for part in self._parts():
-                if part.is_file():
+                if part.is_dir():
+                    shutil.rmtree(part, ignore_errors=True)
+                else:
                     part.unlink()
             yield
 

@@ -18,7 +18,7 @@ ERRORS = {
     "UserError",
     "BadLineError",
     "ProcessDiedError",
-    "OptimizerMismatch",
+    "DamagedFileError",
     "yaml.MarkedYAMLError",
 }
 OPTION_FILES = {

@@ -66,7 +66,7 @@ class _Program(TyperGroup):
 
 
 def _fail(message: str, exit_status: int) -> NoReturn:
-    with contextlib.suppress(BrokenPipeError):  # Ctrl-C has also ended `| tee`
+    with contextlib.suppress(OSError):  # a full disk; Ctrl-C has also ended `| tee`
         typer.echo(printable_lines(message), err=True)
     raise typer.Exit(exit_status) from None
 

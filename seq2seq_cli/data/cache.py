@@ -94,8 +94,10 @@ def lock(folder: Path) -> int:
     try:
         with naming(folder / FACTS):
             lock_file(descriptor, fcntl.LOCK_SH)  # without locks, no store is ever removed
-        if not _is_at(folder / FACTS, descriptor):
-            raise DamagedFileError(f"{folder} was removed")
+        with reading(folder / FACTS):
+            is_same = os.path.samestat(os.fstat(descriptor), (folder / FACTS).stat())
+        if not is_same:
+            raise DamagedFileError(f"{folder / FACTS} is missing")
         with suppress(OSError):  # the cache may belong to another user
             os.utime(folder)
     except BaseException:

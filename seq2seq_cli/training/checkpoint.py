@@ -13,7 +13,6 @@ update seeds them by its number. Of a checkpoint that only an average still need
 
 import errno
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -176,8 +175,11 @@ def _set_aside(path: Path, suffix: str) -> None:
 
 def _free_name(path: Path, suffix: str) -> Path:
     """Return a path with the suffix that does not exist yet."""
-    names = (f"{path.name}{suffix}{number}" for number in ("", *map(str, itertools.count(2))))
-    return next(p for p in map(path.with_name, names) if not p.exists())
+    aside, number = path.with_name(f"{path.name}{suffix}"), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}{suffix}{number}")
+    return aside
 
 
 def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:

@@ -130,6 +130,7 @@ def train(config: Path, run: Path, prepare: Callable[[], None]) -> tuple[int, st
         try:
             os.dup2(writing, 1)
             os.dup2(writing, 2)
+            sys.stdout = os.fdopen(1, "w")  # the one before may be of a file, and ask for its place
             prepare()
             app(["train", str(config), "--run-dir", str(run)], standalone_mode=True)
         except SystemExit as end:
