@@ -240,9 +240,20 @@ def outcome(place: Place, config: Path, case: Case) -> Outcome:
 
 
 def names_of(run: Path) -> set[str]:
-    """Return the files of a run but for logs, which are not written as long as calls fail."""
+    """Return the files of a finished run that do not depend on where it was resumed.
+
+    Logs are not written as long as calls fail, and which older checkpoints there are depends on
+    where it stopped.
+    """
     names = {str(path.relative_to(run)) for path in run.rglob("*")}
-    return {name for name in names if "tfevents" not in name and name != "train.log"}
+    last = f"checkpoints/step-{STEPS:08}/"
+    return {
+        name
+        for name in names
+        if "tfevents" not in name
+        and name != "train.log"
+        and ("checkpoints" not in name or name.startswith(last) or name.endswith(".part"))
+    }
 
 
 def kept(place: Place) -> set[str]:
@@ -268,7 +279,8 @@ def names_cause(case: Case, output: str) -> bool:
     is_named = any(name and name in output for name in (file[-1], *file[-2:-1]))
     words = [os.strerror(case.error)]
     if case.error == errno.ENOENT:  # which is what it looks like when a file is not there
-        words += ["missing", "there is no", "has no", "but no", os.strerror(errno.EEXIST)]
+        words += ["missing", "there is no", "has no", "but no", "another process"]
+        words.append(os.strerror(errno.EEXIST))
     return is_named and any(word in output for word in words)
 
 
