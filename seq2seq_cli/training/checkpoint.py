@@ -156,29 +156,29 @@ def set_aside_later(folder: RunFolder, step: int) -> None:
     if not later:
         return
     if folder.model.is_file():  # perhaps of a later step; it stays until the run has a better one
-        aside = _free_name(folder.model, ".later")
+        aside = _free_name(folder.model, "later")
         write_atomic(aside, read_bounded(folder.model, None))
         logger.warning(f"{aside.name} is a copy of {folder.model}, which may be of a later step")
     lone = {number: folder.lone_weights(number) for number in folder.all_weights()}
     for models in (lone, folder.all_best_models()):
         for number, path in models.items():
             if number > step and path.exists():
-                _set_aside(path, ".later")
+                _set_aside(path, "later")
     for path in later.values():
-        _set_aside(path, ".damaged")
+        _set_aside(path, "damaged")
 
 
-def _set_aside(path: Path, suffix: str) -> None:
-    aside = path.rename(_free_name(path, suffix))
+def _set_aside(path: Path, what: str) -> None:
+    aside = path.rename(_free_name(path, what))
     logger.warning(f"{path} was renamed to {aside.name}; it is not used any more")
 
 
-def _free_name(path: Path, suffix: str) -> Path:
-    """Return a path with the suffix that does not exist yet."""
-    aside, number = path.with_name(f"{path.name}{suffix}"), 1
+def _free_name(path: Path, what: str) -> Path:
+    """Return a path that does not exist yet, such as model.later.safetensors."""
+    aside, number = path.with_name(f"{path.stem}.{what}{path.suffix}"), 1
     while aside.exists():
         number += 1
-        aside = path.with_name(f"{path.name}{suffix}{number}")
+        aside = path.with_name(f"{path.stem}.{what}{number}{path.suffix}")
     return aside
 
 

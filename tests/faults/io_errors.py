@@ -223,6 +223,8 @@ def outcome(place: Place, config: Path, case: Case) -> Outcome:
         complaints.append(f"a traceback\n{output}")
     elif status == 2 and not names_cause(case, output):
         complaints.append(f"the cause is not named:\n{output}")
+    if re.search("looking for the checkpoint before it|is left out", output):
+        complaints.append(f"something is taken for damaged\n{output}")
     after = kept(place)
     complaints += [f"{name} is gone" for name in sorted(before - after)]
     if aside := [path.name for path in place.run.rglob("*") if is_aside(path)]:

@@ -222,7 +222,9 @@ def test_damage_costs_no_other_checkpoint_and_no_best_model(config, seq2seq, tmp
         if step in ("step-00000016", "step-00000017"):
             assert after[path.parent.with_name(f"{step}.damaged") / path.name] == content
     for path in (run / "model.safetensors", RunFolder(run).best_model(16)):
-        assert after[path.with_name(f"{path.name}.later")] == before[path]
+        assert after[path.with_name(f"{path.stem}.later.safetensors")] == before[path]
+    which = ("--model", run / "model.later.safetensors")
+    assert seq2seq("translate", run, *which, "1 2").exit_code == 0
     assert "step-00000016 was renamed to step-00000016.damaged" in result.stderr
 
 
