@@ -210,7 +210,7 @@ class RunFolder:
                 if part.is_dir():
                     shutil.rmtree(part, ignore_errors=True)
                 else:
-                    part.unlink()
+                    part.unlink(missing_ok=True)  # it was in a folder
             yield
 
     @contextmanager

@@ -31,7 +31,15 @@ from torch import Tensor, nn
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import fsync, read_bounded, read_json, reading, write_atomic, write_json
+from seq2seq_cli.files import (
+    fsync,
+    is_listed,
+    read_bounded,
+    read_json,
+    reading,
+    write_atomic,
+    write_json,
+)
 from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.averaging import Weights, averaged_steps
@@ -124,7 +132,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     tensors: Mapping[str, Tensor] = {}
     run.optimizer.state.clear()
     shards, whole = folder / "optimizer", folder / "optimizer.safetensors"
-    if shards.is_dir():
+    if is_sharded := is_listed(shards):
         check_shards(shards)
     else:
         tensors = read_tensors(whole)
@@ -137,7 +145,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     if run.is_sharded:
         sizes = {name: size for name, (size, _) in _types_of_optimizer(folder).items()}
         _check_optimizer(folder, sizes, run)
-    elif shards.is_dir():
+    elif is_sharded:
         load_optimizer(folder, run)
     else:
         _restore_optimizer(whole, tensors, run)
@@ -260,7 +268,7 @@ def _types_of_optimizer(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype
 
 def _optimizer_files(folder: Path) -> Path:
     """Return the folder of the files that hold the optimizer's state."""
-    return shards if (shards := folder / "optimizer").is_dir() else folder
+    return shards if is_listed(shards := folder / "optimizer") else folder
 
 
 def optimizer_tensors(run: Run) -> dict[str, Tensor]:
