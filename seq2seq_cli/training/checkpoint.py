@@ -62,7 +62,8 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     shards = shards_part(folder, run.state.step)
     if run.whole is not None and not has_shards(shards):
         raise OSError("the optimizer's state could not be written")
-    shutil.rmtree(part, ignore_errors=True)
+    if part.exists():
+        shutil.rmtree(part)
     part.mkdir(parents=True)
     try:
         save_tensors(run.trained_weights, part / "weights.safetensors")
