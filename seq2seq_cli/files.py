@@ -104,11 +104,11 @@ def read_json(path: Path) -> Any:
         raise DamagedFileError(f"{path} is damaged: it is not JSON") from None
 
 
-def read_bounded(path: Path, max_bytes: int | None) -> bytes:
-    """Read a whole file; raises UserError if it has more than `max_bytes`, if there is a limit."""
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a whole file; raises UserError if it has more than `max_bytes`."""
     with naming(path), path.open("rb") as file:
-        data = file.read(-1 if max_bytes is None else max_bytes + 1)
-    if max_bytes is not None and len(data) > max_bytes:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
         raise UserError(f"{path} is larger than {max_bytes:,} bytes, the limit for such a file")
     return data
 

@@ -113,7 +113,8 @@ def read_tensors(path: Path, most_bytes: int | None = None) -> Mapping[str, Tens
     process.
     """
     with reading(path):
-        content = read_bounded(path, most_bytes)
+        size = path.stat().st_size  # Python reserves memory for what it is asked to read
+        content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
     try:
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

@@ -34,7 +34,6 @@ from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import (
     fsync,
     is_listed,
-    read_bounded,
     read_json,
     reading,
     write_atomic,
@@ -166,7 +165,8 @@ def set_aside_later(folder: RunFolder, step: int) -> None:
         return
     if folder.model.is_file():  # perhaps of a later step; it stays until the run has a better one
         aside = _free_name(folder.model, "later")
-        write_atomic(aside, read_bounded(folder.model, None))
+        with reading(folder.model):
+            write_atomic(aside, folder.model.read_bytes())
         logger.warning(f"{aside.name} is a copy of {folder.model}, which may be of a later step")
     lone = {number: folder.lone_weights(number) for number in folder.all_weights()}
     for models in (lone, folder.all_best_models()):
