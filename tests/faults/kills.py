@@ -264,8 +264,8 @@ def points_of(run: Path, name: str) -> list[tuple[int, float]]:
 
 
 def files_of(run: Path) -> list[Path]:
-    """But for events, of which every start has a file, and checkpoints that found no room."""
-    left_out = re.compile(r".*tfevents.*|step-\d+")
+    """But for events (a file for each start), checkpoints that found no room, and what was damaged."""
+    left_out = re.compile(r".*tfevents.*|step-\d+|.*\.(damaged|later)\d*(\.safetensors)?")
     return [path for path in run.rglob("*") if not left_out.fullmatch(path.name)]
 
 
