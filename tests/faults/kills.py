@@ -264,7 +264,7 @@ def points_of(run: Path, name: str) -> list[tuple[int, float]]:
 
 
 def files_of(run: Path) -> list[Path]:
-    """But for events (a file for each start), checkpoints that found no room, and what was damaged."""
+    """All but events (a file for each start), checkpoints without room, and what was damaged."""
     left_out = re.compile(r".*tfevents.*|step-\d+|.*\.(damaged|later)\d*(\.safetensors)?")
     return [path for path in run.rglob("*") if not left_out.fullmatch(path.name)]
 
