@@ -108,10 +108,17 @@ def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
 def read_tensors(path: Path, most_bytes: int | None = None) -> Mapping[str, Tensor]:
     """Read a file of tensors. Raises DamagedFileError if it is missing, or differs by one bit.
 
-    UserError if it has more than `most_bytes`, and OSError if it cannot be read. It is not mapped
-    into memory: safetensors hides why that fails, and where a page cannot be read, Linux kills the
-    process.
+    UserError if it has more than `most_bytes` or memory is too small, and OSError if it cannot be
+    read. It is not mapped into memory: safetensors hides why that fails, and where a page cannot be
+    read, Linux kills the process.
     """
+    try:
+        return _read_tensors(path, most_bytes)
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory") from None
+
+
+def _read_tensors(path: Path, most_bytes: int | None) -> Mapping[str, Tensor]:
     with reading(path):
         size = path.stat().st_size  # Python reserves memory for what it is asked to read
         content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
