@@ -207,7 +207,7 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
             paragraph.add(raw)
         elif event.name in _IN_TEXT and last > number:
             content = "".join(
-                source[e.start : e.end] for e in events[number:last] if e.kind == "text"
+                source[e.start : e.end] for e in events[number : last + 1] if e.kind == "text"
             )
             paragraph.add_kept(event, raw, _SPACE.sub(" ", unescape_html(content)).strip())
         elif event.name in _IN_TEXT:

@@ -210,6 +210,8 @@ def _marked(
         elif kind == "code":
             words = markup.strip("`").strip()
             marks.append(Mark(length, markup, "replace", end=length + len(words)))
+        elif kind == "soft_break":
+            words = " "
         elif kind == "hard_break":
             words = "\n"
             marks.append(Mark(length, markup, "replace", end=length + 1))

@@ -99,6 +99,7 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
     Where one ends inside another one, that is divided, as browsers do. A tag that closes nothing
     in this paragraph, but perhaps what was opened before, comes after the element that it is in.
     """
+    to_come = Counter(mark.name for mark in marks if mark.kind == "close")
     opened: list[Mark] = []
     again: list[Mark] = []  # divided ones, which are opened again unless they end here
     left_out: Counter[str] = Counter()
@@ -108,7 +109,8 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
             yield from reversed(again)
             opened += reversed(again)
             again = []
-        names = [other.name for other in (*opened, *again)]
+        names = {other.name for other in (*opened, *again)}
+        to_come[mark.name] -= mark.kind == "close"
         if mark.kind == "open" and len(opened) == _DEEPEST:
             left_out[mark.name] += 1
         elif mark.kind == "open":
@@ -129,7 +131,7 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
                 yield Mark(mark.position, inner.closing, "close", inner.name)
             opened.pop()
             yield mark
-        if not (opened or again):
+        if not any(to_come[other.name] for other in (*opened, *again)):
             yield from (stray._replace(position=mark.position) for stray in strays)
             strays = []
     yield from (*reversed(again), *strays)
@@ -142,7 +144,7 @@ def _partners(marks: Sequence[Mark]) -> dict[int, int]:
     for number, mark in enumerate(marks):
         if mark.kind == "open":
             opened.append(number)
-        elif mark.kind == "close" and opened:
+        elif mark.kind == "close" and opened and marks[opened[-1]].name == mark.name:
             partners[opened.pop()] = number
     return partners
 
@@ -220,10 +222,14 @@ def _divided(
         if not is_inside:
             outside.append(mark)
             continue
+        before = mark.markup
+        if partner is not None and first == last:  # a link around a picture
+            before = "".join(inner.markup for inner in marks[number:partner])
+            done.update(range(number, partner))
         done.update([] if partner is None else [partner])
         for place in common:
             start, end = max(first, starts[place]), min(last, ends[place])
-            span = Span(start, end, mark.markup, after, replaces=mark.kind == "replace")
+            span = Span(start, end, before, after, replaces=mark.kind == "replace")
             spans[place].append(span)
     return spans, outside
 
