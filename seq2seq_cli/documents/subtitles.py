@@ -9,8 +9,8 @@ from seq2seq_cli.documents.paragraphs import Mark, SentenceSplitter, has_letters
 
 _LINE = re.compile(r".*?(?:\r\n|[\r\n]|\Z)", re.DOTALL)
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
-_MARKUP = re.compile(r"</?[A-Za-z0-9.:/ \"'=#_-]*>|\{\\[^{}]*\}")  # <i>, <v Paul>, {\an8}
-_SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*[-–—‐][^\S\r\n]*")
+_MARKUP = re.compile(r"<[A-Za-z0-9.:/ \"'=#_-]*+>|\{\\[^{}]*+\}")  # <i>, <v Paul>, {\an8}
+_SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*+[-–—‐][^\S\r\n]*")
 _NAME = re.compile(r"</?\s*([A-Za-z]+)")
 
 
