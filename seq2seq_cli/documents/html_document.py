@@ -130,12 +130,12 @@ class _Paragraph:
     parts: list[str] = field(default_factory=list)
     length: int = 0  # of the text
     marks: list[Mark] = field(default_factory=list)
+    last_object: int = -1  # its position; space before and after one stays
 
     def add(self, raw: str) -> None:
         """Add text, in which all white space is as one space."""
         text = _SPACE.sub(" ", unescape_html(raw))
-        objects = (mark.position for mark in self.marks[-1:] if mark.kind == "point")
-        if self.parts and self.parts[-1].endswith(" ") and self.length not in objects:
+        if self.parts and self.parts[-1].endswith(" ") and self.length != self.last_object:
             text = text.removeprefix(" ")
         if text:
             self.parts.append(text)
@@ -149,7 +149,7 @@ class _Paragraph:
         elif event.kind == "close":
             self.marks.append(Mark(self.length, raw, "close", event.name))
         else:
-            self.marks.append(Mark(self.length, raw, "point"))
+            self._add_object(raw)
 
     def add_kept(self, event: _Event, raw: str, content: str) -> None:
         """Add a whole element that is kept; if it is words, the sentence needs them."""
@@ -160,7 +160,11 @@ class _Paragraph:
             position = self.length - len(content)
             self.marks.append(Mark(position, raw, "replace", end=self.length))
         else:
-            self.marks.append(Mark(position, raw, "point"))
+            self._add_object(raw)
+
+    def _add_object(self, raw: str) -> None:
+        self.marks.append(Mark(self.length, raw, "point"))
+        self.last_object = self.length
 
     def pieces(self, raw: str, splitter: SentenceSplitter) -> Iterator[Piece]:
         """Yield the pieces of the finished paragraph, whose source is `raw`."""

@@ -223,8 +223,9 @@ def _divided(
             outside.append(mark)
             continue
         before = mark.markup
-        if partner is not None and first == last:  # a link around a picture
-            before = "".join(inner.markup for inner in marks[number:partner])
+        if partner is not None and first == last and partner > number + 1:  # around a picture
+            before = "".join(inner.markup for inner in marks[number : partner + 1])
+            after = ""
             done.update(range(number, partner))
         done.update([] if partner is None else [partner])
         for place in common:

@@ -209,6 +209,7 @@ class _Writer:
 
     def __init__(self, source: str, text: str, escape: Escape) -> None:
         self._source, self._text, self._escape = source, text, escape
+        self._line_start = 0
         words = word_spans(text)
         self._starts, self._ends = [start for start, _ in words], [end for _, end in words]
 
@@ -221,7 +222,7 @@ class _Writer:
             span = node.span
             num_links -= node.has_link
             start, stop = self._shortened(node, (position, end), num_links)
-            if _is_line_break(span) and start in (0, position):
+            if _is_line_break(span) and not text[self._line_start : start].strip():
                 continue  # no line is empty
             yield self._escape(text[position:start])
             needs_space = start == stop and not span.after and bool(span.before.strip())
@@ -230,7 +231,10 @@ class _Writer:
             yield from self._element(node, (start, stop))
             if needs_space and source[span.end : span.end + 1].isspace():
                 yield " " * bool(text[stop : stop + 1].strip())
-            position = stop + (_is_line_break(span) and text[stop : stop + 1].isspace())
+            position = stop
+            if _is_line_break(span):
+                position += text[stop : stop + 1].isspace()
+                self._line_start = position
         yield self._escape(text[position:end])
 
     def _shortened(self, node: _Node, place: Range, num_links: int) -> Range:
