@@ -206,7 +206,6 @@ def text_of(parts: list[Part], length: int) -> str:
 
 def seconds(parser: Parser, text: str) -> float:
     """Return the processor time for one text."""
-    gc.collect()
     gc.disable()  # it looks at all objects every now and then
     start = time.process_time()
     try:
