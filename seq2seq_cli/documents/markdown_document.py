@@ -34,9 +34,6 @@ _TARGET = re.compile(
 )
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)")
 _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
-
-
-_MARKDOWN = MarkdownIt("commonmark").enable("table").disable("inline")
 _LONGEST_LABEL = 999  # characters, in CommonMark
 
 
@@ -67,7 +64,8 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
     starts = [position, *(position + end.end() for end in _LINE_END.finditer(body)), len(source)]
     plain = source.replace("\0", "\ufffd")  # as the parser does
     references: dict[str, Any] = {}
-    for token in _MARKDOWN.parse(body, references):
+    blocks = MarkdownIt("commonmark").enable("table").disable("inline")
+    for token in blocks.parse(body, references):
         if slices := _slices(token, plain, starts, position):
             yield source[position : slices[0].start]
             position = slices[-1].end

@@ -81,7 +81,8 @@ def paragraph_pieces(
     partners = _partners(marks)
     kept = [(mark.position, mark.end) for mark in marks if mark.kind == "replace"]
     sentences = _undivided(splitter.ranges(text), kept)
-    sentences = _undivided(sentences, _long_elements(marks, partners, sentences, 4 * len(text)))
+    room = 4 * (len(text) + sum(len(mark.markup) for mark in marks))
+    sentences = _undivided(sentences, _long_elements(marks, partners, sentences, room))
     sentences = [range_ for range_ in sentences if has_letters(_without(text, range_, kept))]
     spans, outside = _divided(marks, partners, sentences)
     position = 0
@@ -152,9 +153,10 @@ def _partners(marks: Sequence[Mark]) -> dict[int, int]:
 def _long_elements(
     marks: Sequence[Mark], partners: Mapping[int, int], sentences: Sequence[Range], room: int
 ) -> list[Range]:
-    """Return where elements are that are not divided, as copies of their markup would fill pages.
+    """Return where elements are that are not divided at ends of sentences.
 
-    `room` is for copies, which of a normal text do not need it.
+    Copies of their markup would exceed `room`, in characters: a long tag around parts of hundreds
+    of sentences, or hundreds of tags.
     """
     starts, ends = [start for start, _ in sentences], [end for _, end in sentences]
     long: list[Range] = []
