@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.documents.formats import READERS
-from seq2seq_cli.serving.dialects import Dialects, Route
+from seq2seq_cli.serving.dialects import Dialects, Route, unless_gone
+from seq2seq_cli.serving.glossary import Glossary
 from seq2seq_cli.serving.json_response import Json
 from seq2seq_cli.serving.language_detection import Detected, detect
 from seq2seq_cli.serving.request_errors import RequestError, invalid
@@ -43,7 +44,7 @@ class LibreTranslate:
         source, target = fields.text("source"), fields.text("target")
         wanted = self._wanted(fields)
         if fields.flag("stream"):
-            return await self._stream(texts, source, target, wanted)
+            return await self._stream(request, texts, source, target, wanted)
         many = texts if isinstance(texts, list) else [texts]
         done = await self._dialects.translate(request, many, source, target, wanted)
         reports = [
@@ -63,7 +64,7 @@ class LibreTranslate:
         return Wanted(
             format=text_format,
             alternatives=fields.whole_number("alternatives", most),
-            glossary=tuple(fields.glossary("glossary").items()),
+            glossary=Glossary(fields.glossary("glossary")),
             alignments=fields.flag("alignments"),
             attention=fields.flag("attention"),
             log_probs=fields.flag("log_probs"),
@@ -82,16 +83,16 @@ class LibreTranslate:
         return report
 
     async def _stream(
-        self, text: str | list[str], source: str, target: str, wanted: Wanted
+        self, request: Request, text: str | list[str], source: str, target: str, wanted: Wanted
     ) -> Response:
         """Answer with server-sent events: one for each sentence, then one with the whole text."""
         if isinstance(text, list):
             raise invalid("stream takes one text")
-        check_length([text], self._dialects.limits)
-        route = self._dialects.route(text, source, target)
         deadline = asyncio.get_running_loop().time() + self._dialects.limits.seconds
         async with self._dialects.in_time(deadline):
-            translation = await self._dialects.submit([text], [route], wanted)
+            (route,), translation = await unless_gone(
+                request, self._dialects.submit([text], source, target, wanted)
+            )
         return _EventStream(self._events(translation, route, wanted, deadline), translation)
 
     async def _events(

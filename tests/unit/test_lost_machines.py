@@ -68,7 +68,7 @@ class Machine:
 def test_process_that_ends_or_is_killed_ends_no_other(tmp_path, order):
     """Its agent notices. What strangers send to the port is ignored."""
     machines = [Machine(tmp_path, number) for number in (0, 1)]
-    host, port = json.loads((tmp_path / "address").read_text())
+    host, port, _ = json.loads((tmp_path / "address").read_text())
     with socket.create_connection((host, port)) as stranger:
         stranger.send(b"GET / HTTP/1.1\r\n\r\n")
         machines[order[0]].process.kill()
@@ -78,6 +78,24 @@ def test_process_that_ends_or_is_killed_ends_no_other(tmp_path, order):
     machines = [Machine(tmp_path, number) for number in (0, 1)]
     for number in order:
         machines[number].end()
+
+
+def test_strangers_take_no_place_of_a_machine(tmp_path):
+    """As many connect as there are machines, and say nothing or something else than the secret."""
+    main = Machine(tmp_path, 0)
+    host, port, secret = json.loads((tmp_path / "address").read_text())
+    with (
+        socket.create_connection((host, port)) as silent,
+        socket.create_connection((host, port)) as stranger,
+    ):
+        stranger.sendall(b"x" * len(secret))
+        assert stranger.recv(1) == b""
+        with socket.create_connection((host, port)) as machine:
+            machine.sendall(secret.encode())
+            silent.shutdown(socket.SHUT_WR)
+            assert silent.recv(1) == b""
+            main.end()
+            assert machine.recv(1) == b""
 
 
 def test_machine_that_cannot_listen_says_so_and_trains(tmp_path):
