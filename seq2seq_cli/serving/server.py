@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -33,7 +32,6 @@ __all__ = ["Access", "Limits", "RunToServe", "ServiceSettings", "serve"]
 logger = logging.getLogger(__name__)
 
 _SECONDS_TO_STAND_STILL = 15.0
-_SECONDS_TO_CANCEL = 5.0  # what is not done within the limit of seconds after a signal
 _MOST_CONNECTIONS_WAITING = 2_048  # as the models are loaded
 _MOST_HEADERS = 100
 _MOST_HEADER_BYTES = 1 << 16
@@ -85,7 +83,7 @@ async def _serve(
             backlog=_MOST_CONNECTIONS_WAITING,
         )
     )
-    with server.ended_by_signals(limits.seconds + _SECONDS_TO_CANCEL, service.kill_workers):
+    with server.ended_by_signals(service.kill_workers):
         detector = asyncio.create_task(asyncio.to_thread(load_detector))
         async with service.running():
             await detector
@@ -105,28 +103,21 @@ class _Server(uvicorn.Server):
         logger.info(self.greeting)
 
     @contextlib.contextmanager
-    def ended_by_signals(self, seconds: float, kill_workers: Callable[[], None]) -> Iterator[None]:
+    def ended_by_signals(self, kill_workers: Callable[[], None]) -> Iterator[None]:
         """Let Ctrl-C and SIGTERM end the server once its requests are answered; a second one, now.
 
-        So it ends after a number of seconds, whatever threads do that Python waits for. Raises
-        Interrupted if a signal arrives before the server has started.
+        Raises Interrupted if one arrives before the server has started.
         """
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "this is called in a coroutine"
         received: list[signal.Signals] = []
 
-        def end_now() -> None:
-            kill_workers()
-            os._exit(128 + received[-1])
-
         def end(number: signal.Signals) -> None:
+            if received:
+                kill_workers()
+                os._exit(128 + number)
             received.append(number)
-            if len(received) > 1:
-                end_now()
-            deadline = threading.Timer(seconds, end_now)
-            deadline.daemon = True
-            deadline.start()
             if not self.started:
                 task.cancel()
             self.should_exit = True

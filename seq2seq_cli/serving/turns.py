@@ -15,7 +15,8 @@ _MANY_CHARACTERS = 2_000  # of a request, whose texts wait for their turns
 def long_text_thread() -> Executor:
     """Return the thread in which all requests work on long texts.
 
-    It is one, as threads of Python would only take turns too, and the event loop with them.
+    It is one, as threads of Python would only take turns too, and the event loop with them. It is
+    none of the event loop's own, which that would wait for when it ends.
     """
     return ThreadPoolExecutor(1, "long-texts")
 
