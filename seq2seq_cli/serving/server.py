@@ -181,7 +181,7 @@ class _Protocol(HttpToolsProtocol):
             return
         if len(self.headers) == _MOST_HEADERS:
             self._headers_are_too_large = True
-            raise OverflowError
+            raise OverflowError  # with which the parser ends
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

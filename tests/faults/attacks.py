@@ -56,7 +56,7 @@ def report(run: Path, attack: str) -> list[str]:
     """Print what an attack does to a server, and return what it must not do."""
     with serving(run, "--processes", 2) as served:
         ordinary = Ordinary(served)
-        ordinary.ask()
+        ordinary.ask()  # so that its translation is cached
         before = processor_seconds(served.process.pid)
         threads = [
             threading.Thread(target=ATTACKS[attack], args=(served, ordinary.pair))
@@ -103,6 +103,7 @@ class Ordinary:
         is_over = threading.Event()
         timer = threading.Timer(seconds, is_over.set)
         timer.start()
+        self.seconds.clear()
         while not is_over.wait(0.2):
             self.ask()
         timer.join()
