@@ -23,6 +23,7 @@ from seq2seq_cli.serving.language_detection import Detected, detect
 from seq2seq_cli.serving.request_errors import RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields, check_length
 from seq2seq_cli.serving.text_translation import RequestTranslation, TranslatedText, Wanted
+from seq2seq_cli.serving.turns import Turns
 
 
 class LibreTranslate:
@@ -134,7 +135,10 @@ class LibreTranslate:
         fields = await self._fields(request)
         text = fields.text("q")
         check_length([text], self._dialects.limits)
-        return Json([_detected(each) for each in detect(text, self._dialects.languages)])
+        turns = Turns(self._dialects.service.long_text_thread, len(text))
+        async with self._dialects.in_time():
+            found = await turns.call(detect, text, self._dialects.languages)
+        return Json([_detected(each) for each in found])
 
     async def settings(self, request: Request) -> Response:
         """Tell a page what it may ask for."""

@@ -1,11 +1,11 @@
 """seq2seq serve against clients that mean ill: they are refused, and others are served."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import pytest
@@ -197,17 +197,18 @@ def test_two_servers_never_share_a_port(names_run: Path):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "seq2seq_cli", "serve", str(names_run), "--port", str(port)]
     with (
-        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0) as one,
-        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=one.pid) as two,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as one,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as two,
+        ThreadPoolExecutor(2) as pool,
     ):
         try:
-            pid, status = os.waitpid(-one.pid, 0)
+            first = next(as_completed([pool.submit(each.wait, 60) for each in (one, two)]))
+            assert first.result() == 2
         finally:
             for each in (one, two):
                 each.kill()
-        refused = one if pid == one.pid else two
+        refused = one if one.returncode == 2 else two
         assert refused.stderr is not None
-        assert os.waitstatus_to_exitcode(status) == 2
         assert f"cannot listen at 127.0.0.1 port {port}" in refused.stderr.read()
 
 
