@@ -25,13 +25,12 @@ def test_requests_take_turns():
         thread = long_text_thread()
         tasks = [asyncio.create_task(request(name, Turns(thread, 5_000))) for name in "abc"]
         await asyncio.sleep(0)  # so that each of them waits for its first turn
-        await asyncio.sleep(0)
         tasks[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
         first_may_end.set()
         assert await tasks[2] == ["C0", "C1", "C2"]
         assert await tasks[0] == ["A0", "A1", "A2"]
-        with pytest.raises(asyncio.CancelledError):
-            await tasks[1]
 
     asyncio.run(main())
     assert done == ["a0", "c0", "a1", "c1", "a2", "c2"]
