@@ -72,6 +72,8 @@ def report(run: Path, attack: str) -> list[str]:
         end = f"ends {seconds_to_end(served, SECONDS_TO_END)} after SIGTERM"
         if served.process.poll() is None:
             end += f", {seconds_to_end(served, 20)} after another one"
+        served.process.kill()
+        served.process.wait()
     print(
         f"{attack}: {seconds:.1f} s of processor time, {megabytes:.0f} MB; "
         f"{ordinary.report()}; {end}",
