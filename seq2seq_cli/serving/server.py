@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import math
 import os
@@ -209,7 +208,7 @@ class _Protocol(HttpToolsProtocol):
         status = HTTPStatus.BAD_REQUEST
         if self._headers_are_too_large:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        body = json.dumps({"error": status.phrase})
+        body = f'{{"error":"{status.phrase}"}}'
         self.transport.write(
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"
             "content-type: application/json\r\n"
