@@ -38,6 +38,7 @@ faults: install
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.serving --minutes 3
 	cd tests && ../$(BIN)/python -m faults.superlinear --minutes 10
+	cd tests && ../$(BIN)/python -m faults.attacks
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 
 # Some 15 minutes: the compiled decoder on random models, where a read beyond an array is an error.
