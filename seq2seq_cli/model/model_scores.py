@@ -28,7 +28,7 @@ def facts_of(model: str, metrics: Mapping[Metric, float]) -> dict[str, Any]:
 def read_model_scores(path: Path) -> ModelScores | None:
     """Return the scores of the weights in a file; None if it has none, as those of checkpoints.
 
-    Raises UserError if the file is missing or damaged.
+    Raises UserError if it is missing or damaged, and OSError if it cannot be read.
     """
     facts = read_facts(path)
     scores = facts.get("scores")
