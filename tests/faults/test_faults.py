@@ -89,6 +89,7 @@ ATTACKS: list[tuple[str, list[Part]]] = [
     ("WebVTT", [("</i>", True), ("a", False)]),
     ("SubRip", [("{\\", True)]),
     ("sentences", [('."', True)]),
+    ("glossary", [("a ", True)]),
     ("text", [("a ", True)]),
 ]
 
