@@ -18,7 +18,7 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 _NAME = re.compile(r"</?\s*([A-Za-z][\w-]*)")
 _TOKEN = re.compile(
-    r"(?P<hard_break>(?: {2,}|\\)\n)"
+    r"(?P<hard_break>(?:(?<! ) {2,}+|\\)\n)"
     r"|(?P<soft_break> ?\n)"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<ticks>`+)"
@@ -124,7 +124,7 @@ def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
     while match := _TOKEN.search(raw, position):
         kind, position = str(match.lastgroup), match.end()
         if kind == "ticks":
-            same = runs[len(match[0])]
+            same = runs.get(len(match[0]), [])  # none if the first one is escaped
             closing = bisect_left(same, position)
             kind = "code" if closing < len(same) else "text"
             position = same[closing] + len(match[0]) if kind == "code" else position

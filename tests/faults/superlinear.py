@@ -38,6 +38,7 @@ from seq2seq_cli.documents.document_writer import DocumentWriter
 from seq2seq_cli.documents.formats import READERS, FormatName
 from seq2seq_cli.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.serving.glossary import Glossary
 from seq2seq_cli.serving.request_errors import RequestError
 from seq2seq_cli.serving.request_fields import Fields
 from seq2seq_cli.text import quoting
@@ -121,6 +122,13 @@ def request(content_type: str) -> Callable[[str], object]:
     return read
 
 
+def glossary(text: str) -> object:
+    """Look for hundreds of terms that begin as the text does."""
+    terms = [text[start : start + length] for start in range(10) for length in range(1, 200, 10)]
+    known = {f"{term}{number}": "x" for number, term in enumerate(terms)}
+    return Glossary(known | dict.fromkeys(terms, "y")).required_in(text)
+
+
 @cache
 def tokenizer(kind: str) -> Tokenizer:
     lines = itertools.chain.from_iterable(number_pairs(200, seed=1))
@@ -185,6 +193,7 @@ PARSERS = {
     "WebVTT": Parser(document("subtitles", "WEBVTT\n\n00:01.000 --> 00:02.000\n"), SUBTITLES),
     "sentences": Parser(sentences, []),
     "quoting": Parser(quoted, ["▁", "\ufdd0", "\ufdd1"]),
+    "glossary": Parser(glossary, []),
     "TMX": Parser(translation_memory, XML),
     "YAML": Parser(config, CODE),
     "JSON line": Parser(json_line, CODE),

@@ -83,10 +83,13 @@ ATTACKS: list[tuple[str, list[Part]]] = [
     ("markdown", [("[", True), ("a](", True)]),
     ("markdown", [(" *a", True), (" **a", True)]),
     ("markdown", [("[^a", True)]),
+    ("markdown", [(" ", True), ("a", False)]),
+    ("markdown", [("a", False), (" ", True), ("b", False)]),
     ("markdown", [("`", False), ("*a **b", True)]),
     ("WebVTT", [("</i>", True), ("a", False)]),
     ("SubRip", [("{\\", True)]),
     ("sentences", [('."', True)]),
+    ("glossary", [("a ", True)]),
     ("text", [("a ", True)]),
 ]
 

@@ -469,6 +469,7 @@ def test_lines_of_markdown_end_as_commonmark_says(character: str):
         ("> [One  \n> two](x) three", "> [ONE](x)  \n> [TWO](x) THREE"),
         ("One [**two](x) three**", "ONE [\\*\\*TWO](x) THREE\\*\\*"),
         ("One \\", "ONE \\\\"),
+        ("One \\``two", "ONE \\`\\`TWO"),
     ],
 )
 def test_markup_across_lines_of_markdown(source: str, expected: str):
