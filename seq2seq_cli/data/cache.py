@@ -1,5 +1,6 @@
 """The cache of token ids: its folder, its size limit, and locks on the stores in use."""
 
+import errno
 import fcntl
 import logging
 import math
@@ -26,6 +27,7 @@ MEGABYTE = 1_000_000
 
 _NAME = re.compile(rf"[0-9a-f]{{32}}|{re.escape(PART)}\w+")
 _GIGABYTES = 10.0
+_MOST_TRIES = 1_000  # to lock a file that others remove
 _JUST_USED = 60.0  # seconds before a store may be removed, as it may not be locked yet
 
 
@@ -64,12 +66,15 @@ def writing(key: str) -> Iterator[None]:
     path = cache_folder() / f"{_WRITING}{key}"
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        while True:
+        for _ in range(_MOST_TRIES):
             file = stack.enter_context(path.open("w"))
             with naming(path):
                 lock_file(file.fileno(), fcntl.LOCK_EX)  # without locks, the last store is kept
-            if _is_at(path, file.fileno()):  # else the one before has removed it
+            if _is_at(path, file.fileno()):
                 break
+            stack.close()  # the one before has removed it
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         try:
             yield
         finally:

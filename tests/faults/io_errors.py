@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -166,6 +167,7 @@ def train(
     from seq2seq_cli.training import loop
 
     def begin() -> None:
+        signal.alarm(60)  # a command that hangs
         if stop is not None:
             loop.train(load_config(config), place.run, hooks=stop_at(stop))
             os._exit(0)
