@@ -18,7 +18,7 @@ import torch
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Cuts
-from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput
+from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import available_memory, num_cores
@@ -82,10 +82,8 @@ class Job:
         """Read an input from a line; the first line has number 0."""
         if self.input_format == "text":
             return TranslationInput(line, self.prefix, self.required)
-        try:
+        with naming_line(number):
             parsed = TranslationInput.from_json(line)
-        except UserError as error:
-            raise UserError(f"line {number + 1:,}: {error}") from None
         prefix, required = parsed.prefix or self.prefix, parsed.required + self.required
         return replace(parsed, prefix=prefix, required=required)
 

@@ -255,12 +255,14 @@ class Translator:
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))
         tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
         ids = list(zip(src_ids, tgt_ids, strict=True))
-        longest = max((max(map(len, sides)) for sides in ids), default=0)
-        if longest > (limit := LONGEST_PAIR * self.config.data.max_length):
-            raise UserError(
-                f"a pair has {longest:,} tokens; pairs are scored up to {limit:,}, "
-                f"{LONGEST_PAIR} times data.max_length: split it into sentences"
-            )
+        limit = LONGEST_PAIR * self.config.data.max_length
+        for pair, sides in zip(pairs, ids, strict=True):
+            if (length := max(map(len, sides))) > limit:
+                raise UserError(
+                    f"a pair has {length:,} tokens; pairs are scored up to {limit:,}, "
+                    f"{LONGEST_PAIR} times data.max_length: split it into sentences. It begins "
+                    f"with: {short(pair[0])}"
+                )
         scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
