@@ -129,7 +129,10 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     try:
         loaded = [LoadedRun(run) for run in runs]
         for run in loaded:  # what happens once in a process happens before the forks
-            run.translate(Batch(0, SearchOptions(), (SentenceInput(_SOMETHING_TO_TRANSLATE),)))
+            sentence = SentenceInput(_SOMETHING_TO_TRANSLATE)
+            (output,) = run.translate(Batch(0, SearchOptions(), (sentence,))).outputs
+            if isinstance(output, str):
+                raise UserError(output)
     except UserError as error:
         _send(control, {"error": str(error)})
         return
