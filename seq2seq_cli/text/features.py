@@ -20,3 +20,8 @@ def feature_symbols(features: str) -> list[str]:
         is_inner = character == "," and next_parenthesis == ")"
         separated.append(" " if character in ";|," and not is_inner else character)
     return [f"<feature {name}>" for name in "".join(reversed(separated)).split()]
+
+
+def name_of_feature(symbol: str) -> str:
+    """Return the feature that a vocabulary entry stands for."""
+    return symbol[len("<feature ") : -1]

@@ -113,7 +113,7 @@ def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
             assert translation == b""
         if line == b"1 2 3":
             assert translation == b"one two three"
-    assert "sentences longer than data.max_length: " in result.stderr
+    assert " longer than data.max_length; " in result.stderr
 
 
 def test_translate_prompts_at_a_terminal_until_end_of_input(trained):

@@ -185,13 +185,13 @@ def test_output_length_options(trained, seq2seq):
 
 
 def test_translations_that_end_at_the_length_limit_are_counted(trained, seq2seq):
-    text, limit = "1 2 3\n4\n\n5 6 7 8\n", "translations that ended at the length limit"
+    text, limit = "1 2 3\n4\n\n5 6 7 8\n", "hit the length limit"
     assert limit not in seq2seq("translate", trained, stdin=text).stderr
     short = ("--set=decoding.max_len_factor=0", "--set=decoding.max_len_extra=2")
     for more in ((), ("--beam-size=3",), ("--processes=2",)):
         cut = seq2seq("translate", trained, *short, *more, stdin=text)
         assert cut.stderr.count(limit) == 1
-        assert "max_len_extra) and may be incomplete: 2" in cut.stderr
+        assert "2 translations hit the length limit (decoding.max_len_factor, " in cut.stderr
     scores = [json.loads(seq2seq("eval", trained, *more, "--json").stdout) for more in ((), short)]
     assert scores[0]["num_at_length_limit"] == 0 < scores[1]["num_at_length_limit"]
     evaluated = seq2seq("eval", trained, *short)
