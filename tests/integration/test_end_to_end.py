@@ -126,7 +126,8 @@ def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
     )
     os.close(terminal)
     os.close(terminal_of_the_command)
-    assert (done.stdout, done.stderr) == ("one two\n\nthree\n", "> > > > \n")
+    help_line = "Type a sentence and press Enter; Ctrl-D ends.\n"
+    assert (done.stdout, done.stderr) == ("one two\n\nthree\n", f"{help_line}> > > > \n")
 
 
 def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):

@@ -92,7 +92,7 @@ def test_features_that_are_not_named_are_not_taken_for_letters(run, folder, seq2
 
 
 def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
-    stdin = "3 1\tNUM;DE\n3 1\tNUM;XYZ\n3\n\n4\tABC;EN|XYZ\n"
+    stdin = "3 1\tNUM;DE\n3 1\tNUM;XYZ\n3 1 2 4\n\n4\tABC;EN|XYZ\n"
     known = seq2seq("translate", run, "3 1\tNUM;DE")
     assert known.stderr == ""
     expected = [
@@ -103,7 +103,7 @@ def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
     for processes in (1, 2):
         result = seq2seq("translate", run, "--processes", processes, stdin=stdin)
         assert (result.exit_code, result.stderr.splitlines()) == (0, expected)
-    rows = ["3 1\tNUM;XYZ\tthree one\n", "3\t\tthree\n", "4\tNUM;EN\tfour\n"]
+    rows = ["3 1\tNUM;XYZ\tthree one\n", "3 1 3 1\t\tthree\n", "4\tNUM;EN\tfour\n"]
     (folder / "odd.tsv").write_text("".join(rows))
     files = ("--pairs", folder / "odd.tsv", "--fields", 1, 3, "--features", 2)
     result = seq2seq("eval", run, *files)

@@ -321,6 +321,21 @@ def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
     assert output.read_text() == "one\ntwo\n"
 
 
+def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):
+    output = tmp_path / "test.tgt"
+    for content in (None, "", "a reference\n"):
+        if content is not None:
+            output.write_text(content)
+        result = seq2seq("translate", trained, "-o", output, "1 2")
+        assert (result.exit_code, output.read_text()) == (
+            (2, content) if content else (0, "one two\n")
+        )
+    assert f"the output {output} has content: give --force to replace it" in result.stderr
+    assert seq2seq("translate", trained, "-o", output, "--force", "3").exit_code == 0
+    assert output.read_text() == "three\n"
+    assert seq2seq("translate", trained, "-o", "/dev/null", "3").exit_code == 0
+
+
 def test_score_prints_log_probs_of_given_translations(
     trained, numbers, seq2seq, tmp_path, translator
 ):
