@@ -259,12 +259,11 @@ def translate(
     from seq2seq_cli.decoding.stream import Job, translate_stream
 
     search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
-    words = decoding_overrides(banned_words=ban, tag=tag)
-    flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
+    more = decoding_overrides(banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk)
     job = Job(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
-        overrides=(*search, *words, *flags, *(overrides or ())),
+        overrides=(*search, *more, *(overrides or ())),
         which=model,
         input_format=input_format,
         output_format=output_format,

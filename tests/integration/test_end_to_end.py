@@ -382,7 +382,7 @@ def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
     last = [point for point in read_metrics(run) if "valid/loss" in point][-1]
     assert 0 < last["valid/at_length_limit"] <= 20
     assert f"  at_length_limit {last['valid/at_length_limit']}" in result.stderr
-    assert "may be incomplete" in result.stderr
+    assert "hit the length limit" in result.stderr
 
 
 def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path):

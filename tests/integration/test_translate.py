@@ -321,6 +321,19 @@ def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
     assert output.read_text() == "one\ntwo\n"
 
 
+def test_sigterm_ends_all_processes_without_a_warning(trained):
+    command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained), "--processes", "2"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("1\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "one\n"
+        process.terminate()
+        assert process.communicate(timeout=60) == ("", "terminated\n")
+    assert process.returncode == 143
+
+
 def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):
     output = tmp_path / "test.tgt"
     for content in (None, "", "a reference\n"):

@@ -17,6 +17,7 @@ VERBS = {
         "sentences",
         "input_file",
         "output_file",
+        "force",
         "input_format",
         "output_format",
         "log_probs",
