@@ -152,5 +152,8 @@ class UnseenWords:
 
 def _tail(trials: int, least: int, p: float) -> float:
     """Return the probability of so many successes or more (the binomial distribution)."""
-    below = (math.comb(trials, n) * p**n * (1 - p) ** (trials - n) for n in range(least))
-    return 1 - math.fsum(below)
+    below, term = 0.0, (1 - p) ** trials
+    for n in range(least if p < 1 else 0):
+        below += term
+        term *= (trials - n) / (n + 1) * p / (1 - p)
+    return 1 - below

@@ -112,7 +112,7 @@ class Cuts:
                 "model repeats itself; more training usually helps"
             )
         if self.unfamiliar > _USUAL_SHARE * self.all_lines:
-            of_all = f"of {self.all_lines:,} lines"
+            of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
             yield _counted(self.unfamiliar, f"{of_all} has", f"{of_all} have") + (
                 f" words that the training text lacks ({', '.join(self.unseen_words)}): expect "
                 "nonsense there"

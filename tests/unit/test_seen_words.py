@@ -73,6 +73,14 @@ def test_text_of_many_rare_words_expects_some():
     assert (rare.of(ids), usual.of(ids)) == ([], ["H", "a"])
 
 
+def test_a_long_line_of_unseen_words_is_unusual():
+    tokenizer = TOKENIZERS["char"]
+    (letter,) = tokenizer.to_ids("Ha")[-1:]
+    for share, is_unusual in ((1e-9, True), (0.2, True), (1.0, False)):
+        words = UnseenWords(SeenWords(table="AAAA", new_share=share), tokenizer)
+        assert bool(words.of([letter] * 3_000)) == is_unusual
+
+
 def test_a_damaged_table_is_refused():
     with pytest.raises(ValueError, match="table"):
         SeenWords(table="not base64!", new_share=0.5)
