@@ -7,6 +7,7 @@ has far more is unlike what the model has learned from.
 """
 
 import base64
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -24,6 +25,7 @@ from seq2seq_cli.text.words import is_spaceless
 _MOST_TOKENS = 20_000_000  # that are read of a large text: parts of it, evenly spaced
 _FEWEST_BITS, _MOST_BITS = 10, 20  # 2 to their power: places of the table
 _PLACES_OF_A_WORD = 8
+_WORDS_TO_REMEMBER = 1 << 15
 _IMPROBABLE = 1e-2  # so many unknown words in a line of new text
 
 _OUTSIDE, _BEGINS, _CONTINUES = range(3)  # of words
@@ -134,9 +136,10 @@ class UnseenWords:
     def __init__(self, seen: SeenWords, tokenizer: Tokenizer) -> None:
         self._finder, self._tokenizer = WordFinder(tokenizer), tokenizer
         packed = np.frombuffer(base64.b64decode(seen.table), np.uint8)
-        self._is_seen = np.unpackbits(packed).astype(bool)
-        self._shift = 64 - int(math.log2(len(self._is_seen)))
+        self._table = np.unpackbits(packed).tobytes()
+        self._shift = 64 - int(math.log2(len(self._table)))
         self._new_share = seen.new_share
+        self._is_unseen = functools.lru_cache(_WORDS_TO_REMEMBER)(self._look_up)
 
     def of(self, ids: Sequence[int]) -> list[str]:
         """Return the unseen words of a line, given by its ids; none unless they are unusual."""
@@ -146,8 +149,8 @@ class UnseenWords:
             return []
         return [self._tokenizer.to_text(word) for word in unseen]
 
-    def _is_unseen(self, word: tuple[int, ...]) -> bool:
-        return word[0] == UNK_ID or not self._is_seen[hash_of(word) >> self._shift]
+    def _look_up(self, word: tuple[int, ...]) -> bool:
+        return word[0] == UNK_ID or not self._table[hash_of(word) >> self._shift]
 
 
 def _tail(trials: int, least: int, p: float) -> float:

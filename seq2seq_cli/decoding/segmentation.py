@@ -4,12 +4,13 @@ import itertools
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.errors import short
 from seq2seq_cli.text.sentences import split_sentences
 from seq2seq_cli.text.tokenizer import Tokenizer
 from seq2seq_cli.text.words import split_words
@@ -76,11 +77,8 @@ class Cuts:
     unknown_features: tuple[str, ...] = ()  # some of those features
 
     def __add__(self, other: "Cuts") -> "Cuts":
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        sums: list[Any] = [
-            one + two if isinstance(one, int) else distinct((*one, *two)) for one, two in pairs
-        ]
-        return Cuts(*sums)
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Cuts(*(_sum(one, two) if one and two else one or two for one, two in pairs))
 
     def report(self) -> None:
         """Log a warning for each kind that there is."""
@@ -137,8 +135,12 @@ _MOST_NAMES = 5  # in a message
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the first few of the names, each once."""
-    return tuple(itertools.islice(dict.fromkeys(names), _MOST_NAMES))
+    """Return the first few of the names, shortened, each once."""
+    return tuple(itertools.islice(dict.fromkeys(map(short, names)), _MOST_NAMES))
+
+
+def _sum(one: Any, two: Any) -> Any:
+    return one + two if isinstance(one, int) else distinct((*one, *two))
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -56,7 +56,7 @@ def naming_line(number: int | None) -> Iterator[None]:
     except UserError as error:
         if number is None:
             raise
-        raise UserError(f"line {number + 1:,}: {error}") from None
+        raise type(error)(f"line {number + 1:,}: {error}") from None
 
 
 @dataclass(frozen=True)

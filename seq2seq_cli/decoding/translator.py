@@ -4,7 +4,6 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -177,8 +176,8 @@ class Translator:
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
         hypotheses = self._search(requests)
-        cuts = replace(cuts, at_length_limit=num_at_length_limit(requests, hypotheses))
-        report(cuts + self._unfamiliar(inputs, lines))
+        at_limit = num_at_length_limit(requests, hypotheses)
+        report(cuts + self._unfamiliar(inputs, lines, at_limit))
         segments = list(itertools.chain.from_iterable(lines))
         results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
         for request, candidates in zip(
@@ -230,7 +229,10 @@ class Translator:
         return bool(self._text_and_features(line)[1].strip())
 
     def _unfamiliar(
-        self, inputs: Sequence[TranslationInput], segments: Sequence[Sequence[Segment]]
+        self,
+        inputs: Sequence[TranslationInput],
+        segments: Sequence[Sequence[Segment]],
+        at_length_limit: int,
     ) -> Cuts:
         """Count the lines that are unlike the training text in words or features."""
         filled = [
@@ -250,6 +252,7 @@ class Translator:
             odd = [names for line, _ in filled if (names := self.unknown_features(line))]
             num_featureless = sum(not self.has_features(line) for line, _ in filled)
         return Cuts(
+            at_length_limit=at_length_limit,
             all_lines=len(filled),
             unfamiliar=len(words),
             unseen_words=distinct(itertools.chain(*words)),
