@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
 from seq2seq_cli.tools.bench_decoding import DecodingSpeed, table
 
 
@@ -319,6 +321,17 @@ def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
         process.send_signal(2)
         assert process.wait(60) == 130
     assert output.read_text() == "one\ntwo\n"
+
+
+def test_a_validation_survives_a_model_that_computes_infinity(trained):
+    run = Translator.load(trained, "cpu", exact=True)
+    with torch.no_grad():
+        run.model.decoder_norm.weight.fill_(3e38)
+    broken = Translator(run.model, run.tokenizers, run.config, run.statistics)
+    held_out = read_held_out(valid_text(run.config), run.tokenizers, run.config.data)
+    scores = evaluate(broken, held_out, decode=True)
+    assert not math.isfinite(scores.loss)
+    assert set(scores.hypotheses) == {""}
 
 
 def test_sigterm_ends_all_processes_without_a_warning(trained):
