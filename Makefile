@@ -27,15 +27,18 @@ demo: install
 test: install
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# An hour and a half: damage of all kinds, and files made to lose lines.
+# Two hours: damage of all kinds, and files made to lose lines.
 faults: install
 	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
+	cd tests && ../$(BIN)/python -m faults.io_errors
 	cd tests && ../$(BIN)/python -m faults.elastic --kills 10
 	cd tests && ../$(BIN)/python -m faults.elastic --kills 10 --shard full
 	cd tests && ../$(BIN)/python -m faults.lost_machines --losses 1
 	cd tests && ../$(BIN)/python -m faults.hostile_lines
 	cd tests && ../$(BIN)/python -m faults.serving --minutes 3
+	cd tests && ../$(BIN)/python -m faults.superlinear --minutes 10
+	cd tests && ../$(BIN)/python -m faults.attacks
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 
 # Some 15 minutes: the compiled decoder on random models, where a read beyond an array is an error.

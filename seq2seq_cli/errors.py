@@ -1,11 +1,23 @@
 """The exceptions that are reported to the user without a traceback."""
 
+import errno
+
+# They may pass: a network file system, a disk, memory or open files that others use.
+_PASSING = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
+
 
 class UserError(Exception):
     """An error that the user can fix: one clear message, exit status 2, no traceback.
 
     The message says what is wrong, where (file, line, option), and what to do about it. Any other
     exception is a bug and keeps its traceback.
+    """
+
+
+class DamagedFileError(UserError):
+    """A file is not what was written: its hash or its format is wrong, or it is gone.
+
+    What only fails to be read, as on a network file system for a moment, is an OSError.
     """
 
 
@@ -21,6 +33,14 @@ class Interrupted(Exception):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def of_system(error: OSError) -> str:
+    """Return the system's words for an error, with the name of the file and what to do."""
+    what = f"{error.filename or 'system'}: {error.strerror or error}"
+    if errno.errorcode.get(error.errno or 0) in _PASSING:
+        what += "; give the same command again when the cause is gone"
+    return what
 
 
 def short(text: str) -> str:

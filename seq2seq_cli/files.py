@@ -4,17 +4,20 @@ import errno
 import fcntl
 import json
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import DamagedFileError, UserError
 
 MEBIBYTE = 1 << 20
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves the old content or the new; errors name the file."""
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     try:
         part.write_bytes(data)
         fsync(part)
@@ -24,25 +27,61 @@ def write_atomic(path: Path, data: bytes) -> None:
         error.filename = str(path)
         raise
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Let errors of the block, which reads a file, tell whether the file is gone.
+
+    Raises DamagedFileError if it is, and OSError with the name of the file for anything else. Where
+    a network file system only says that it is gone, its folder still lists it.
+    """
+    try:
+        with naming(path):
+            yield
+    except FileNotFoundError:
+        if is_listed(path):
+            raise
+        raise DamagedFileError(f"{path} is missing") from None
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of the block: where it reads or writes, the system does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def is_listed(path: Path) -> bool:
+    """Return True if there is such an entry in its folder."""
+    try:
+        return any(entry.name == path.name for entry in path.parent.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def fsync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def lock(descriptor: int) -> bool:
-    """Lock an open file or folder until it is closed; return False on file systems without locks.
+def lock(descriptor: int, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+    """Lock an open file until it is closed; return False on file systems without locks.
 
-    Raises BlockingIOError if another process has the lock.
+    Raises BlockingIOError if another process has the lock and `kind` does not wait.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
@@ -57,17 +96,17 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file; raises UserError if it is missing, damaged or unreasonably large."""
+    with reading(path):
+        content = read_bounded(path, 16 * MEBIBYTE)
     try:
-        return json.loads(read_bounded(path, 16 * MEBIBYTE), parse_constant=_reject_constant)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
+        return json.loads(content, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        raise UserError(f"{path} is damaged: it is not JSON") from None
+        raise DamagedFileError(f"{path} is damaged: it is not JSON") from None
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """Read a whole file; raises UserError if it has more than `max_bytes`."""
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise UserError(f"{path} is larger than {max_bytes:,} bytes, the limit for such a file")

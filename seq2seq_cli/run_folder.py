@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -113,9 +114,10 @@ class RunFolder:
 
     def metrics_lines(self) -> list[bytes]:
         """Return the lines of metrics.jsonl, with line ends; the last one may be incomplete."""
-        if not self.metrics.exists():
+        try:
+            return read_bounded(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
+        except FileNotFoundError:
             return []
-        return read_bounded(self.metrics, 256 * MEBIBYTE).splitlines(keepends=True)
 
     def metrics_points(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of metrics.jsonl, without an incomplete last line.
@@ -175,7 +177,7 @@ class RunFolder:
             )
         names = [path.name for path in self.path.iterdir()] if self.path.exists() else []
         known = self._known_names()
-        foreign = [name for name in names if name.removesuffix(".part") not in known]
+        foreign = [name for name in names if _without_part(name) not in known]
         if foreign:
             raise UserError(
                 f"{self.path} is not a run folder and not empty (it contains {foreign[0]}); choose "
@@ -190,7 +192,7 @@ class RunFolder:
     def _parts(self) -> list[Path]:
         """Return the partial files of a training; those of `translate` belong to others."""
         known = self._known_names()
-        here = [path for path in self.path.glob("*.part") if path.stem in known]
+        here = [path for path in self.path.glob("*.part") if _without_part(path.name) in known]
         return [*here, *self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
 
     @contextmanager
@@ -205,8 +207,10 @@ class RunFolder:
             self.ensure_new_or_empty()
         with self._hold_lock(patience):
             for part in self._parts():
-                if part.is_file():
-                    part.unlink()
+                if part.is_dir():
+                    shutil.rmtree(part, ignore_errors=True)
+                else:
+                    part.unlink(missing_ok=True)  # it was in a folder
             yield
 
     @contextmanager
@@ -269,9 +273,16 @@ def _step_name(step: int) -> str:
     return f"step-{step:08}"
 
 
+def _without_part(name: str) -> str:
+    """Return the name of the file that a partial file would have become."""
+    return re.sub(r"(\.[0-9a-f]{8})?\.part$", "", name)
+
+
 def _by_step(folder: Path, suffix: str) -> dict[int, Path]:
     pattern = re.compile(r"step-([0-9]{8,})" + re.escape(suffix))
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    names = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        names = [path.name for path in folder.iterdir()]
     paths = {
         int(match[1]): folder / match[0] for name in names if (match := pattern.fullmatch(name))
     }

@@ -19,7 +19,7 @@ ERRORS = {
     "NotFiniteError",
     "BadLineError",
     "ProcessDiedError",
-    "OptimizerMismatch",
+    "DamagedFileError",
     "yaml.MarkedYAMLError",
 }
 OPTION_FILES = {
@@ -112,7 +112,7 @@ def is_documented(message: str) -> bool:
     """Whether a printed message is one of the catalogue's, or the system's own."""
     line = " ".join(message.split())
     is_ours = any(re.search(pattern, line) for pattern in patterns())
-    return is_ours or any(line.endswith(os.strerror(number)) for number in errno.errorcode)
+    return is_ours or any(f": {os.strerror(number)}" in line for number in errno.errorcode)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
 from seq2seq_cli.console import log_to_stderr, printable_lines
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.paths import expanded, text_path
 
@@ -62,11 +62,11 @@ class _Program(TyperGroup):
         except OSError as error:
             if error.errno is None:  # not raised by the system: a bug
                 raise
-            _fail(f"error: {error.filename or 'system'}: {error.strerror or error}", 2)
+            _fail(f"error: {of_system(error)}", 2)
 
 
 def _fail(message: str, exit_status: int) -> NoReturn:
-    with contextlib.suppress(BrokenPipeError):  # Ctrl-C has also ended `| tee`
+    with contextlib.suppress(OSError):  # a full disk; Ctrl-C has also ended `| tee`
         typer.echo(printable_lines(message), err=True)
     raise typer.Exit(exit_status) from None
 

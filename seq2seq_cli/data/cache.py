@@ -7,15 +7,18 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import lock as lock_file
+from seq2seq_cli.files import naming, reading
 
 logger = logging.getLogger(__name__)
 
-FILES = ("src.ids", "src.offsets", "tgt.ids", "tgt.offsets", "facts.json")  # of a store
+FACTS = "facts.json"  # the file of a store that is locked, as NFS locks no folder for all machines
+FILES = ("src.ids", "src.offsets", "tgt.ids", "tgt.offsets", FACTS)  # of a store
 COUNTS = "counts"  # folder of the line counts of texts, which are small and stay
 _WRITING = ".writing-"  # prefix of the locks of stores that are written
 PART = ".part-"  # prefix of a store that is being written
@@ -60,26 +63,41 @@ def writing(key: str) -> Iterator[None]:
     """Wait until no other process writes the store of this name, as those of one training may."""
     path = cache_folder() / f"{_WRITING}{key}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        with suppress(OSError):  # file systems without locks: the last one's is kept
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        while True:
+            file = stack.enter_context(path.open("w"))
+            with naming(path):
+                lock_file(file.fileno(), fcntl.LOCK_EX)  # without locks, the last store is kept
+            if _is_at(path, file.fileno()):  # else the one before has removed it
+                break
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
 
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Return True if the path is still that of the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def lock(folder: Path) -> int:
     """Mark a store as in use until the returned file descriptor is closed.
 
-    Raises FileNotFoundError if another process is removing the store.
+    Raises DamagedFileError if it is not there, or if another process is removing it.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with reading(folder / FACTS):
+        descriptor = os.open(folder / FACTS, os.O_RDONLY)
     try:
-        with suppress(OSError):  # on file systems without locks, no store is ever removed
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if not os.path.samestat(os.fstat(descriptor), folder.stat()):
-            raise FileNotFoundError(folder)
+        with naming(folder / FACTS):
+            lock_file(descriptor, fcntl.LOCK_SH)  # without locks, no store is ever removed
+        with reading(folder / FACTS):
+            is_same = os.path.samestat(os.fstat(descriptor), (folder / FACTS).stat())
+        if not is_same:
+            raise DamagedFileError(f"{folder / FACTS} is missing")
         with suppress(OSError):  # the cache may belong to another user
             os.utime(folder)
     except BaseException:
@@ -146,16 +164,11 @@ def _stores() -> list[_Store]:
 def _remove(folder: Path) -> bool:
     """Remove a store; return False if it is in use."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        with (folder / FACTS).open("ab") as file:  # NFS locks only what may be written
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in FILES:  # the locked one last
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in reversed(FILES):
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
     return True

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import COUNTS, cache_folder, writing
-from seq2seq_cli.files import write_atomic
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_corpus, hash_of_files
 
 _Counts = tuple[CorpusCounts, CorpusCounts | None]
@@ -41,6 +42,6 @@ def cached_counts(
 def _read(path: Path) -> _Counts | None:
     """Return counts from the cache; None if they are missing or damaged."""
     try:
-        return TypeAdapter(_Counts).validate_json(path.read_bytes())
-    except (OSError, ValueError):
+        return TypeAdapter(_Counts).validate_json(read_bounded(path, MEBIBYTE))
+    except (FileNotFoundError, UserError, ValueError):
         return None

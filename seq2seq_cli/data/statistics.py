@@ -14,7 +14,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.data.seen_words import SeenWords, seen_words
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.files import is_listed, read_json, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
 from seq2seq_cli.text.tokenizer import Tokenizer
@@ -136,7 +136,7 @@ def write_statistics(run: RunFolder, statistics: TextStatistics) -> None:
 
 def read_statistics(run: RunFolder) -> TextStatistics | None:
     """Read the statistics; None if the file is missing, UserError if its content is not valid."""
-    if not run.statistics.exists():
+    if not is_listed(run.statistics):
         return None
     try:
         return TextStatistics.model_validate(read_json(run.statistics))

@@ -27,6 +27,7 @@ from pydantic import TypeAdapter
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import (
+    FACTS,
     PART,
     cache_folder,
     in_use,
@@ -37,7 +38,7 @@ from seq2seq_cli.data.cache import (
 )
 from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, splitter
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync
+from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
 from seq2seq_cli.machine import num_cores
 from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
@@ -90,7 +91,9 @@ class _ArrayFile:
     """
 
     def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._path = path
+        with reading(path):
+            self._file = path.open("rb", buffering=0)
         weakref.finalize(self, self._file.close)
         self._dtype = np.dtype(dtype)
 
@@ -100,7 +103,9 @@ class _ArrayFile:
     def read(self, start: int, end: int) -> npt.NDArray[Any]:
         """Return a slice of less than 2 GiB, which is the most that Linux reads at once."""
         start, end = start * self._dtype.itemsize, end * self._dtype.itemsize
-        return np.frombuffer(os.pread(self._file.fileno(), end - start, start), self._dtype)
+        with naming(self._path):
+            found = os.pread(self._file.fileno(), end - start, start)
+        return np.frombuffer(found, self._dtype)
 
 
 class _SegmentSide:
@@ -185,10 +190,10 @@ class _Segment:
     """Both sides of some pairs as ids, with statistics."""
 
     def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
-        """Open a segment; OSError or ValueError if it is missing or damaged."""
+        """Open a segment; DamagedFileError if a file is missing, ValueError if one is damaged."""
         weakref.finalize(self, os.close, lock(folder))
         self.num_bytes = size_of(folder)
-        self.facts = TypeAdapter(StoreStats).validate_json((folder / "facts.json").read_bytes())
+        self.facts = TypeAdapter(StoreStats).validate_json(read_bounded(folder / FACTS, MEBIBYTE))
         self.src, self.tgt = _SegmentSide(folder, "src"), _SegmentSide(folder, "tgt")
         if not len(self.src) == len(self.tgt) == self.facts.pairs:
             raise ValueError("sides differ in length")
@@ -328,12 +333,8 @@ class _Request(NamedTuple):
 
     def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
         """Open the segments of these names; those that are missing or damaged are written."""
-        opened: dict[str, _Segment] = {}
-        for key in texts:
-            try:
-                opened[key] = _Segment(cache_folder() / key, self.tokenizers)
-            except (OSError, ValueError):  # missing or damaged
-                shutil.rmtree(cache_folder() / key, ignore_errors=True)
+        found = {key: self._open(key) for key in texts}
+        opened = {key: segment for key, segment in found.items() if segment is not None}
         missing = {key: text for key, text in texts.items() if key not in opened}
         if not missing:
             return opened
@@ -342,11 +343,23 @@ class _Request(NamedTuple):
         with splitter(self.tokenizers, self.max_length, processes) as split:
             for key, text in missing.items():
                 with writing(key):
-                    if not (cache_folder() / key).is_dir():
-                        _write_segment(split(self._usable(text)), cache_folder() / key)
-                    opened[key] = _Segment(cache_folder() / key, self.tokenizers)
+                    segment = self._open(key)  # perhaps another process has written it
+                    if segment is None:
+                        folder = cache_folder() / key
+                        if is_listed(folder):  # damaged
+                            shutil.rmtree(folder)
+                        _write_segment(split(self._usable(text)), folder)
+                        segment = _Segment(folder, self.tokenizers)
+                    opened[key] = segment
         make_room()
         return opened
+
+    def _open(self, key: str) -> _Segment | None:
+        """Open a segment; None if it is missing or damaged, OSError if it cannot be read."""
+        try:
+            return _Segment(cache_folder() / key, self.tokenizers)
+        except (UserError, ValueError):
+            return None
 
     def _usable(self, text: ParallelText) -> Iterator[Pair]:
         """Yield the readable pairs, those of training text without those with an empty side."""
@@ -366,13 +379,20 @@ def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
     part.chmod(0o755)  # readable by others, as the text may be
     too_long = 0
     try:
-        with in_use(part), _SideWriter(part, "src") as src, _SideWriter(part, "tgt") as tgt:
+        (part / FACTS).touch()  # which is locked
+        with (
+            naming(part),
+            in_use(part),
+            _SideWriter(part, "src") as src,
+            _SideWriter(part, "tgt") as tgt,
+        ):
             for chunk in chunks:
                 src.add(chunk.src)
                 tgt.add(chunk.tgt)
                 too_long += chunk.too_long
         facts = StoreStats(src.num_sentences, too_long, src.facts, tgt.facts)
-        (part / "facts.json").write_text(json.dumps(asdict(facts)))
+        with naming(part):
+            (part / FACTS).write_text(json.dumps(asdict(facts)))
         for file in part.iterdir():
             fsync(file)
         try:

@@ -238,10 +238,10 @@ class PieceTranslator:
     def __init__(self, job: Job, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
         self._job = job
-        self._translator: Translator | UserError
+        self._translator: Translator | UserError | OSError
         try:
             self._translator = job.load()
-        except UserError as error:
+        except (UserError, OSError) as error:
             self._translator = error
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class PieceTranslator:
         result = {"text": row["text"], "number": row["number"], "output": b"", "error": ""}
         cuts: list[Cuts] = []
         try:
-            if isinstance(self._translator, UserError):
+            if isinstance(self._translator, UserError | OSError):
                 raise self._translator
             path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
             source = io.BytesIO(_read_piece(path, piece))

@@ -215,7 +215,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
 
 
 # Set in a process that translates for another: its job and model, or the reason why it has none.
-_loaded: tuple[Job, Translator] | UserError | None = None
+_loaded: tuple[Job, Translator] | UserError | OSError | None = None
 
 
 def _start_in_process(job: Job, processes: int) -> None:
@@ -226,13 +226,13 @@ def _start_in_process(job: Job, processes: int) -> None:
     torch.set_num_threads(max(1, num_cores() // processes))
     try:
         _loaded = job, job.load()
-    except UserError as error:
+    except (UserError, OSError) as error:
         _loaded = error
 
 
 def _translate_in_process(chunk: Chunk) -> Translated:
     assert _loaded is not None, "the pool has started this process"
-    if isinstance(_loaded, UserError):
+    if isinstance(_loaded, UserError | OSError):
         raise _loaded
     cuts: list[Cuts] = []
     lines = list(translate_chunks(*_loaded, [chunk], cuts.append))

@@ -1,6 +1,7 @@
 """Documents: the sentences of a text, and everything that stands between them."""
 
 import html
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -41,6 +42,8 @@ class Gap(NamedTuple):
     text: str
 
 
+_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert those of 4,300 digits
+
 Piece = str | Sentence | Gap  # a string comes out as it is
 
 
@@ -75,3 +78,8 @@ class Document:
 def escape_html(text: str) -> str:
     """Write text in HTML, outside of attributes."""
     return html.escape(text, quote=False)
+
+
+def unescape_html(text: str) -> str:
+    """Read text of HTML: characters by name and number."""
+    return html.unescape(_LONG_NUMBER.sub(lambda digits: digits[0].lstrip("0")[:9], text))

@@ -1,18 +1,16 @@
 """HTML: the text of every block is a paragraph; markup comes out as it went in.
 
-Python's own parser says where markup is; the rest is a matter of slices of the source, so that
-nothing is written anew but the sentences.
+Tags are found as browsers find them; the rest is a matter of slices of the source, so that nothing
+is written anew but the sentences.
 """
 
-import html
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from seq2seq_cli.documents.document import Document, Piece, escape_html
+from seq2seq_cli.documents.document import Document, Piece, escape_html, unescape_html
 from seq2seq_cli.documents.paragraphs import (
     Mark,
     SentenceSplitter,
@@ -30,99 +28,98 @@ _INLINE = frozenset(
     )
 )
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
-_NO_TEXT = {"script", "style", "template"}
+_RAW = {"iframe", "noembed", "noframes", "script", "style", "xmp"}  # no text is escaped in them
+_WITHOUT_TAGS = _RAW | {"textarea", "title"}
 _OBJECTS = {"audio", "canvas", "iframe", "math", "object", "select", "svg", "textarea", "video"}
-_KEPT = {"code", "kbd", "samp", "tt", "var"}  # words of programs, unless translate=yes
+_KEPT = {"code", "kbd", "samp", "template", "tt", "var"}  # no words to read, unless translate=yes
 _IN_TEXT = _INLINE | _OBJECTS | {"!"}
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
 
+# Markup as the standard's tokenizer has it (HTML Living Standard, 13.2.5). No expression goes back
+# over what it has matched, so that time grows with the text.
+_NAME = rf"[^{_BLANKS}/>][^{_BLANKS}/>=]*+"
+_VALUE = rf"\"[^\"]*+\"|'[^']*+'|[^{_BLANKS}\"'>][^{_BLANKS}>]*+"
+_ATTRIBUTE = re.compile(rf"({_NAME})(?:[{_BLANKS}]*+=[{_BLANKS}]*+({_VALUE})?+)?+")
+_MARKUP = re.compile(
+    r"<!--(?:-?>|.*?(?:--!?>|\Z))"
+    r"|<(?P<other>[!?]|/(?![A-Za-z]))[^>]*+>"
+    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][^{_BLANKS}/>]*+)"
+    rf"(?P<attributes>(?:[{_BLANKS}/]*+{_NAME}(?:[{_BLANKS}]*+=[{_BLANKS}]*+(?:{_VALUE})?+)?+)*+"
+    rf"[{_BLANKS}/]*+)>",
+    re.DOTALL,
+)
+_MARKUP_START = re.compile("<[A-Za-z!?/]")
+
 
 class _Event(NamedTuple):
-    """Text or markup that begins at an offset of the source, up to where the next one begins."""
+    """Text or markup, by its place in the source."""
 
-    offset: int
+    start: int
+    end: int
     kind: Literal["text", "open", "close", "other"]
     name: str = ""
     is_kept: bool | None = None  # what the element itself says about its content
 
 
-class _Parser(HTMLParser):
-    """Collects events with their offsets."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.events: list[_Event] = []
-        self._line_starts = [0]
-        for line in source.split("\n"):
-            self._line_starts.append(self._line_starts[-1] + len(line) + 1)
-        self._depth_of_pre = 0
-        # What is after the last > has no markup; to look for some takes time in Python's parser.
-        end = source.rfind(">") + 1
-        self.feed(source[:end])
-        self.close()
-        if source[end:]:
-            self.events.append(_Event(end, "text"))
-
-    def _add(
-        self,
-        kind: Literal["text", "open", "close", "other"],
-        name: str = "",
-        is_kept: bool | None = None,
-        *,
-        after: int = 0,
-    ) -> None:
-        line, column = self.getpos()
-        offset = self._line_starts[line - 1] + column + after
-        self.events.append(_Event(offset, kind, name, is_kept))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("other" if tag in _VOID else "open", tag, _is_kept(tag, dict(attrs)))
-        self._depth_of_pre += tag == "pre"
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)  # outside of SVG and MathML, <b/> is <b>
-
-    def handle_endtag(self, tag: str) -> None:
-        self._add("close", tag)
-        self._depth_of_pre = max(0, self._depth_of_pre - (tag == "pre"))
-
-    def handle_data(self, data: str) -> None:
-        if not self._depth_of_pre:
-            self._add("text")
-            return
-        position = 0
-        for part in re.split("(\n)", data):  # a line of preformatted text is a paragraph
-            if part:
-                self._add("other" if part == "\n" else "text", "\n", after=position)
-            position += len(part)
-
-    def handle_charref(self, name: str) -> None:
-        self._add("text")
-
-    def handle_entityref(self, name: str) -> None:
-        self._add("text")
-
-    def handle_comment(self, data: str) -> None:
-        self._add("other", "!")
-
-    def handle_decl(self, decl: str) -> None:
-        self._add("other", "!doctype")
-
-    def handle_pi(self, data: str) -> None:
-        self._add("other", "?")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add("other", "!")
+def _events(source: str) -> Iterator[_Event]:
+    """Yield text and markup in order; what begins like a tag and never ends is text."""
+    position = depth_of_pre = 0
+    while start := _MARKUP_START.search(source, position):
+        match = _MARKUP.match(source, start.start())
+        if match is None:
+            break
+        yield from _texts(source, position, match.start(), by_line=depth_of_pre > 0)
+        event = _markup_event(match)
+        yield event
+        position = match.end()
+        if event.name == "pre":
+            depth_of_pre = max(0, depth_of_pre + (1 if event.kind == "open" else -1))
+        if event.kind == "open" and event.name in _WITHOUT_TAGS:
+            end = re.compile(f"</{event.name}[{_BLANKS}/>]", re.IGNORECASE).search(source, position)
+            content_end = end.start() if end else len(source)
+            yield _Event(position, content_end, "text")
+            position = content_end
+    yield from _texts(source, position, len(source), by_line=depth_of_pre > 0)
 
 
-def _is_kept(tag: str, attributes: dict[str, str | None]) -> bool | None:
-    translate = (attributes.get("translate") or "").strip().lower()
-    if translate == "no" or "notranslate" in (attributes.get("class") or "").split():
+def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[_Event]:
+    """Yield text; a line of preformatted text is a paragraph."""
+    if not by_line:
+        yield _Event(start, end, "text")
+        return
+    while (line_end := source.find("\n", start, end)) >= 0:
+        yield _Event(start, line_end, "text")
+        yield _Event(line_end, line_end + 1, "other", "\n")
+        start = line_end + 1
+    yield _Event(start, end, "text")
+
+
+def _markup_event(match: re.Match[str]) -> _Event:
+    start, end = match.span()
+    if match["name"] is None:
+        is_doctype = match[0][:9].lower() == "<!doctype"
+        return _Event(start, end, "other", "!doctype" if is_doctype else "!")
+    name = match["name"].lower()
+    if match["slash"]:
+        return _Event(start, end, "close", name)
+    # Only elements of SVG and MathML end with /> (HTML Living Standard, 13.1.2.1).
+    is_empty = name in _VOID or (name in ("math", "svg") and match["attributes"].endswith("/"))
+    is_kept = _is_kept(name, match["attributes"])
+    return _Event(start, end, "other" if is_empty else "open", name, is_kept)
+
+
+def _is_kept(name: str, attributes: str) -> bool | None:
+    values: dict[str, str] = {}
+    for attribute in _ATTRIBUTE.finditer(attributes):
+        value = (attribute[2] or "").strip("\"'")
+        values.setdefault(attribute[1].lower(), unescape_html(value))
+    translate = values.get("translate", "none").strip().lower()
+    if name in _RAW or translate == "no" or "notranslate" in values.get("class", "").split():
         return True
-    if translate == "yes" or (translate == "" and "translate" in attributes):
+    if translate in ("", "yes"):
         return False
-    return True if tag in _KEPT | _NO_TEXT | _OBJECTS else None
+    return True if name in _KEPT | _OBJECTS else None
 
 
 @dataclass
@@ -130,43 +127,54 @@ class _Paragraph:
     """The running text of a block so far, and the markup in it."""
 
     start: int  # in the source
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
+    length: int = 0  # of the text
     marks: list[Mark] = field(default_factory=list)
+    last_object: int = -1  # its position; space before and after one stays
 
     def add(self, raw: str) -> None:
         """Add text, in which all white space is as one space."""
-        text = _SPACE.sub(" ", html.unescape(raw))
-        objects = (mark.position for mark in self.marks[-1:] if mark.kind == "point")
-        is_after_space = self.text.endswith(" ") and len(self.text) not in objects
-        self.text += text.removeprefix(" ") if is_after_space else text
+        text = _SPACE.sub(" ", unescape_html(raw))
+        if self.parts and self.parts[-1].endswith(" ") and self.length != self.last_object:
+            text = text.removeprefix(" ")
+        if text:
+            self.parts.append(text)
+            self.length += len(text)
 
     def add_mark(self, event: _Event, raw: str) -> None:
         """Add the markup of one tag."""
-        if event.kind in ("open", "close"):
-            kind: Literal["open", "close"] = "open" if event.kind == "open" else "close"
-            self.marks.append(Mark(len(self.text), raw, kind, event.name))
+        if event.kind == "open":
+            closing = f"</{event.name}>"
+            self.marks.append(Mark(self.length, raw, "open", event.name, closing=closing))
+        elif event.kind == "close":
+            self.marks.append(Mark(self.length, raw, "close", event.name))
         else:
-            self.marks.append(Mark(len(self.text), raw, "point"))
+            self._add_object(raw)
 
-    def add_kept(self, event: _Event, raw: str) -> None:
+    def add_kept(self, event: _Event, raw: str, content: str) -> None:
         """Add a whole element that is kept; if it is words, the sentence needs them."""
-        position = len(self.text)
-        content = "" if event.name in _OBJECTS | {"sup"} else _text_of(raw)
+        position = self.length
+        content = "" if event.name in _OBJECTS | {"sup"} else content
         if len(sentence_spans(content)) == 1:
             self.add(content)
-            position = len(self.text) - len(content)
-            self.marks.append(Mark(position, raw, "replace", end=len(self.text)))
+            position = self.length - len(content)
+            self.marks.append(Mark(position, raw, "replace", end=self.length))
         else:
-            self.marks.append(Mark(position, raw, "point"))
+            self._add_object(raw)
+
+    def _add_object(self, raw: str) -> None:
+        self.marks.append(Mark(self.length, raw, "point"))
+        self.last_object = self.length
 
     def pieces(self, raw: str, splitter: SentenceSplitter) -> Iterator[Piece]:
         """Yield the pieces of the finished paragraph, whose source is `raw`."""
-        if not has_letters(self.text):
+        text = "".join(self.parts)
+        if not has_letters(text):
             yield raw
             return
         leading = raw[: len(raw) - len(raw.lstrip(_BLANKS))]
         trailing = raw[len(raw.rstrip(_BLANKS)) :]
-        text = self.text.rstrip(_BLANKS) if trailing else self.text
+        text = text.rstrip(_BLANKS) if trailing else text
         offset = len(text) - len(text.lstrip(_BLANKS)) if leading else 0
         places = (
             m._replace(
@@ -185,41 +193,48 @@ def read_html(source: str, splitter: SentenceSplitter) -> Document:
 
 
 def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
-    events = _Parser(source).events
-    ends = [later.offset for _, later in pairwise(events)] + [len(source)]
+    events = list(_events(source))
+    closing = _closing_events(events)
+    num_texts = list(accumulate((_has_letters(source, event) for event in events), initial=0))
     paragraph = _Paragraph(0)
     number = 0
     while number < len(events):
         event, last = events[number], number
-        if event.kind == "open" and (event.is_kept or event.name == "sup"):
-            last = _end_of_element(events, number)
-            if not event.is_kept and has_letters(_text_of(source[event.offset : ends[last]])):
+        if event.kind == "open" and event.is_kept:
+            last = closing.get(number, len(events) - 1)
+        elif event.kind == "open" and event.name == "sup":
+            last = closing.get(number, number)
+            if num_texts[last] > num_texts[number]:
                 last = number  # no footnote, no exponent
-        raw = source[event.offset : ends[last]]
+        raw = source[event.start : events[last].end]
         if event.kind == "text":
             paragraph.add(raw)
         elif event.name in _IN_TEXT and last > number:
-            paragraph.add_kept(event, raw)
+            content = "".join(
+                source[e.start : e.end] for e in events[number : last + 1] if e.kind == "text"
+            )
+            paragraph.add_kept(event, raw, _SPACE.sub(" ", unescape_html(content)).strip())
         elif event.name in _IN_TEXT:
             paragraph.add_mark(event, raw)
         else:
-            yield from paragraph.pieces(source[paragraph.start : event.offset], splitter)
+            yield from paragraph.pieces(source[paragraph.start : event.start], splitter)
             yield raw
-            paragraph = _Paragraph(ends[last])
+            paragraph = _Paragraph(events[last].end)
         number = last + 1
     yield from paragraph.pieces(source[paragraph.start :], splitter)
 
 
-def _text_of(raw: str) -> str:
-    return _SPACE.sub(" ", html.unescape(re.sub("<[^>]*>", "", raw))).strip()
+def _has_letters(source: str, event: _Event) -> bool:
+    return event.kind == "text" and has_letters(unescape_html(source[event.start : event.end]))
 
 
-def _end_of_element(events: Sequence[_Event], start: int) -> int:
-    """Return the event that closes an element; the last one if nothing does."""
-    depth = 0
-    for number, event in enumerate(events[start:], start):
-        if event.name == events[start].name:
-            depth += (event.kind == "open") - (event.kind == "close")
-            if depth == 0:
-                return number
-    return len(events) - 1
+def _closing_events(events: Sequence[_Event]) -> dict[int, int]:
+    """Return for each element that is closed, by the number of its tag, what closes it."""
+    opened: dict[str, list[int]] = {}
+    closing: dict[int, int] = {}
+    for number, event in enumerate(events):
+        if event.kind == "open":
+            opened.setdefault(event.name, []).append(number)
+        elif event.kind == "close" and opened.get(event.name):
+            closing[opened[event.name].pop()] = number
+    return closing

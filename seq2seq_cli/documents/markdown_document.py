@@ -2,7 +2,9 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -13,12 +15,14 @@ from seq2seq_cli.documents.document import Document, Piece
 from seq2seq_cli.documents.paragraphs import Mark, SentenceSplitter, has_letters, paragraph_pieces
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
-_HARD_BREAK = re.compile(r"(?: {2,}|\\)$")
+_LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
 _NAME = re.compile(r"</?\s*([A-Za-z][\w-]*)")
 _TOKEN = re.compile(
-    r"(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"(?P<hard_break>(?: {2,}|\\)\n)"
+    r"|(?P<soft_break> ?\n)"
+    r"|(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<ticks>`+)"
-    r"|(?P<object>\[\^[^\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
+    r"|(?P<object>\[\^[^\[\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
     r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>|https?://[^\s<>]*[^\s<>.,;:!?)\]'\"])"
     r"|(?P<html></?[A-Za-z][^<>]*>)"
     r"|(?P<open>!?\[)"
@@ -30,13 +34,15 @@ _TARGET = re.compile(
 )
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)")
 _BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
+_LONGEST_LABEL = 999  # characters, in CommonMark
 
 
 class _Slice(NamedTuple):
-    """Text of a paragraph between two offsets of the source."""
+    """Text of a line of a paragraph between two offsets of the source."""
 
     start: int
     end: int
+    text: str  # with what makes its end a hard break
 
 
 def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
@@ -55,13 +61,12 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
     position = front.end() if front else 0
     body = source[position:]
     yield source[:position]
-    starts, offset = [], position
-    for line in body.splitlines(keepends=True):
-        starts.append(offset)
-        offset += len(line)
+    starts = [position, *(position + end.end() for end in _LINE_END.finditer(body)), len(source)]
+    plain = source.replace("\0", "\ufffd")  # as the parser does
     references: dict[str, Any] = {}
-    for token in MarkdownIt("commonmark").enable("table").parse(body, references):
-        for slices in _paragraphs(token, source, [*starts, len(source)], position):
+    blocks = MarkdownIt("commonmark").enable("table").disable("inline")
+    for token in blocks.parse(body, references):
+        if slices := _slices(token, plain, starts, position):
             yield source[position : slices[0].start]
             position = slices[-1].end
             labels = references.get("references", {})
@@ -69,35 +74,30 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
     yield source[position:]
 
 
-def _paragraphs(
-    token: Token, source: str, starts: Sequence[int], position: int
-) -> Iterator[list[_Slice]]:
-    """Yield the lines of a token's text, those between two hard breaks together.
-
-    Nothing is yielded where they are not in the source as the parser has them.
-    """
+def _slices(token: Token, source: str, starts: Sequence[int], position: int) -> list[_Slice]:
+    """Return the lines of a token's text, none where they are not in the source."""
     if token.type != "inline" or token.map is None:
-        return
-    found: list[list[_Slice]] = [[]]
+        return []
+    slices: list[_Slice] = []
     for number, line in enumerate(token.content.split("\n"), token.map[0]):
-        if number + 1 >= len(starts):
-            return
         text = line.strip()
         start = source.find(text, max(position, starts[number]), starts[number + 1])
         if start < 0:
-            return
-        position = start + len(text.removesuffix("\\"))
-        found[-1].append(_Slice(start, position))
-        if _HARD_BREAK.search(line):
-            found.append([])
-    yield from filter(None, found)
+            return []
+        position = start + len(text)
+        slices.append(_Slice(start, position, line.lstrip()))
+    return slices
 
 
 def _paragraph_pieces(
     source: str, slices: Sequence[_Slice], splitter: SentenceSplitter, labels: Collection[str]
 ) -> Iterator[Piece]:
-    raw = " ".join(source[start:end] for start, end in slices)
-    text, marks = _marked(raw, _tokens(raw, labels))
+    raw = "\n".join(line.text for line in slices)
+    breaks = [
+        source[one.end - one.text.endswith("\\") : other.start] for one, other in pairwise(slices)
+    ]
+    tokens = _tokens(raw, labels)
+    text, marks = _marked(raw, tokens, _emphasis(raw, tokens), breaks)
     if has_letters(text):
         yield from paragraph_pieces(text, splitter, marks, _escape)
     else:
@@ -142,16 +142,20 @@ def _close_bracket(
 ) -> int:
     """Add what a closing bracket makes of the tokens since its opening one; return its end."""
     first = tokens[opening]
-    label = raw[first.end : match.start()]
+    label = raw[first.end : min(match.start(), first.end + _LONGEST_LABEL + 1)]
+    is_label = len(label) <= _LONGEST_LABEL and normalizeReference(label) in labels
+    target = _TARGET.match(raw, match.end())
     end, markup = match.end(), "]"
-    if target := _TARGET.match(raw, match.end()):
+    if target and target[0] != "[]":
         end = target.end()
-        markup = f"][{label}]" if target[0] == "[]" else f"]{target[0]}"
-    elif normalizeReference(label) in labels:
+        markup = f"]{target[0]}"
+    elif is_label:
+        end = target.end() if target else end
         markup = f"][{label}]"  # the label stays, whatever the translation of the text is
     else:
+        tokens.append(_Inline(match.start(), end, "text", markup))
         return end
-    if first.kind == "open" and first.markup == "![":
+    if first.markup == "![":
         tokens[opening:] = [_Inline(first.start, end, "object", raw[first.start : end])]
     else:
         tokens[opening] = first._replace(kind="link")
@@ -159,41 +163,76 @@ def _close_bracket(
     return end
 
 
-def _marked(raw: str, tokens: Sequence[_Inline]) -> tuple[str, list[Mark]]:
-    """Return the text of a paragraph without markup, and the markup."""
-    text, marks, position = "", list[Mark](), 0
-    opened: list[str] = []  # emphasis
-    for start, end, kind, markup in tokens:
-        text += raw[position:start]
-        position = end
-        place = len(text)
-        if kind == "escape":
-            text += markup[1:]
-        elif kind == "code":
-            text += markup.strip("`").strip()
-            marks.append(Mark(place, markup, "replace", end=len(text)))
-        elif kind == "object":
-            marks.append(Mark(place, markup, "point"))
-        elif kind == "html":
-            marks.append(_html_mark(place, markup))
-        elif kind == "link":
-            marks.append(Mark(place, markup, "open", "link"))
+def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
+    """Return for each token that opens emphasis the one that ends it; none ends outside a link."""
+    pairs: dict[int, int] = {}
+    frames = [(list[int](), Counter[str]())]  # of links inside one another: what may be closed
+    for number, (start, end, kind, markup) in enumerate(tokens):
+        opened, counts = frames[-1]
+        if kind == "link":
+            frames.append(([], Counter()))
         elif kind == "target":
-            marks.append(Mark(place, markup, "close", "link"))
-        elif kind == "emphasis" and _is_emphasis(raw, start, end, opened):
-            is_end = opened[-1:] == [markup]
-            opened = opened[:-1] if is_end else [*opened, markup]
-            marks.append(Mark(place, markup, "close" if is_end else "open", markup))
+            frames.pop()
+        elif kind == "emphasis":
+            if counts[markup] and raw[start - 1].strip():
+                while tokens[opening := opened.pop()].markup != markup:
+                    counts[tokens[opening].markup] -= 1
+                counts[markup] -= 1
+                pairs[opening] = number
+            elif raw[end : end + 1].strip():
+                opened.append(number)
+                counts[markup] += 1
+    return pairs
+
+
+def _marked(
+    raw: str, tokens: Sequence[_Inline], emphasis: Mapping[int, int], breaks: Sequence[str]
+) -> tuple[str, list[Mark]]:
+    """Return the text of a paragraph without markup, and the markup.
+
+    `emphasis` has the tokens that open and end it, `breaks` what is between the lines.
+    """
+    parts, length, marks, position = list[str](), 0, list[Mark](), 0
+    links: list[int] = []  # the numbers of marks
+    ends = set(emphasis.values())
+    num_lines = 0
+    for number, (start, end, kind, markup) in enumerate(tokens):
+        parts.append(raw[position:start])
+        position = end
+        length += len(parts[-1])
+        words = ""
+        num_lines += markup.count("\n")
+        markup = markup.replace("\n", " ") if kind != "hard_break" else breaks[num_lines - 1]
+        if kind == "escape":
+            words = markup[1:]
+        elif kind == "code":
+            words = markup.strip("`").strip()
+            marks.append(Mark(length, markup, "replace", end=length + len(words)))
+        elif kind == "soft_break":
+            words = " "
+        elif kind == "hard_break":
+            words = "\n"
+            marks.append(Mark(length, markup, "replace", end=length + 1))
+        elif kind == "object":
+            marks.append(Mark(length, markup, "point"))
+        elif kind == "html":
+            marks.append(_html_mark(length, markup))
+        elif kind == "link":
+            links.append(len(marks))
+            marks.append(Mark(length, markup, "open", "link"))
+        elif kind == "target":
+            link = links.pop()
+            marks[link] = marks[link]._replace(closing=markup)
+            marks.append(Mark(length, markup, "close", "link"))
+        elif number in emphasis:
+            marks.append(Mark(length, markup, "open", markup, closing=markup))
+        elif number in ends:
+            marks.append(Mark(length, markup, "close", markup))
         else:
-            text += markup
-    return text + raw[position:], marks
-
-
-def _is_emphasis(raw: str, start: int, end: int, opened: Sequence[str]) -> bool:
-    markup = raw[start:end]
-    if opened and opened[-1] == markup:
-        return bool(raw[:start][-1:].strip())
-    return bool(raw[end:][:1].strip()) and raw.find(markup, end) > 0
+            words = markup
+        parts.append(words)
+        length += len(words)
+    return "".join([*parts, raw[position:]]), marks
 
 
 def _html_mark(place: int, markup: str) -> Mark:
@@ -201,4 +240,6 @@ def _html_mark(place: int, markup: str) -> Mark:
     assert name is not None, "the pattern of markup has one"
     if markup.endswith("/>") or name[1].lower() in ("br", "img", "wbr", "hr", "input"):
         return Mark(place, markup, "point")
-    return Mark(place, markup, "close" if markup.startswith("</") else "open", name[1])
+    if markup.startswith("</"):
+        return Mark(place, markup, "close", name[1])
+    return Mark(place, markup, "open", name[1], closing=f"</{name[1]}>")

@@ -1,18 +1,17 @@
 """Subtitles (SubRip and WebVTT): the words of every speaker in a cue are a paragraph."""
 
-import html
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from seq2seq_cli.documents.document import Document, Piece, escape_html
+from seq2seq_cli.documents.document import Document, Piece, escape_html, unescape_html
 from seq2seq_cli.documents.paragraphs import Mark, SentenceSplitter, has_letters, paragraph_pieces
 
 _LINE = re.compile(r".*?(?:\r\n|[\r\n]|\Z)", re.DOTALL)
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
-_MARKUP = re.compile(r"</?[A-Za-z0-9.:/ \"'=#_-]*>|\{\\[^}]*\}")  # <i>, <v Paul>, {\an8}
-_SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*[-–—‐]\s*")
-_NAME = re.compile(r"</?\s*([A-Za-z]*)")
+_MARKUP = re.compile(r"<[A-Za-z0-9.:/ \"'=#_-]*+>|\{\\[^{}]*+\}")  # <i>, <v Paul>, {\an8}
+_SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*+[-–—‐][^\S\r\n]*")
+_NAME = re.compile(r"</?\s*([A-Za-z]+)")
 
 
 def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
@@ -62,7 +61,7 @@ def _speaker_pieces(
             if _MARKUP.fullmatch(part):
                 marks.append(_mark(len(text), part))
             else:
-                text += part if escape is str else html.unescape(part)
+                text += part if escape is str else unescape_html(part)
         if number + 1 < len(lines):
             marks.append(Mark(len(text), line[len(line.rstrip("\r\n")) :], "point"))
             text += " "
@@ -77,4 +76,6 @@ def _speaker_pieces(
 def _mark(position: int, markup: str) -> Mark:
     if not (name := _NAME.match(markup)):
         return Mark(position, markup, "point")
-    return Mark(position, markup, "close" if markup.startswith("</") else "open", name[1])
+    if markup.startswith("</"):
+        return Mark(position, markup, "close", name[1])
+    return Mark(position, markup, "open", name[1], closing=f"</{name[1]}>")

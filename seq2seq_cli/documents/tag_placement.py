@@ -1,9 +1,11 @@
 """Places the markup of a sentence in its translation, by the alignment of words.
 
 Markup around some words of the source goes around the words that are aligned with them: a link
-stays on what it was on, wherever the translation says it.
+stays on what it was on, wherever the translation says it. Markup whose words the translation does
+not have is left out; a link goes around the nearest word.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +16,17 @@ from seq2seq_cli.text.words import word_spans
 Range = tuple[int, int]
 Escape = Callable[[str], str]
 
+_LINK = re.compile(r"\[|<a\s", re.IGNORECASE)
+
 
 def place_tags(sentence: Sentence, translation: SentenceTranslation, escape: Escape) -> str:
     """Return a translation with the markup of its source; `escape` writes text between markup."""
     if not sentence.spans:
         return escape(translation.text)
     aligned = _AlignedWords(sentence.text, translation)
-    whole = (0, len(translation.text))
     nodes = _tree(sentence, [aligned.target_range(span) for span in sentence.spans])
-    return "".join(_written(sentence.text, translation.text, whole, nodes, escape))
+    writer = _Writer(sentence.text, translation.text, escape)
+    return "".join(writer.write((0, len(translation.text)), nodes))
 
 
 class _AlignedWords:
@@ -53,13 +57,19 @@ class _AlignedWords:
         targets = sorted(t for word in words for t in self._targets.get(word, ()))
         if span.start == span.end or not targets:
             place = self._place(span.start)
-            return place, place
+            return self._nearest_word(span, place) if _is_link(span) else (place, place)
         cuts_a_word = self._cuts_a_word(span, words)
         if span.replaces or cuts_a_word:
             return self._same_text(span, targets, cuts_a_word=cuts_a_word)
         first, last = _longest_run(targets, gap=1)
         start, end = self._tgt_words[first][0], self._tgt_words[last][1]
         return self._without_punctuation(span, start, end)
+
+    def _nearest_word(self, span: Span, place: int) -> Range:
+        word = bisect_left(self._tgt_words, place, key=lambda word: word[1])
+        if word == len(self._tgt_words):
+            return place, place
+        return self._without_punctuation(span, *self._tgt_words[word])
 
     def _break(self, share: float) -> int:
         """Return the end of the word after which about this share of the text has passed."""
@@ -95,14 +105,14 @@ class _AlignedWords:
         found = found if 0 <= found <= end else self._target.find(text)
         if text.strip() and found >= 0:
             return found, found + len(text)
-        if cuts_a_word:
+        if cuts_a_word and not _is_link(span):
             return end, end
         return self._without_punctuation(span, start, end)
 
     def _place(self, position: int) -> int:
         """Return the place of markup at one place of the source: beside the same word."""
         is_before_word = self._source[position : position + 1].strip() and not (
-            self._source[:position][-1:].strip()
+            self._source[max(0, position - 1) : position].strip()
         )
         if is_before_word:
             word = bisect_left(self._aligned, bisect_left(self._src_starts, position))
@@ -163,6 +173,7 @@ class _Node:
     start: int
     end: int
     children: "list[_Node]" = field(default_factory=list)
+    has_link: bool = False
 
 
 def _tree(sentence: Sentence, ranges: Sequence[Range]) -> list[_Node]:
@@ -188,33 +199,75 @@ def _contains(outer: Span, inner: Span) -> bool:
 def _widen(node: _Node) -> None:
     for child in node.children:
         _widen(child)
+    node.has_link = _is_link(node.span) or any(child.has_link for child in node.children)
     node.start = min([node.start, *(child.start for child in node.children)])
     node.end = max([node.end, *(child.end for child in node.children)])
 
 
-def _written(
-    source: str, text: str, place: Range, nodes: Sequence[_Node], escape: Escape
-) -> Iterator[str]:
-    """Yield a part of a translation with markup; of spans that overlap, the later is shortened."""
-    position, end = place
-    for node in sorted(nodes, key=lambda node: node.start):
-        span = node.span
+class _Writer:
+    """Writes a translation with markup."""
+
+    def __init__(self, source: str, text: str, escape: Escape) -> None:
+        self._source, self._text, self._escape = source, text, escape
+        self._line_start = 0
+        words = word_spans(text)
+        self._starts, self._ends = [start for start, _ in words], [end for _, end in words]
+
+    def write(self, place: Range, nodes: Sequence[_Node]) -> Iterator[str]:
+        """Yield a part of the translation; of spans that overlap, the later is shortened."""
+        source, text = self._source, self._text
+        position, end = place
+        num_links = sum(node.has_link for node in nodes)
+        for node in sorted(nodes, key=lambda node: node.start):
+            span = node.span
+            num_links -= node.has_link
+            start, stop = self._shortened(node, (position, end), num_links)
+            if _is_line_break(span) and not text[self._line_start : start].strip():
+                continue  # no line is empty
+            yield self._escape(text[position:start])
+            needs_space = start == stop and not span.after and bool(span.before.strip())
+            if needs_space and _ends_in_space(source, span.start):
+                yield " " * (start > 0 and not _ends_in_space(text, start))
+            yield from self._element(node, (start, stop))
+            if needs_space and source[span.end : span.end + 1].isspace():
+                yield " " * bool(text[stop : stop + 1].strip())
+            position = stop
+            if _is_line_break(span):
+                position += text[stop : stop + 1].isspace()
+                self._line_start = position
+        yield self._escape(text[position:end])
+
+    def _shortened(self, node: _Node, place: Range, num_links: int) -> Range:
+        """Return the range of a node that leaves a word for each of the links after it."""
+        position, end = place
+        if num_links:
+            last = bisect_left(self._starts, end) - num_links - 1
+            is_free = last >= 0 and self._ends[last] > position
+            end = self._ends[last] if is_free else position
         start = min(max(node.start, position), end)
         stop = min(max(node.end, start), end)
-        if _is_line_break(span) and start in (0, position):
-            continue  # no line is empty
-        yield escape(text[position:start])
-        needs_space = start == stop and not span.after and bool(span.before.strip())
-        if needs_space and source[: span.start][-1:].isspace() and text[:start][-1:].strip():
-            yield " "
-        yield span.before
-        if not span.replaces:
-            yield from _written(source, text, (start, stop), node.children, escape)
-        yield span.after
-        if needs_space and source[span.end :][:1].isspace() and text[stop:][:1].strip():
-            yield " "
-        position = stop + (_is_line_break(span) and text[stop:][:1].isspace())
-    yield escape(text[position:end])
+        if start == stop and node.has_link:
+            first, last = bisect_left(self._starts, position), bisect_left(self._starts, end) - 1
+            if first <= last:
+                word = min(bisect_left(self._starts, start), last)
+                return self._starts[word], min(self._ends[word], end)
+        return start, stop
+
+    def _element(self, node: _Node, place: Range) -> Iterator[str]:
+        """Yield an element, without its tags if the translation has nothing of what was in it."""
+        span = node.span
+        inner = "" if span.replaces else "".join(self.write(place, node.children))
+        had_words = bool(self._source[span.start : span.end].strip())
+        is_lost = had_words and bool(span.after) and not inner.strip()
+        yield inner if is_lost else f"{span.before}{inner}{span.after}"
+
+
+def _ends_in_space(text: str, end: int) -> bool:
+    return text[max(0, end - 1) : end].isspace()
+
+
+def _is_link(span: Span) -> bool:
+    return span.start < span.end and bool(span.after) and _LINK.match(span.before) is not None
 
 
 def _is_line_break(span: Span) -> bool:

@@ -66,8 +66,9 @@ def write_studies(
     A page and a JSON file hold all studies. An NPZ file or a figure holds one: several are
     numbered, `attention.1.npz`, `attention.2.npz`, and so on.
     """
-    write = _WRITERS[path.suffix]
-    if path.suffix in (".html", ".json") or len(studies) == 1:
+    suffix = path.suffix.lower()
+    write = _WRITERS[suffix]
+    if suffix in (".html", ".json") or len(studies) == 1:
         write_atomic(path, write(studies, figure))
         return [path]
     paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]

@@ -37,7 +37,7 @@ _reported: set[int] = set()  # characters without a font that a warning has name
 def check_output_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> None:
     """Raise UserError for a file that cannot be written, and for what it takes to draw."""
     for number, path in enumerate(paths):
-        if path.suffix not in suffixes:
+        if path.suffix.lower() not in suffixes:
             raise UserError(f"{path}: the name must end in {', '.join(suffixes)}")
         if not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")
@@ -48,7 +48,7 @@ def check_output_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> None:
 
 
 def is_figure(path: Path) -> bool:
-    return path.suffix.removeprefix(".") in _METADATA
+    return path.suffix.lower().removeprefix(".") in _METADATA
 
 
 @contextlib.contextmanager

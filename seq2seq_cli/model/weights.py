@@ -1,22 +1,24 @@
 """A model's parameters: counting, freezing, and safetensors files."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from seq2seq_cli.config.types import ModelPart
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import write_atomic
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
 from seq2seq_cli.model.transformer import Transformer
 
-_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_LONGEST_HEADER = 100 * MEBIBYTE  # that safetensors reads
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
@@ -82,52 +84,53 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def read_weights(path: Path, model: nn.Module) -> Mapping[str, Tensor]:
     """Read weights for a model of this shape, in its types; they do not change the model.
 
-    Raises UserError if the file is damaged or belongs to a model of another shape.
+    Raises UserError if the file belongs to a model of another shape, and as `read_tensors`.
     """
-    check_shapes(path, model)
-    tensors = read_tensors(path)
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{path} is damaged: {name} contains NaN or infinity")
-    # Other programs also write halves and doubles.
-    return {name: tensors[name].to(p.dtype) for name, p in model.named_parameters()}
-
-
-def check_shapes(path: Path, model: nn.Module) -> None:
-    """Check names, shapes and types, reading only the header of the file.
-
-    Raises UserError naming the first parameter that is missing, of another shape, or not of
-    floating-point numbers.
-    """
-    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    with _open(path) as file:
-        headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        shapes = {
-            name: tuple(header.get_shape()) if header.get_dtype() in _FLOATS else "no floats"
-            for name, header in headers.items()
-        }
+    parameters = dict(model.named_parameters())
+    expected = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    most_bytes = 8 * sum(map(math.prod, expected.values())) + _LONGEST_HEADER
+    tensors = read_tensors(path, most_bytes)
+    shapes = {
+        name: tuple(tensor.shape) if tensor.dtype in _FLOATS else "no floats"
+        for name, tensor in tensors.items()
+    }
     if shapes != expected:
         differing = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))
         raise UserError(f"{path} does not fit the config: {differing[0]} is missing or differs")
+    # Other programs also write halves and doubles.
+    weights = {name: tensors[name].to(parameter.dtype) for name, parameter in parameters.items()}
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all():
+            raise DamagedFileError(f"{path} is damaged: {name} contains NaN or infinity")
+    return weights
 
 
-def read_tensors(path: Path) -> Mapping[str, Tensor]:
-    """Read a file; raises UserError if it is missing, or damaged by as little as one bit."""
-    with _open(path) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        expected_hash = (file.metadata() or {}).get("sha256")
-    if expected_hash is not None and expected_hash != _hash(tensors):  # other programs write none
-        raise UserError(f"{path} is damaged: its content does not match its hash")
-    return tensors
+def read_tensors(path: Path, most_bytes: int | None = None) -> Mapping[str, Tensor]:
+    """Read a file of tensors. Raises DamagedFileError if it is missing, or differs by one bit.
 
-
-@contextmanager
-def _open(path: Path) -> Iterator[Any]:
+    UserError if it has more than `most_bytes` or memory is too small, and OSError if it cannot be
+    read. It is not mapped into memory: safetensors hides why that fails, and where a page cannot be
+    read, Linux kills the process.
+    """
     try:
-        with safe_open(path, "pt") as file:
-            yield file
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{path} is damaged or missing ({error})") from None
+        return _read_tensors(path, most_bytes)
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory") from None
+
+
+def _read_tensors(path: Path, most_bytes: int | None) -> Mapping[str, Tensor]:
+    with reading(path):
+        size = path.stat().st_size  # Python reserves memory for what it is asked to read
+        content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
+    try:
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except (SafetensorError, KeyError, ValueError) as error:  # KeyError: not a type of PyTorch's
+        raise DamagedFileError(f"{path} is damaged ({error})") from None
+    expected_hash = (header.get("__metadata__") or {}).get("sha256")
+    if expected_hash is not None and expected_hash != _hash(tensors):  # other programs write none
+        raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
+    return tensors
 
 
 def _hash(tensors: Mapping[str, Tensor]) -> str:

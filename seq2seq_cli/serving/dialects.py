@@ -23,6 +23,7 @@ from seq2seq_cli.serving.scheduler import (
 )
 from seq2seq_cli.serving.service import TranslationService
 from seq2seq_cli.serving.text_translation import RequestTranslation, TranslatedText, Wanted
+from seq2seq_cli.serving.turns import Turns
 
 Result = TypeVar("Result")
 
@@ -135,29 +136,38 @@ class Dialects:
 
         Raises RequestError.
         """
-        check_length(texts, self.limits)
-        routes = [self.route(text, source, target) for text in texts]
         async with self.in_time():
-            translation = await self.submit(texts, routes, wanted)
-            with contextlib.closing(translation):
-                translated = await _unless_gone(request, translation.whole())
+            routes, translated = await unless_gone(
+                request, self._translated(texts, source, target, wanted)
+            )
         if self._logs_text:
             for text, (translation_of_text, *_) in zip(texts, translated, strict=True):
                 logger.info(f"{source} to {target}: {text!r}: {translation_of_text!r}")
         return Translations(translated, [route.detected for route in routes])
 
+    async def _translated(
+        self, texts: Sequence[str], source: str, target: str, wanted: Wanted
+    ) -> tuple[list[Route], list[TranslatedText]]:
+        routes, translation = await self.submit(texts, source, target, wanted)
+        with contextlib.closing(translation):
+            return routes, await translation.whole()
+
     async def submit(
-        self, texts: Sequence[str], routes: Sequence[Route], wanted: Wanted
-    ) -> RequestTranslation:
+        self, texts: Sequence[str], source: str, target: str, wanted: Wanted
+    ) -> tuple[list[Route], RequestTranslation]:
         """Let the texts of a request wait for their translation.
 
-        Raises RequestError for attention of too much text, OverloadedError if the queue is full.
+        Raises RequestError for what is not served and for too much text, OverloadedError if the
+        queue is full.
         """
+        check_length(texts, self.limits)
         num_characters = sum(map(len, texts))
         if wanted.attention and num_characters > _MOST_WITH_ATTENTION:
             raise invalid(f"attention takes at most {_MOST_WITH_ATTENTION} characters")
+        turns = Turns(self.service.long_text_thread, num_characters)
+        routes = [await turns.call(self.route, text, source, target) for text in texts]
         runs = [(text, route.run) for text, route in zip(texts, routes, strict=True)]
-        return await RequestTranslation.submit(self.service, runs, wanted)
+        return routes, await RequestTranslation.submit(self.service, runs, wanted, turns)
 
     @asynccontextmanager
     async def in_time(self, deadline: float | None = None) -> AsyncIterator[None]:
@@ -181,7 +191,7 @@ class Dialects:
             raise RequestError(400, str(error)) from None
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result, or cancel the work when the client closes the connection."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
     try:

@@ -16,12 +16,14 @@ from starlette.types import Receive, Scope, Send
 
 from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.documents.formats import READERS
-from seq2seq_cli.serving.dialects import Dialects, Route
+from seq2seq_cli.serving.dialects import Dialects, Route, unless_gone
+from seq2seq_cli.serving.glossary import Glossary
 from seq2seq_cli.serving.json_response import Json
 from seq2seq_cli.serving.language_detection import Detected, detect
 from seq2seq_cli.serving.request_errors import RequestError, invalid
 from seq2seq_cli.serving.request_fields import Fields, check_length
 from seq2seq_cli.serving.text_translation import RequestTranslation, TranslatedText, Wanted
+from seq2seq_cli.serving.turns import Turns
 
 
 class LibreTranslate:
@@ -43,7 +45,7 @@ class LibreTranslate:
         source, target = fields.text("source"), fields.text("target")
         wanted = self._wanted(fields)
         if fields.flag("stream"):
-            return await self._stream(texts, source, target, wanted)
+            return await self._stream(request, texts, source, target, wanted)
         many = texts if isinstance(texts, list) else [texts]
         done = await self._dialects.translate(request, many, source, target, wanted)
         reports = [
@@ -63,7 +65,7 @@ class LibreTranslate:
         return Wanted(
             format=text_format,
             alternatives=fields.whole_number("alternatives", most),
-            glossary=tuple(fields.glossary("glossary").items()),
+            glossary=Glossary(fields.glossary("glossary")),
             alignments=fields.flag("alignments"),
             attention=fields.flag("attention"),
             log_probs=fields.flag("log_probs"),
@@ -82,16 +84,16 @@ class LibreTranslate:
         return report
 
     async def _stream(
-        self, text: str | list[str], source: str, target: str, wanted: Wanted
+        self, request: Request, text: str | list[str], source: str, target: str, wanted: Wanted
     ) -> Response:
         """Answer with server-sent events: one for each sentence, then one with the whole text."""
         if isinstance(text, list):
             raise invalid("stream takes one text")
-        check_length([text], self._dialects.limits)
-        route = self._dialects.route(text, source, target)
         deadline = asyncio.get_running_loop().time() + self._dialects.limits.seconds
         async with self._dialects.in_time(deadline):
-            translation = await self._dialects.submit([text], [route], wanted)
+            (route,), translation = await unless_gone(
+                request, self._dialects.submit([text], source, target, wanted)
+            )
         return _EventStream(self._events(translation, route, wanted, deadline), translation)
 
     async def _events(
@@ -133,7 +135,10 @@ class LibreTranslate:
         fields = await self._fields(request)
         text = fields.text("q")
         check_length([text], self._dialects.limits)
-        return Json([_detected(each) for each in detect(text, self._dialects.languages)])
+        turns = Turns(self._dialects.service.long_text_thread, len(text))
+        async with self._dialects.in_time():
+            found = await turns.call(detect, text, self._dialects.languages)
+        return Json([_detected(each) for each in found])
 
     async def settings(self, request: Request) -> Response:
         """Tell a page what it may ask for."""

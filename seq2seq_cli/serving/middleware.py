@@ -1,6 +1,7 @@
 """What happens to every request: limits, security headers, a count and a line in the log."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -15,6 +16,8 @@ from seq2seq_cli.serving.request_errors import CLIENT_GONE, RequestError
 
 logger = logging.getLogger(__name__)
 
+SECONDS_TO_DROP = 5.0  # the rest of a body that has been refused
+MOST_BYTES_TO_DROP = 1 << 24
 # Nothing from anywhere else, no scripts or styles within the page, in no other page's frame.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -121,28 +124,55 @@ def error_response(
 
 
 class BodyLimit:
-    """Stops reading a request's body beyond a size."""
+    """Refuses a body beyond a size; at once, if the request says its length.
+
+    What the client still sends is then dropped for a while: if the connection were closed before,
+    its system would throw away the answer.
+    """
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         self._app = app
         self._most_bytes = most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        num_bytes = 0
+        given = Headers(scope=scope).get("content-length", "")
+        num_bytes = int(given) if given.isascii() and given.isdigit() else 0
+        if num_bytes <= self._most_bytes:
+            num_bytes = 0  # so far
 
         async def receive_some() -> Message:
             nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
+            if num_bytes <= self._most_bytes:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
             if num_bytes > self._most_bytes:
                 raise RequestError(413, f"Request body exceeds {self._most_bytes} bytes")
             return message
 
-        if scope["type"] == "http":
-            given = Headers(scope=scope).get("content-length", "")
-            if given.isascii() and given.isdigit() and int(given) > self._most_bytes:
-                num_bytes = self._most_bytes + 1
-        await self._app(scope, receive_some, send)
+        async def send_and_drop(message: Message) -> None:
+            if num_bytes <= self._most_bytes:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"
+                await send(message)
+            else:
+                await send({**message, "more_body": True})
+                if not message.get("more_body", False):
+                    await _drop_body(receive)
+                    await send({"type": "http.response.body"})
+
+        await self._app(scope, receive_some, send_and_drop)
+
+
+async def _drop_body(receive: Receive) -> None:
+    num_bytes = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS_TO_DROP):
+            while num_bytes < MOST_BYTES_TO_DROP:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 class RequestLog:

@@ -19,7 +19,7 @@ from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, of_system
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.processes import unblock_signals
 from seq2seq_cli.serving import messages
@@ -144,8 +144,9 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
         loaded = [LoadedRun(run) for run in runs]
         for run in loaded:  # what happens once in a process happens before the forks
             run.search([SentenceInput(_SOMETHING_TO_TRANSLATE)], SearchOptions(), [])
-    except UserError as error:
-        _send(control, {"error": str(error)})
+    except (UserError, OSError) as error:
+        reason = of_system(error) if isinstance(error, OSError) else str(error)
+        _send(control, {"error": reason})
         return
     can_fork = all(run.is_on_cpu for run in loaded)
     _send(control, {"can_fork": can_fork})

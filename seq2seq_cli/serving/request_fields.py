@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
+from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from seq2seq_cli.serving.request_errors import RequestError, invalid
@@ -47,6 +48,7 @@ class Fields:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         query = _form_values(request.scope["query_string"])
         if kind == "multipart/form-data":
+            _check_charset(request.headers["content-type"])
             async with request.form(max_files=0, max_part_size=_MOST_BYTES_OF_A_PART) as form:
                 pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
             return cls({**query, **_by_name(pairs)}, is_json=False)
@@ -116,6 +118,14 @@ class Fields:
         if not all(term.strip() and wanted.strip() for term, wanted in value.items()):
             raise invalid(f"{name} has an empty entry")
         return {_well_formed(term): _well_formed(wanted) for term, wanted in value.items()}
+
+
+def _check_charset(content_type: str) -> None:
+    """Raise RequestError for other encodings than UTF-8: some of Python's take quadratic time."""
+    _, options = parse_options_header(content_type)
+    charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    if charset.lower() not in ("utf-8", "utf8"):
+        raise invalid("a form must be in UTF-8")
 
 
 def _form_values(data: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from seq2seq_cli.serving.monitoring import Monitoring
 from seq2seq_cli.serving.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.serving.served_run import RunToServe, ServedRun, file_stamps
 from seq2seq_cli.serving.translation_cache import TranslationCache
+from seq2seq_cli.serving.turns import long_text_thread
 from seq2seq_cli.serving.worker_group import WorkerGroup
 from seq2seq_cli.serving.workers import ModelProcess
 
@@ -50,6 +51,7 @@ class TranslationService:
             settings.workers,
         )
         self._cache = TranslationCache(settings.cache_bytes)
+        self.long_text_thread = long_text_thread()
         self._group: WorkerGroup | None = None
         self._stamps = [file_stamps(run) for run in runs]  # of the last attempt to load
         self._must_reload = asyncio.Event()
@@ -88,6 +90,11 @@ class TranslationService:
                 self._cache.put(sentence, outputs)
 
         return PendingTranslations(sentences, found, submission, keep)
+
+    def kill_workers(self) -> None:
+        """End the processes that translate, whatever they do."""
+        if self._group is not None:
+            self._group.kill()
 
     async def _load(self) -> None:
         """Load the models, let new workers take over, and retire those with the old models."""

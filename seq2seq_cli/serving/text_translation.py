@@ -1,9 +1,6 @@
 """Texts of a request: taken apart into sentences, translated together, and put together again."""
 
-import asyncio
-import functools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -11,12 +8,12 @@ from typing import Any, NamedTuple, Self
 from seq2seq_cli.documents.document import Document, Sentence, SentenceTranslation
 from seq2seq_cli.documents.document_writer import DocumentWriter
 from seq2seq_cli.documents.formats import READERS, FormatName
+from seq2seq_cli.serving.glossary import Glossary
 from seq2seq_cli.serving.messages import SearchOptions, SentenceInput, SentenceOutput
 from seq2seq_cli.serving.scheduler import Outputs, SentenceToTranslate
 from seq2seq_cli.serving.service import PendingTranslations, TranslationService
-from seq2seq_cli.text.words import continues_word, word_spans
-
-_MANY_CHARACTERS = 2_000  # which are taken apart beside other requests, and not before them
+from seq2seq_cli.serving.turns import Turns
+from seq2seq_cli.text.words import word_spans
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class Wanted:
 
     format: FormatName = "text"
     alternatives: int = 0
-    glossary: tuple[tuple[str, str], ...] = ()  # terms, and what they are translated as
+    glossary: Glossary | None = None
     alignments: bool = False
     attention: bool = False
     log_probs: bool = False
@@ -36,7 +33,7 @@ class Wanted:
 
     def of(self, sentence: Sentence, run: int) -> SentenceToTranslate:
         """Return a sentence with what is asked of the search."""
-        required = _required_phrases(sentence.text, self.glossary)
+        required = self.glossary.required_in(sentence.text) if self.glossary else ()
         options = SearchOptions(
             n_best=1 + self.alternatives,
             with_constraints=bool(required),
@@ -45,35 +42,6 @@ class Wanted:
             log_probs=self.log_probs,
         )
         return SentenceToTranslate(run, SentenceInput(sentence.text, required), options)
-
-
-def _required_phrases(text: str, glossary: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the translations of the terms that a text has.
-
-    Of terms that overlap the longest one counts, and of equally long ones that in the same case.
-    """
-    found = [
-        (match.start(), match.end(), match[0] == term, translation)
-        for term, translation in glossary
-        for match in _term_pattern(term).finditer(text)
-    ]
-    found.sort(key=lambda match: (match[0] - match[1], not match[2], match[0]))
-    taken: list[tuple[int, int]] = []
-    required: dict[str, None] = {}
-    for start, end, _, translation in found:
-        if all(end <= first or last <= start for first, last in taken):
-            taken.append((start, end))
-            required[translation] = None
-    return tuple(required)
-
-
-@functools.lru_cache(maxsize=500)
-def _term_pattern(term: str) -> re.Pattern[str]:
-    """Return what finds a term in any case, as whole words where spaces separate words."""
-    term = " ".join(term.split())
-    before = r"(?<!\w)" if continues_word(term[0]) else ""
-    after = r"(?!\w)" if continues_word(term[-1]) else ""
-    return re.compile(before + re.escape(term).replace(r"\ ", r"\s+") + after, re.IGNORECASE)
 
 
 class TranslatedSentence(NamedTuple):
@@ -155,8 +123,9 @@ class TextTranslation:
         """Return the end of the translated text, after all sentences."""
         return self._writer.rest()
 
-    def whole(self, sentences: Sequence[TranslatedSentence]) -> TranslatedText:
-        """Return the translation when all sentences have been added."""
+    def whole(self, outputs: Sequence[Outputs]) -> TranslatedText:
+        """Return the translation, given the n best translations of all sentences."""
+        sentences = [self.add(each) for each in outputs]
         text = "".join(sentence.new_text for sentence in sentences) + self.rest()
         alternatives = [
             self._alternative(sentences, n) for n in range(1, 1 + self._wanted.alternatives)
@@ -175,26 +144,31 @@ class TextTranslation:
 class RequestTranslation:
     """The texts of a request, whose sentences have been accepted; `close` gives them up."""
 
-    def __init__(self, texts: Sequence[TextTranslation], pending: PendingTranslations) -> None:
+    def __init__(
+        self, texts: Sequence[TextTranslation], pending: PendingTranslations, turns: Turns
+    ) -> None:
         self._texts = texts
         self._pending = pending
+        self._turns = turns
 
     @classmethod
     async def submit(
-        cls, service: TranslationService, texts: Sequence[tuple[str, int | None]], wanted: Wanted
+        cls,
+        service: TranslationService,
+        texts: Sequence[tuple[str, int | None]],
+        wanted: Wanted,
+        turns: Turns,
     ) -> Self:
         """Take texts apart, each for a run or none, and let their sentences wait.
 
         Raises OverloadedError if the queue is full.
         """
-
-        def read() -> list[TextTranslation]:
-            return [TextTranslation.read(service, text, run, wanted) for text, run in texts]
-
-        is_large = sum(len(text) for text, _ in texts) > _MANY_CHARACTERS
-        read_texts = await asyncio.to_thread(read) if is_large else read()
-        sentences = [sentence for text in read_texts for sentence in text.sentences]
-        return cls(read_texts, service.submit(sentences))
+        read = [
+            await turns.call(TextTranslation.read, service, text, run, wanted)
+            for text, run in texts
+        ]
+        sentences = [sentence for text in read for sentence in text.sentences]
+        return cls(read, service.submit(sentences), turns)
 
     async def whole(self) -> list[TranslatedText]:
         """Return the translations of all texts.
@@ -203,8 +177,8 @@ class RequestTranslation:
         """
         translated = []
         for text in self._texts:
-            sentences = [text.add(await self._pending.next()) for _ in text.sentences]
-            translated.append(text.whole(sentences))
+            outputs = [await self._pending.next() for _ in text.sentences]
+            translated.append(await self._turns.call(text.whole, outputs))
         return translated
 
     @property

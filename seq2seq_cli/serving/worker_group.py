@@ -40,7 +40,11 @@ class WorkerGroup:
         self._interruptible: set[asyncio.Task[None] | None] = set()  # they hold no batch
         self._is_retired = False
         self._first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.num_workers = 0
+        self._workers: set[Worker] = set()
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._workers)
 
     def start(self, count: int) -> None:
         """Start `count` workers, or the only one that a GPU allows."""
@@ -69,18 +73,24 @@ class WorkerGroup:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._first_worker.cancel()
 
+    def kill(self) -> None:
+        """End all processes at once."""
+        for worker in tuple(self._workers):
+            worker.kill()
+        self._models.close()
+
     async def _work(self) -> None:
         while not self._is_retired:
             with self._holding_no_batch():
                 worker = await self._new_worker()
             if worker is None:
                 continue
-            self.num_workers += 1
+            self._workers.add(worker)
             try:
                 while not self._is_retired and await self._translate_batch(worker):
                     pass
             finally:
-                self.num_workers -= 1
+                self._workers.discard(worker)
                 worker.close()
 
     async def _new_worker(self) -> Worker | None:

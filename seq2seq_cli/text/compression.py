@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import naming
 from seq2seq_cli.paths import is_remote
 
 # Text compresses to a third, seldom to a tenth: larger ratios are refused beyond some bytes.
@@ -89,7 +90,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """
     compression = BY_SUFFIX.get(path.suffix)
     try:
-        with _opened_as_it_is(path) as packed:
+        with naming(path), _opened_as_it_is(path) as packed:
             if compression is None:
                 yield packed
                 return
@@ -101,7 +102,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise UserError(f"{path} is a folder, not a text file") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if compression is None or (isinstance(error, OSError) and error.errno is not None):
-            raise  # an error of the system, which names the file
+            raise  # an error of the system
         raise UserError(f"{path} is not a whole {compression.name} file") from None
 
 
@@ -117,7 +118,7 @@ def _opened_as_it_is(path: Path) -> BinaryIO:
 def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive while the block runs; raises UserError if it is damaged or encrypted."""
     try:
-        with _opened_as_it_is(path) as file, zipfile.ZipFile(file) as archive:
+        with naming(path), _opened_as_it_is(path) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError):
         raise UserError(f"{path} is not a whole zip file") from None

@@ -17,6 +17,7 @@ from zipfile import ZipFile
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import Direction, OnBadLine
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import naming
 from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
 from seq2seq_cli.text.features import TAB, feature_symbols
 from seq2seq_cli.text.io import MOST_BYTES, raw_lines, strip_line_ends
@@ -189,7 +190,7 @@ def _hash(versions: Sequence[tuple[Path, int, float]]) -> str:
     digest = hashlib.sha256()
     for path, size, _ in versions:
         digest.update(f"{size} ".encode())
-        with path.open("rb") as file:
+        with naming(path), path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

@@ -17,7 +17,7 @@ import sentencepiece
 from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
 from seq2seq_cli.config.types import SIDES, Normalization, OnBadLine, Side, TokenizerKind
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
+from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.corpus import features_in, read_pairs
@@ -115,10 +115,10 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path, shared_with: "Tokenizer | None" = None) -> Self:
         """Load a model file; raises UserError if it is missing or something else."""
+        with reading(path):
+            model = read_bounded(path, 64 * MEBIBYTE)
         try:
-            return cls(read_bounded(path, 64 * MEBIBYTE), shared_with)
-        except FileNotFoundError:
-            raise UserError(f"{path} is missing") from None
+            return cls(model, shared_with)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 

@@ -40,10 +40,11 @@ def write_curves(
     rows: Iterable[Sequence[object]],
 ) -> None:
     """Write rows as CSV, or the figure that `draw` returns."""
-    if path.suffix == ".csv":
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
         data = text.getvalue().encode("utf-8", "surrogateescape")
     else:
-        data = figure_bytes(draw(), cast(FigureKind, path.suffix.removeprefix(".")))
+        data = figure_bytes(draw(), cast(FigureKind, suffix.removeprefix(".")))
     write_atomic(path, data)

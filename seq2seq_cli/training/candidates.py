@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import Metric
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.model.transformer import Transformer
@@ -107,7 +107,8 @@ def choose_model(
 
     `score` scores the model as it is; `show` gets the step and a table. The record that it is done
     is written last, so that after a crash it is done again. Candidates that are damaged or have a
-    score that is NaN or infinite are not chosen.
+    score that is NaN or infinite are not chosen. One that cannot be read for another reason ends
+    the comparison with OSError.
     """
     if not awaits_choice(folder, run):
         return
@@ -149,7 +150,7 @@ def choose_model(
 def _is_readable(candidate: Candidate, model: Transformer) -> bool:
     try:
         mean_of_files(candidate.files, model)
-    except UserError as error:
+    except DamagedFileError as error:
         logger.warning("%s is left out: %s", candidate.name, error)
         return False
     return True
@@ -212,7 +213,7 @@ def recorded(
     try:
         lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
-    except (OSError, ValueError, RecursionError, UserError):
+    except (FileNotFoundError, ValueError, RecursionError, UserError):
         return None
     entries = [entry for entry in entries if entry.get("step") == step]
     names = [entry.get("model") for entry in entries]

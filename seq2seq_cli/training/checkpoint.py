@@ -30,8 +30,15 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import fsync, read_json, write_json
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import (
+    fsync,
+    is_listed,
+    read_json,
+    reading,
+    write_atomic,
+    write_json,
+)
 from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.averaging import Weights, averaged_steps
@@ -46,10 +53,6 @@ _SHARE = 0.1  # of the time, that checkpoints before validations may take
 _FORMAT = 4  # of state.json; counted up when the states of before cannot be read any more
 
 
-class OptimizerMismatch(UserError):
-    """The state of the optimizer in a checkpoint is whole, but that of another one."""
-
-
 def save_checkpoint(folder: RunFolder, run: Run) -> None:
     """Write a checkpoint beside the others; once it is whole, remove those that are too old."""
     checkpoint = folder.checkpoint(run.state.step)
@@ -58,7 +61,8 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     shards = shards_part(folder, run.state.step)
     if run.whole is not None and not has_shards(shards):
         raise OSError("the optimizer's state could not be written")
-    shutil.rmtree(part, ignore_errors=True)
+    if part.exists():
+        shutil.rmtree(part)
     part.mkdir(parents=True)
     try:
         save_tensors(run.trained_weights, part / "weights.safetensors")
@@ -97,8 +101,9 @@ def _write_state(folder: Path, state: TrainingState) -> None:
 def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
     """Load the last checkpoint that is whole into the run.
 
-    Damaged ones are skipped with a warning. Raises UserError if none is whole, or if the last that
-    is whole belongs to another model or optimizer.
+    Damaged ones are skipped with a warning, and no others: raises UserError if none is whole, or
+    if the last that is whole belongs to another version, model or optimizer, and OSError if a file
+    cannot be read.
     """
     checkpoints = folder.all_checkpoints()
     if (old := folder.path / "checkpoint").is_dir() and not checkpoints:
@@ -111,16 +116,14 @@ def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
     for checkpoint in checkpoints.values():
         try:
             return load_checkpoint(checkpoint, run)
-        except OptimizerMismatch:
-            raise
-        except UserError as error:
+        except DamagedFileError as error:
             damage = error
             logger.warning("%s; looking for the checkpoint before it", error)
     raise UserError(f"no checkpoint of {folder.path} can be resumed from: {damage}")
 
 
 def load_checkpoint(folder: Path, run: Run) -> None:
-    """Load model, optimizer, EMA and state. Raises UserError if a file is damaged.
+    """Load model, optimizer, EMA and state. Raises DamagedFileError if a file is damaged.
 
     An EMA that the checkpoint does not have starts from its weights. Of a run that is to be
     sharded, the optimizer's state is only checked: `load_optimizer` loads it into the shards.
@@ -129,7 +132,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     tensors: Mapping[str, Tensor] = {}
     run.optimizer.state.clear()
     shards, whole = folder / "optimizer", folder / "optimizer.safetensors"
-    if shards.is_dir():
+    if is_sharded := is_listed(shards):
         check_shards(shards)
     else:
         tensors = read_tensors(whole)
@@ -142,7 +145,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     if run.is_sharded:
         sizes = {name: size for name, (size, _) in _types_of_optimizer(folder).items()}
         _check_optimizer(folder, sizes, run)
-    elif shards.is_dir():
+    elif is_sharded:
         load_optimizer(folder, run)
     else:
         _restore_optimizer(whole, tensors, run)
@@ -150,18 +153,42 @@ def load_checkpoint(folder: Path, run: Run) -> None:
     run.state = state
 
 
-def remove_later_checkpoints(folder: RunFolder, step: int) -> None:
-    """Remove the checkpoints after `step`, from which the run resumes: they are damaged.
+def set_aside_later(folder: RunFolder, step: int) -> None:
+    """Rename what is of updates after `step`, from which the run resumes as later ones are damaged.
 
-    When the run has passed it, such a checkpoint would count as one of `training.keep_last`, in
-    place of one that can be read.
+    The run comes to these updates again: a damaged checkpoint would then count as one of
+    `training.keep_last`, and a best model that is not known yet would be replaced by a worse one.
+    Nothing is removed, as whoever looks at the damage may need it.
     """
-    for number, checkpoint in folder.all_checkpoints().items():
-        if number > step:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-    for number in folder.all_weights():
-        if number > step:
-            folder.lone_weights(number).unlink(missing_ok=True)
+    later = {number: path for number, path in folder.all_checkpoints().items() if number > step}
+    if not later:
+        return
+    if folder.model.is_file():  # perhaps of a later step; it stays until the run has a better one
+        aside = _free_name(folder.model, "later")
+        with reading(folder.model):
+            write_atomic(aside, folder.model.read_bytes())
+        logger.warning(f"{aside.name} is a copy of {folder.model}, which may be of a later step")
+    lone = {number: folder.lone_weights(number) for number in folder.all_weights()}
+    for models in (lone, folder.all_best_models()):
+        for number, path in models.items():
+            if number > step and path.exists():
+                _set_aside(path, "later")
+    for path in later.values():
+        _set_aside(path, "damaged")
+
+
+def _set_aside(path: Path, what: str) -> None:
+    aside = path.rename(_free_name(path, what))
+    logger.warning(f"{path} was renamed to {aside.name}; it is not used any more")
+
+
+def _free_name(path: Path, what: str) -> Path:
+    """Return a path that does not exist yet, such as model.later.safetensors."""
+    aside, number = path.with_name(f"{path.stem}.{what}{path.suffix}"), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.stem}.{what}{number}{path.suffix}")
+    return aside
 
 
 def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
@@ -190,7 +217,7 @@ def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | Non
         if is_nth:
             continue
         if number in averaged:
-            with suppress(FileNotFoundError):  # it was moved before a crash
+            with suppress(DamagedFileError), reading(weights[number]):  # gone since a crash
                 weights[number].replace(folder.lone_weights(number))
         shutil.rmtree(checkpoint, ignore_errors=True)
     for number, path in weights.items():
@@ -199,18 +226,19 @@ def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | Non
 
 
 def read_state(checkpoint: Path) -> TrainingState:
-    """Read the state of a checkpoint. Raises UserError if it is damaged."""
+    """Read the state of a checkpoint.
+
+    Raises DamagedFileError if it is damaged, and UserError if another version has written it.
+    """
     path = checkpoint / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):
-        raise UserError(f"{path} is damaged: its content does not match its hash")
-    if values.pop("format", None) != _FORMAT:
-        raise UserError(f"{path} was written by another version of this program")
-    del values["sha256"]
-    try:
-        return TypeAdapter(TrainingState).validate_python(values)
-    except ValidationError:
-        raise UserError(f"{path} is damaged: it is not the state of a run") from None
+        raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
+    with suppress(ValidationError):
+        if values.pop("format", None) == _FORMAT:
+            del values["sha256"]
+            return TypeAdapter(TrainingState).validate_python(values)
+    raise UserError(f"{path} was written by another version of this program; resume with that one")
 
 
 def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +269,7 @@ def _types_of_optimizer(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype
 
 def _optimizer_files(folder: Path) -> Path:
     """Return the folder of the files that hold the optimizer's state."""
-    return shards if (shards := folder / "optimizer").is_dir() else folder
+    return shards if is_listed(shards := folder / "optimizer") else folder
 
 
 def optimizer_tensors(run: Run) -> dict[str, Tensor]:
@@ -282,8 +310,8 @@ def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> N
         optimizer.resume_from_average()
 
 
-def _misfit(path: Path, name: str, kind: OptimizerName) -> OptimizerMismatch:
-    return OptimizerMismatch(
+def _misfit(path: Path, name: str, kind: OptimizerName) -> UserError:
+    return UserError(
         f"{path} does not fit the model and training.optimizer {kind}: {name} is missing or differs"
     )
 

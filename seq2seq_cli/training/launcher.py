@@ -22,7 +22,7 @@ import torch
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
-from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.processes import (
@@ -185,7 +185,7 @@ def _in_worker(
     except UserError as error:
         kind, reason = "UserError", str(error)
     except OSError as error:
-        kind, reason = "UserError", f"{error.filename or 'system'}: {error.strerror or error}"
+        kind, reason = "UserError", of_system(error)
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
     reason_file = _reason_file(folder, int(os.environ["RANK"]))

@@ -5,19 +5,23 @@ machine has a connection to the main process over which nothing is ever sent, an
 each other whether they are still there (TCP keepalive), however busy their processes are. A process
 that loses the other machine ends, and so do those that the main process tells; their agents then
 start all again that are left. An agent that has lost the rendezvous cannot: it hangs, and when the
-network is back it would close the rendezvous for all. It is killed.
+network is back it would close the rendezvous for all. It is killed. Strangers who connect are no
+machines: they lack the secret that the main process tells the others together with its address.
 """
 
 import errno
 import ipaddress
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ os.kill(agent, signal.SIGTERM)
 os.kill(agent, signal.SIGKILL)
 """
 _SECONDS_TO_NOTICE = 15
+_SECRET_BYTES = 32
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
@@ -70,12 +75,14 @@ def watched_machines(
     is_first = os.environ["LOCAL_RANK"] == "0"  # of its machine
     is_main = is_first and os.environ["GROUP_RANK"] == "0"
     listener, own = _listener() if is_main else (None, None)
-    address = tell_others(own)
+    secret = secrets.token_hex(_SECRET_BYTES // 2)
+    told: Any = tell_others(own and (*own, secret))
     connections: list[socket.socket] = []
     if listener is not None:
-        _start(_watch_machines, listener, num_machines - 1, connections, agent)
-    elif is_first and address is not None:
-        _start(_watch_main, address, connections, agent)
+        _start(_watch_machines, listener, secret, num_machines - 1, connections, agent)
+    elif is_first and told is not None:
+        host, port, secret = told
+        _start(_watch_main, (host, port), secret, connections, agent)
     try:
         yield
     finally:
@@ -113,30 +120,49 @@ def _own_address() -> str:
 
 
 def _watch_machines(
-    listener: socket.socket, count: int, connections: list[socket.socket], agent: int | None
+    listener: socket.socket,
+    secret: str,
+    count: int,
+    connections: list[socket.socket],
+    agent: int | None,
 ) -> None:
     """Accept the connections of so many machines, and start to watch each."""
-    listener.settimeout(SECONDS)
-    for missing in range(count, 0, -1):
-        try:
+    deadline = time.monotonic() + SECONDS
+    try:
+        while len(connections) < count:
+            listener.settimeout(max(0.001, deadline - time.monotonic()))
             connection, _ = listener.accept()
-        except TimeoutError:
+            _start(_admit, connection, secret, connections, agent)
+    except TimeoutError:
+        if (missing := count - len(connections)) > 0:
             logger.warning(
                 f"{missing} of {count} machines do not reach port {listener.getsockname()[1]} of "
                 f"this one: {_UNNOTICED}"
             )
+    except OSError:  # the block has ended
+        return
+
+
+def _admit(
+    connection: socket.socket, secret: str, connections: list[socket.socket], agent: int | None
+) -> None:
+    """Watch the other end if it has the secret."""
+    connection.settimeout(SECONDS)
+    with suppress(OSError):
+        given = connection.makefile("rb").read(_SECRET_BYTES)
+        if secrets.compare_digest(given, secret.encode()):
+            connections.append(connection)
+            _watch(connection, connections, agent)
             return
-        except OSError:  # the block has ended
-            return
-        connections.append(connection)
-        _start(_watch, connection, connections, agent)
+    connection.close()
 
 
 def _watch_main(
-    address: tuple[str, int], connections: list[socket.socket], agent: int | None
+    address: tuple[str, int], secret: str, connections: list[socket.socket], agent: int | None
 ) -> None:
     try:
         connection = socket.create_connection(address, timeout=SECONDS)
+        connection.sendall(secret.encode())
     except OSError:  # which the main process reports
         return
     connections.append(connection)

@@ -184,13 +184,14 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
     """
     kept: list[bytes] = []
     at_step: dict[str, float] = {}
-    for line in folder.metrics_lines():
+    lines = folder.metrics_lines()
+    for line in lines:
         step, values = _point(line)
         is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
         if 0 <= step < state.step or (step == state.step and not is_repeated):
             kept.append(line)
             at_step = values if step == state.step else at_step
-    if folder.metrics.exists():
+    if lines:
         write_atomic(folder.metrics, b"".join(kept))
     return at_step
 

@@ -26,8 +26,8 @@ from seq2seq_cli.text.tokenizer import save_tokenizers
 from seq2seq_cli.training.checkpoint import (
     load_checkpoint,
     load_last_checkpoint,
-    remove_later_checkpoints,
     save_checkpoint,
+    set_aside_later,
 )
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.manifest import (
@@ -144,7 +144,7 @@ def resume_run(
     record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
     write_statistics(folder, run.data.statistics)
     _write_config(folder, run.config)
-    remove_later_checkpoints(folder, run.state.step)
+    set_aside_later(folder, run.state.step)
     return run
 
 

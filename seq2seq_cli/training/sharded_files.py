@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Size, Tensor
 
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import read_json, write_json
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import read_json, reading, write_json
 from seq2seq_cli.training.distributed import Ranks
 
 _HASHES = "hashes.json"
@@ -83,30 +83,37 @@ def has_shards(folder: Path) -> bool:
 
 
 def check_shards(folder: Path) -> None:
-    """Compare all files with their hashes. Raises UserError if one is missing or damaged."""
+    """Compare all files with their hashes. DamagedFileError if one is missing or damaged."""
     hashes = read_json(folder / _HASHES)
-    for path in folder.glob("*.safetensors"):
-        if not isinstance(hashes, dict) or hashes.pop(path.name, None) != _hash(path):
-            raise UserError(f"{path} is damaged: its content does not match its hash")
-    if hashes:
-        raise UserError(f"{folder} is damaged: {min(hashes)} is missing")
+    names = {path.name for path in folder.iterdir() if path.suffix == ".safetensors"}
+    if not isinstance(hashes, dict) or names - hashes.keys():
+        raise DamagedFileError(f"{folder / _HASHES} is damaged: it does not have all files")
+    for name, expected in hashes.items():
+        path = folder / name
+        with reading(path):
+            found = _hash(path)
+        if found != expected:
+            raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
 
 
 def tensor_types(folder: Path) -> dict[str, tuple[Size, torch.dtype]]:
-    """Return size and type of every tensor in the files of a folder, whole or sharded."""
+    """Return size and type of every tensor in the files of a folder, whole or sharded.
+
+    Their hashes are known to be right: what fails here is reading, whose reason safetensors hides.
+    """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     try:
         facts = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     except (SafetensorError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{folder} is damaged or missing ({error})") from None
+        raise UserError(f"{folder} cannot be read ({error}); try again") from None
     return {name: (fact.size, fact.properties.dtype) for name, fact in facts.items()}  # type: ignore[union-attr]
 
 
 def read_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Fill tensors from files of a folder; of those that are sharded, the part of this process.
 
-    Raises UserError if a file is damaged.
+    Raises UserError if a file, whose hash is known to be right, cannot be read.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -119,7 +126,7 @@ def read_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
             load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         reason, _ = next(iter(error.failures.values()))
-        raise UserError(f"{folder} is damaged or missing ({reason})") from None
+        raise UserError(f"{folder} cannot be read ({reason}); try again") from None
 
 
 def read_whole(folder: Path) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
-from seq2seq_cli.files import fsync
+from seq2seq_cli.files import fsync, naming
 from seq2seq_cli.training.run import Hooks
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,8 @@ def _append(path: Path, data: bytes) -> None:
         left = memoryview(data)
         try:
             while left:
-                left = left[os.write(descriptor, left) :]
+                with naming(path):
+                    left = left[os.write(descriptor, left) :]
         except OSError:
             os.ftruncate(descriptor, size)
             raise

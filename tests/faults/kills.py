@@ -130,6 +130,7 @@ def train(config: Path, run: Path, prepare: Callable[[], None]) -> tuple[int, st
         try:
             os.dup2(writing, 1)
             os.dup2(writing, 2)
+            sys.stdout = os.fdopen(1, "w")  # the one before may be of a file, and ask for its place
             prepare()
             app(["train", str(config), "--run-dir", str(run)], standalone_mode=True)
         except SystemExit as end:
@@ -263,8 +264,8 @@ def points_of(run: Path, name: str) -> list[tuple[int, float]]:
 
 
 def files_of(run: Path) -> list[Path]:
-    """But for events, of which every start has a file, and checkpoints that found no room."""
-    left_out = re.compile(r".*tfevents.*|step-\d+")
+    """All but events (a file for each start), checkpoints without room, and what was damaged."""
+    left_out = re.compile(r".*tfevents.*|step-\d+|.*\.(damaged|later)\d*(\.safetensors)?")
     return [path for path in run.rglob("*") if not left_out.fullmatch(path.name)]
 
 

@@ -1,11 +1,13 @@
 """A short run of the scripts in this folder; `make faults` runs them for longer."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 from commands import ROOT
 from faults.hostile_lines import complaint, failures
+from faults.superlinear import LENGTH, PARSERS, Part, growth
 
 
 def test_translate_writes_one_line_per_hostile_line(tmp_path, monkeypatch):
@@ -19,6 +21,26 @@ def test_disturbed_run_ends_with_the_same_bits():
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every run ended as the undisturbed one, bit for bit" in done.stdout
+
+
+def test_errors_of_the_system_are_no_damage():
+    """Each of them on the newest checkpoint, a candidate at the end, and the ids in the cache."""
+    weights, optimizer = (f"step-00000003/{name}.safetensors" for name in ("weights", "optimizer"))
+    chosen = [
+        f"resume: ESTALE at every call of open work/run/checkpoints/{weights}",
+        f"resume: ENOMEM at every call of open work/run/checkpoints/{weights}",
+        f"resume: ENOENT at every call of open work/run/checkpoints/{weights}",
+        f"resume: EIO at every call of read work/run/checkpoints/{optimizer}",
+        "end: EIO at call 1 of open work/run/checkpoints/step-00000004/ema.safetensors",
+        "end: EIO at every call of read work/run/best/step-00000002.safetensors",
+        "resume: EMFILE at every call of open work/cache/",
+    ]
+    only = [word for case in chosen for word in ("--only", case)]
+    command = [sys.executable, "-m", "faults.io_errors", *only]
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (count,) = re.findall(r"(\d+) stopped with status 2, 0 went on", done.stdout)
+    assert int(count) > 10
 
 
 GOOD = {"text": b"x\n\n", "tsv": b"1\tx\n\t\n", "nbest": b"0 ||| x\n1 ||| \n"} | {
@@ -46,3 +68,30 @@ def test_damaged_files_are_rejected_or_harmless(seed, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"seed {seed}, 8 cases" in done.stdout
+
+
+ATTACKS: list[tuple[str, list[Part]]] = [
+    ("html", [("<sup>a", True), ("<", True)]),
+    ("html", [("<sup>", True), ("1", False), ("</sup>", True)]),
+    ("html", [("<b>", True), ("a</i>", True)]),
+    ("html", [("<b>a. B", True), ("</b>", True)]),
+    ("html", [("<b title='", False), ("x", True), ("'>a", False), (". B", True), ("</b>", False)]),
+    ("html", [("<i>", True), ("<b>", True), ("a</i>", True)]),
+    ("html", [("<a b='", True), ('<a b="', True)]),
+    ("html", [("<code>a</code> b. ", True)]),
+    ("html", [("<!--", True)]),
+    ("markdown", [("[", True), ("a](", True)]),
+    ("markdown", [(" *a", True), (" **a", True)]),
+    ("markdown", [("[^a", True)]),
+    ("markdown", [("`", False), ("*a **b", True)]),
+    ("WebVTT", [("</i>", True), ("a", False)]),
+    ("SubRip", [("{\\", True)]),
+    ("sentences", [('."', True)]),
+    ("text", [("a ", True)]),
+]
+
+
+@pytest.mark.parametrize(("name", "parts"), ATTACKS)
+def test_time_grows_with_the_text(name: str, parts: list[Part]):
+    """Sixteen times the text would take 256 times the time if that were quadratic."""
+    assert growth(PARSERS[name], parts, LENGTH // 4, 16) < 80

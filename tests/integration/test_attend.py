@@ -28,7 +28,7 @@ def studies_of(path: Path) -> list[dict]:
 
 
 def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
-    files = [f"a.{suffix}" for suffix in ("html", "png", "svg", "json", "npz")]
+    files = [f"a.{suffix}" for suffix in ("HTML", "PNG", "svg", "json", "npz")]
     options = [part for file in files for part in ("--output", file)]
     result = seq2seq("attend", trained, "3 1 4", *options)
     assert result.exit_code == 0, result.stderr
@@ -59,7 +59,7 @@ def test_own_translation_in_all_formats(trained, seq2seq: Command, here):
             axes = arrays[f"{name}_axes"].tolist()
             assert len(axes) == array.ndim
             assert "rival" not in axes or array.shape[axes.index("rival")] == 5
-    assert "▁three" in (here / "a.html").read_text(encoding="utf-8")
+    assert "▁three" in (here / "a.HTML").read_text(encoding="utf-8")
 
 
 def test_translations_and_alignments_are_those_of_translate(trained, seq2seq: Command, here):

@@ -292,6 +292,11 @@ def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
         result = seq2seq("translate", run, "--sampling", "1 2")
         assert result.exit_code == 2
         assert f"model.safetensors is damaged: {name} contains" in result.stderr
+    save_file(weights | {name: weights[name].double().fill_(1e300)}, run / "model.safetensors")
+    result = seq2seq(
+        "translate", run, "1 2"
+    )  # other programs write doubles, which may be too great
+    assert f"model.safetensors is damaged: {name} contains" in result.stderr
 
 
 def test_a_model_that_computes_infinity_is_an_error_for_every_command(trained, seq2seq, tmp_path):

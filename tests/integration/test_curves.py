@@ -123,9 +123,9 @@ def test_a_chart_fits_its_width(columns):
 
 @pytest.mark.parametrize("x", ["updates", "time", "tokens"])
 def test_plot_writes_what_was_logged(run, seq2seq, tmp_path, x):
-    result = seq2seq("plot", run, "--x", x, "-o", tmp_path / "c.csv")
+    result = seq2seq("plot", run, "--x", x, "-o", tmp_path / "c.CSV")
     assert result.exit_code == 0, result.stderr
-    rows = read_csv(tmp_path / "c.csv")
+    rows = read_csv(tmp_path / "c.CSV")
     points = read_metrics(run)
     for name in ("train/loss", "valid/loss", "train/lr"):
         logged = [point for point in points if name in point]

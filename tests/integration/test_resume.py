@@ -1,6 +1,7 @@
 """Runs that go on: exactly, with changes that were allowed, from damage, and one at a time."""
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -182,6 +183,49 @@ def test_resume_skips_a_damaged_checkpoint(config, whole, seq2seq, tmp_path, nam
         assert result.exit_code == 0, result.stderr
         assert "looking for the checkpoint before it" in result.stderr
         must_be_equal(run, whole)
+
+
+def files_in(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_checkpoint_of_another_version_stops_and_changes_nothing(config, seq2seq, tmp_path):
+    run = begun(config, tmp_path / "run", 13)
+    path = last_checkpoint(run) / "state.json"
+    values = json.loads(path.read_text())
+    values["format"] += 1
+    del values["sha256"]
+    text = json.dumps(values, sort_keys=True)
+    values["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(values))
+    before = files_in(run)
+    result = seq2seq("train", config, "--run-dir", run)
+    assert result.exit_code == 2
+    assert f"{path} was written by another version of this program" in result.stderr
+    assert files_in(run) == before
+
+
+def test_damage_costs_no_other_checkpoint_and_no_best_model(config, seq2seq, tmp_path):
+    """The run goes on before its best model, which a worse one would replace."""
+    run, kept = tmp_path / "run", ("training.keep_every=4", "validation.keep_best=2")
+    train(load_config(config, kept), run, hooks=stop_at(17))
+    for step in (16, 17):
+        (RunFolder(run).checkpoint(step) / "weights.safetensors").write_bytes(b"damaged")
+    before = files_in(run)
+    given = [word for option in kept for word in ("--set", option)]
+    result = seq2seq("train", config, "--run-dir", run, *given, *option("max_steps", 13))
+    assert result.exit_code == 0, result.stderr
+    after = files_in(run)
+    assert list(RunFolder(run).all_checkpoints()) == [13, 12, 8, 4]
+    for path, content in before.items():
+        step = path.parent.name
+        if step in ("step-00000016", "step-00000017"):
+            assert after[path.parent.with_name(f"{step}.damaged") / path.name] == content
+    for path in (run / "model.safetensors", RunFolder(run).best_model(16)):
+        assert after[path.with_name(f"{path.stem}.later.safetensors")] == before[path]
+    which = ("--model", run / "model.later.safetensors")
+    assert seq2seq("translate", run, *which, "1 2").exit_code == 0
+    assert "step-00000016 was renamed to step-00000016.damaged" in result.stderr
 
 
 def test_damaged_checkpoint_does_not_count_for_keep_last(config, seq2seq, tmp_path):

@@ -18,6 +18,8 @@ from commands import Command
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.text import io as text_io
 
 Attack = Callable[[Path], object]
@@ -208,6 +210,19 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "has 2000 mistakes; the first 20 are",
     ),
 }
+
+
+def test_weights_that_memory_is_too_small_for_are_not_damaged(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    path.touch()
+    os.truncate(path, 1 << 40)  # sparse
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 37, hard))
+    try:
+        with pytest.raises(UserError, match=r"weights.safetensors does not fit into memory"):
+            read_tensors(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -2,8 +2,10 @@
 
 import gc
 import os
+import resource
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,42 @@ def test_invalid_cache_limit_is_rejected(wrong, tmp_path, tokenizers, monkeypatc
     monkeypatch.setenv("SEQ2SEQ_CACHE_GB", wrong)
     with pytest.raises(UserError, match=f"SEQ2SEQ_CACHE_GB: must be a number .* not '{wrong}'"):
         stored(tmp_path, 1, tokenizers)
+
+
+def test_only_one_process_at_a_time_writes_a_store(cache, tmp_path):
+    """Also if one has waited for a lock whose file the one before it removes."""
+    counter = tmp_path / "writing"
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom seq2seq_cli.data.cache import writing\n"
+        "for _ in range(300):\n"
+        "    with writing('x'):\n"
+        "        Path(sys.argv[1]).open('x').close()\n"
+        "        Path(sys.argv[1]).unlink()\n"
+    )
+    command = [sys.executable, "-c", code, str(counter)]
+    writers = [subprocess.Popen(command) for _ in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
+
+
+def test_segment_that_cannot_be_read_stays(tmp_path, cache, tokenizers):
+    """There are too many open files for it; it is neither removed nor written anew."""
+    key = stored(tmp_path, 1, tokenizers).key
+    gc.collect()
+    numbers = {path: path.stat().st_ino for path in (cache / key).iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    occupied = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        with suppress(OSError):
+            while True:
+                occupied.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(3):  # for the text, the locked file, and one more
+            os.close(occupied.pop())
+        with pytest.raises(OSError, match="Too many open files"):
+            stored(tmp_path, 1, tokenizers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in occupied:
+            os.close(descriptor)
+    assert {path: path.stat().st_ino for path in (cache / key).iterdir()} == numbers
+    assert len(stored(tmp_path, 1, tokenizers)) == 4

@@ -1,5 +1,8 @@
 """The command-line interface."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,3 +229,10 @@ def test_shell_completion(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
 
     completed = CliRunner().invoke(app, [], prog_name="seq2seq")
     assert completed.stdout.split() == ["train", "translate"]
+
+
+def test_error_that_finds_no_room_on_the_disk_keeps_its_exit_status():
+    """As with `train > log 2>&1`."""
+    command = [sys.executable, "-m", "seq2seq_cli", "train", "missing.yaml"]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stdout=full, stderr=full).returncode == 2

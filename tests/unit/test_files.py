@@ -1,9 +1,11 @@
 """Files are replaced whole, and read up to a limit."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import read_bounded, write_atomic
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import read_bounded, reading, write_atomic
 
 
 def test_write_atomic_replaces_the_file_and_never_changes_it(tmp_path):
@@ -24,6 +26,25 @@ def test_write_atomic_that_fails_leaves_the_old_file_and_names_it(tmp_path):
         write_atomic(path, b"new")
     assert error.value.filename == str(path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_several_may_write_the_same_file_without_a_lock(tmp_path):
+    """Whoever is last wins, and a reader never sees a mixture."""
+    contents = [bytes([letter]) * 5_000 for letter in b"abcd"]
+    path = tmp_path / "file"
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(lambda n: write_atomic(path, contents[n % 4]), range(200)):
+            assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_tell_whether_a_file_is_gone(tmp_path):
+    path = tmp_path / "link"
+    with pytest.raises(DamagedFileError, match="link is missing"), reading(path):
+        path.read_bytes()
+    path.symlink_to(tmp_path / "nowhere")  # its folder lists it
+    with pytest.raises(FileNotFoundError), reading(path):
+        path.read_bytes()
 
 
 def test_read_bounded_reads_files_up_to_the_limit(tmp_path):

@@ -68,7 +68,7 @@ class Machine:
 def test_process_that_ends_or_is_killed_ends_no_other(tmp_path, order):
     """Its agent notices. What strangers send to the port is ignored."""
     machines = [Machine(tmp_path, number) for number in (0, 1)]
-    host, port = json.loads((tmp_path / "address").read_text())
+    host, port, _ = json.loads((tmp_path / "address").read_text())
     with socket.create_connection((host, port)) as stranger:
         stranger.send(b"GET / HTTP/1.1\r\n\r\n")
         machines[order[0]].process.kill()
@@ -78,6 +78,20 @@ def test_process_that_ends_or_is_killed_ends_no_other(tmp_path, order):
     machines = [Machine(tmp_path, number) for number in (0, 1)]
     for number in order:
         machines[number].end()
+
+
+def test_strangers_take_no_place_of_a_machine(tmp_path):
+    """They lack the secret, and as many may connect as like to."""
+    main = Machine(tmp_path, 0)
+    host, port, secret = json.loads((tmp_path / "address").read_text())
+    for said in (b"", b"x", b"x" * len(secret)):
+        with socket.create_connection((host, port)) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            assert stranger.recv(1) == b""
+    other = Machine(tmp_path, 1)
+    main.end()
+    other.end()
 
 
 def test_machine_that_cannot_listen_says_so_and_trains(tmp_path):

@@ -1,0 +1,123 @@
+"""Glossaries: which terms a text has, found in time that is linear in its length."""
+
+import functools
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from seq2seq_cli.text.words import continues_word
+
+
+class _Token(NamedTuple):
+    """A word, a run of white space (as one space), or any other character; and where it stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass
+class _Node:
+    """What some tokens, in any case, may go on with, and the terms that end with them."""
+
+    next: dict[str, "_Node"] = field(default_factory=dict)
+    translations: dict[str, str] = field(default_factory=dict)  # by the term in its own case
+
+
+class _Occurrence(NamedTuple):
+    """Where a term stands, as a range of tokens. They are sorted by which of them count first."""
+
+    num_characters: int  # negative
+    is_in_other_case: bool
+    first: int
+    last: int  # after its last token
+    translation: str
+
+
+class Glossary:
+    """Terms and their translations, as a trie of tokens.
+
+    A term is found in any case, and as whole words where spaces separate words.
+    """
+
+    def __init__(self, translations: Mapping[str, str]) -> None:
+        self._root = _Node()
+        for term, translation in translations.items():
+            node, tokens = self._root, _tokens(term.strip())
+            for token in tokens:
+                node = node.next.setdefault(token.text.casefold(), _Node())
+            node.translations.setdefault(_joined(tokens), translation)
+
+    def required_in(self, text: str) -> tuple[str, ...]:
+        """Return the translations of the terms that a text has.
+
+        Of terms that overlap the longest one counts; of equally long ones, one in the same case.
+        """
+        if not self._root.next:
+            return ()
+        tokens = _tokens(text)
+        folded = [token.text.casefold() for token in tokens]
+        found = [self._occurrences(tokens, folded, first) for first in range(len(tokens))]
+        # One for each place, the longest: others are looked at only if that one does not count.
+        heap = [longest for each in found if (longest := next(each, None)) is not None]
+        heapq.heapify(heap)
+        is_taken = bytearray(len(tokens))
+        required: dict[str, None] = {}
+        while heap:
+            _, _, first, last, translation = heapq.heappop(heap)
+            if is_taken[first]:
+                continue
+            if not is_taken[last - 1]:  # nor any between: what is taken is at least as long
+                is_taken[first:last] = bytes([True]) * (last - first)
+                required[translation] = None
+            elif (shorter := next(found[first], None)) is not None:
+                heapq.heappush(heap, shorter)
+        return tuple(required)
+
+    def _occurrences(
+        self, tokens: list[_Token], folded: list[str], first: int
+    ) -> Iterator[_Occurrence]:
+        """Yield the terms that begin at a token, the longest first."""
+        node, ends = self._root, []
+        for place in range(first, len(folded)):
+            if (longer := node.next.get(folded[place])) is None:
+                break
+            node = longer
+            if node.translations:
+                ends.append((place + 1, node.translations))
+        for last, translations in reversed(ends):
+            written = _joined(tokens[first:last])
+            yield _Occurrence(
+                tokens[first].start - tokens[last - 1].end,
+                written not in translations,
+                first,
+                last,
+                translations.get(written, next(iter(translations.values()))),
+            )
+
+
+def _joined(tokens: list[_Token]) -> str:
+    return "".join(token.text for token in tokens)
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens, start = [], 0
+    for kind, group in itertools.groupby(text, _kind):
+        characters = "".join(group)
+        if kind == "other":
+            places = range(start, start + len(characters))
+            tokens += [_Token(text[place], place, place + 1) for place in places]
+        else:
+            end = start + len(characters)
+            tokens.append(_Token(" " if kind == "space" else characters, start, end))
+        start += len(characters)
+    return tokens
+
+
+@functools.lru_cache(maxsize=4_096)
+def _kind(character: str) -> str:
+    if character.isspace():
+        return "space"
+    return "word" if character == "_" or continues_word(character) else "other"
