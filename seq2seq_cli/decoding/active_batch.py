@@ -61,9 +61,12 @@ class ActiveBatch:
         self.length += 1
 
     def check_finite(self, numbers_BW: Tensor) -> None:
-        """Raise NotFiniteError if one of the numbers, which come from the logits, is no number."""
-        if not math.isfinite(numbers_BW.sum().item()):
-            is_finite_B = numbers_BW.flatten(1).isfinite().all(dim=1)
+        """Raise NotFiniteError if one of the numbers, made of the logits, is NaN or infinite.
+
+        An engine may say by -inf that a token is impossible.
+        """
+        if not numbers_BW.max().item() < math.inf:
+            is_finite_B = (numbers_BW.flatten(1) < math.inf).all(dim=1)
             raise not_finite(self.requests[int(is_finite_B.int().argmin())].number)
 
     def end_at_max_length(self, tokens_BW: Tensor) -> Tensor:
