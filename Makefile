@@ -19,7 +19,7 @@ install: .venv/installed
 demo: install
 	$(BIN)/seq2seq train configs/quickstart.yaml
 	@awk 'NR % 40 == 5' data/quickstart/test.de > runs/quickstart/demo.de
-	@$(BIN)/seq2seq translate runs/quickstart -i runs/quickstart/demo.de -o runs/quickstart/demo.en
+	@$(BIN)/seq2seq translate runs/quickstart -i runs/quickstart/demo.de -o runs/quickstart/demo.en --force
 	@echo; echo "Five sentences that were not in the training text, and their translations:"; echo
 	@paste runs/quickstart/demo.de runs/quickstart/demo.en | awk -F '\t' '{ print "  " $$1; print "    → " $$2 }'
 	@echo

@@ -20,6 +20,7 @@ from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
 from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
+from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
 from seq2seq_cli.decoding.segmentation import NO_CUTS, Cuts
 from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
 from seq2seq_cli.errors import UserError
@@ -165,13 +166,15 @@ def evaluate_corpus(
     """Score a trained run on a text.
 
     A warning says how many lines and translations were cut. Raises UserError if no pair of the text
-    can be scored.
+    can be scored, or if the model computes NaN or infinity.
     """
     config = translator.config
     text = text.with_tag(config.decoding.tag)
     held_out = read_held_out(text, translator.tokenizers, config.data)
     check_features(held_out.pairs, translator.tokenizers, text.name)
     scores = evaluate(translator, held_out, decode=decode, scoring=scoring)
+    if not math.isfinite(scores.loss):
+        raise not_finite()
     scores.cuts.report()
     return scores
 
@@ -224,7 +227,8 @@ def evaluate(
     """Score the references under the model and, with `decode`, its translations against them.
 
     References are normalized like the target text in training, as translations are, but for those
-    of public test sets: their scores can be compared with published ones.
+    of public test sets: their scores can be compared with published ones. The loss of a model that
+    computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
     scoring = scoring or Scoring.of(translator.config.validation)
     model, cuts = translator.model, list[Cuts]()
@@ -236,6 +240,8 @@ def evaluate(
     try:
         loss, correct, num_tokens = _score_references(translator, held_out)
         hypotheses = translator.translate_pairs(firsts, cuts.append) if decode else []
+    except NotFiniteError:
+        loss, hypotheses = math.nan, [""] * len(firsts)
     finally:
         model.train(was_training)
     raw = [pair.tgt for pair in pairs]

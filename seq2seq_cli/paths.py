@@ -2,11 +2,12 @@
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, short
 
 _WILD = frozenset("*?[")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)")  # pathlib merges slashes
@@ -49,6 +50,19 @@ def remote_path(given: str) -> Path | None:
 def is_remote(path: object) -> bool:
     """Return True for a path of another file system than those of this machine."""
     return hasattr(path, "protocol")  # of fsspec
+
+
+@contextmanager
+def remote_errors(path: object) -> Iterator[None]:
+    """Turn what the library of a remote file system raises in the block into UserError."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # whatever it is
+        if not is_remote(path):
+            raise
+        raise UserError(f"cannot read {path}: {short(str(error))}") from None
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

@@ -16,6 +16,7 @@ from commands import ROOT
 CATALOGUE = ROOT / "docs" / "errors.md"
 ERRORS = {
     "UserError",
+    "NotFiniteError",
     "BadLineError",
     "ProcessDiedError",
     "DamagedFileError",

@@ -241,11 +241,11 @@ def load_config_file(
 
 
 def decoding_overrides(**given: object) -> Iterator[str]:
-    """Write the options of section decoding that are not None as `--set` has them."""
+    """Write the options of section decoding that are given as `--set` has them."""
     import json
 
     for name, value in given.items():
-        if value is not None:
+        if value is not None and value is not False:
             yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
 
 

@@ -111,8 +111,7 @@ def attend(
     """Show what a model attends to: encoder, decoder and cross-attention in all layers and heads.
 
     The sentences are translated, and each translation is read again by the model in fp32. Writes a
-    page for a browser that holds everything, figures, or the numbers; prints the probability of
-    each token.
+    page for a browser with everything, figures, or the numbers; prints each token's probability.
     """
     if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
         raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
@@ -129,6 +128,7 @@ def attend(
     paths = output or [Path("attention.html")]
     figure = FigureOptions(kind, layer, head, view, by_words)
     check_outputs(paths, figure)
+    typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]
     check_model_of_runs(model, runs)

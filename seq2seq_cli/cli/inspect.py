@@ -76,6 +76,8 @@ def inspect_run(
         raise UserError("--target requires --trace")
     if side is not None and split is None and neighbors is None:
         raise UserError("--side requires --split or --neighbors")
+    if neighbors is not None and not neighbors.strip():
+        raise UserError("--neighbors needs a token")
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.inspection.parameters import tabulate_parameters
     from seq2seq_cli.inspection.run_report import report_run
@@ -83,7 +85,8 @@ def inspect_run(
     from seq2seq_cli.inspection.vocabulary_report import nearest_neighbors, split_text
     from seq2seq_cli.run_folder import RunFolder
 
-    translator = Translator.load(run_dir, "cpu", which=model, exact=True)
+    exact = ["decoding.engine=plain"]  # nothing is decoded but the sentence of a trace
+    translator = Translator.load(run_dir, "cpu", exact, which=model, exact=True)
     network, tokenizer = translator.model, translator.tokenizers.src
     embedding = network.src_embedding
     if side == "target":

@@ -58,6 +58,12 @@ OutputFile = Annotated[
     Path | None,
     path_option("--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT),
 ]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Replace an output file that has content.", rich_help_panel=OUTPUT
+    ),
+]
 InputFormat = Annotated[
     Literal["text", "jsonl"],
     typer.Option(
@@ -217,6 +223,7 @@ def translate(
     sentences: Sentences = None,
     input_file: InputFile = None,
     output_file: OutputFile = None,
+    force: Force = False,
     input_format: InputFormat = "text",
     output_format: OutputFormat = "text",
     log_probs: LogProbs = False,
@@ -247,17 +254,16 @@ def translate(
     Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
     Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
     """
-    _check_engine(engine, sentences, input_file, output_file, shard, processes)
+    _check_engine(engine, sentences, input_file, output_file, shard, processes, force)
     _check_format(output_format, align, log_probs, n_best)
     from seq2seq_cli.decoding.stream import Job, translate_stream
 
     search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
-    words = decoding_overrides(banned_words=ban, tag=tag)
-    flags = decoding_overrides(sampling=sampling or None, replace_unk=replace_unk or None)
+    more = decoding_overrides(banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk)
     job = Job(
         run_dirs=(run_dir, *(ensemble or ())),
         device=device or "auto",
-        overrides=(*search, *words, *flags, *(overrides or ())),
+        overrides=(*search, *more, *(overrides or ())),
         which=model,
         input_format=input_format,
         output_format=output_format,
@@ -322,11 +328,14 @@ def _check_engine(
     output: Path | None,
     shard: str | None,
     processes: int | None,
+    force: bool,
 ) -> None:
     from seq2seq_cli.text.io import STANDARD_STREAM
 
     if engine == "local":
         _check_files(sentences, source, output, shard)
+        if output is not None and not (shard or force):
+            _check_empty(output)
     elif sentences or shard or processes or {source, output} & {None, STANDARD_STREAM}:
         raise UserError(
             "--engine ray needs --input and --output, without sentences, --shard and --processes"
@@ -346,6 +355,17 @@ def _check_files(
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
+
+
+def _check_empty(output: Path) -> None:
+    """Refuse to overwrite a file, which may be what the translations are to be compared with.
+
+    Shards and the files of --engine ray are made again if their text or their model has changed.
+    """
+    if output.is_file() and output.stat().st_size:
+        raise UserError(
+            f"the output {output} has content: give --force to replace it, or another name"
+        )
 
 
 @contextmanager
@@ -408,6 +428,7 @@ def _interactive(job: "Job") -> None:
     from seq2seq_cli.decoding.stream import translate_chunks
 
     translator = job.load()
+    typer.echo("Type a sentence and press Enter; Ctrl-D ends.", err=True)
     prompt = "> "
     for number in itertools.count():
         if not is_terminal(sys.stdout):  # a redirected output gets results only

@@ -133,7 +133,10 @@ class DecodingConfig(Section):
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
         if not self.sampling and self.n_best > self.beam_size:
-            raise ValueError(f"n_best {self.n_best} is greater than beam_size {self.beam_size}")
+            raise ValueError(
+                f"n_best {self.n_best} is greater than beam_size {self.beam_size}: raise it "
+                "(--beam-size), or sample (--sampling)"
+            )
         if self.sampling and self.beam_size > 1:
             raise ValueError("sampling and beam search exclude each other; set beam_size to 1")
         if self.beam_size % self.diversity_groups:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.data.seen_words import SeenWords, seen_words
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import is_listed, read_json, write_json
@@ -94,6 +95,8 @@ class TextStatistics(_Record):
     src_inner_marks: str = Field(max_length=len(MARKS))  # which end no sentence: find_inner_marks
     length_limit: LengthLimit = LengthLimit()  # the default: of a run of an earlier version
     pairs: Count | None = None  # the same
+    src_words: SeenWords | None = None  # the same
+    fewest_src_tokens: Count | None = None  # the same
 
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
@@ -113,6 +116,8 @@ def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatisti
         src_inner_marks=inner_marks,
         length_limit=LengthLimit.fitting(src, tgt, counts),
         pairs=len(store),
+        src_words=seen_words(store.src, src_tokenizer),
+        fewest_src_tokens=int(src.min()),
     )
 
 

@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -140,6 +140,9 @@ class _SegmentSide:
         lengths: Ids = np.diff(self._offsets.read(start, end + 1)).astype(np.int32)
         return lengths
 
+    def num_tokens(self) -> int:
+        return len(self._ids)
+
     def chunks(self) -> Iterator[Ids]:
         for start in range(0, len(self._ids), _IDS_AT_ONCE):
             yield self._ids.read(start, min(start + _IDS_AT_ONCE, len(self._ids)))
@@ -162,10 +165,15 @@ class Sentences:
     def counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
         """Return how often each id occurs."""
         counts = np.zeros(vocab_size, np.int64)
-        for side in self._sides:
-            for ids in side.chunks():
-                counts += np.bincount(ids, minlength=vocab_size)
+        for ids in self.chunks():
+            counts += np.bincount(ids, minlength=vocab_size)
         return counts
+
+    def chunks(self, most: int | None = None) -> Iterator[Ids]:
+        """Yield the ids in large chunks; of more than about `most`, some that are evenly spaced."""
+        step = 1 if most is None else -(-sum(map(_SegmentSide.num_tokens, self._sides)) // most)
+        chunks = (ids for side in self._sides for ids in side.chunks())
+        return islice(chunks, 0, None, max(1, step))
 
     def lengths(self, start: int = 0, end: int | None = None) -> Ids:
         """Return the number of tokens of every sentence in a range, EOS included."""

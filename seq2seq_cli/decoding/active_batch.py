@@ -3,6 +3,7 @@
 B sentences still being decoded, W hypotheses of each, T target positions so far.
 """
 
+import math
 from collections.abc import Collection, Sequence
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.logit_rules import LogitRules
-from seq2seq_cli.decoding.requests import Ids, Request
+from seq2seq_cli.decoding.requests import Ids, Request, not_finite
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 _WORTH_COPYING = 0.75  # share of unfinished sentences at which it pays to copy them
@@ -58,6 +59,15 @@ class ActiveBatch:
         self.last_BW = tokens_BW
         self._new.append(tokens_BW)
         self.length += 1
+
+    def check_finite(self, numbers_BW: Tensor) -> None:
+        """Raise NotFiniteError if one of the numbers, made of the logits, is NaN or infinite.
+
+        An engine may say by -inf that a token is impossible.
+        """
+        if not numbers_BW.max().item() < math.inf:
+            is_finite_B = (numbers_BW.flatten(1) < math.inf).all(dim=1)
+            raise not_finite(self.requests[int(is_finite_B.int().argmin())].number)
 
     def end_at_max_length(self, tokens_BW: Tensor) -> Tensor:
         """Replace the next tokens of hypotheses that may not become longer by EOS."""

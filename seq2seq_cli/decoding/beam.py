@@ -15,7 +15,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.types import LengthPenalty
 from seq2seq_cli.decoding.active_batch import ActiveBatch
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.lexical_constraints import allocate_beam, forbid_end
+from seq2seq_cli.decoding.lexical_constraints import allocate_beam, restrict
 from seq2seq_cli.decoding.requests import Hypothesis, Ids
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.text.tokenizer import EOS_ID
@@ -116,6 +116,7 @@ class BeamSearch:
         """Choose the hypotheses of the next step, and keep the translations that end here."""
         batch = self._batch
         totals_BW1 = cpu_library.log_sum_exp(logits_BWV)
+        batch.check_finite(totals_BW1)
         batch.rules.apply(logits_BWV, batch.past_BWT)
         score_offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
         if self._is_constrained:
@@ -149,7 +150,7 @@ class BeamSearch:
         """Let no hypothesis end before it has all required phrases; note the best that may."""
         batch = self._batch
         has_met = [bool(self._finished[n].best or self._spare[n].best) for n in batch.active]
-        forbid_end(logits_BWV, batch.past_BWT, batch.requests, has_met)
+        restrict(logits_BWV, batch.past_BWT, batch.requests, has_met)
         ends_BW = logits_BWV[..., EOS_ID] + score_offsets_BW1[..., 0]
         best_B, places_B = ends_BW.max(dim=1)
         penalty = self._penalty(batch.length + 1)

@@ -11,7 +11,8 @@ from torch import Tensor
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.active_batch import ActiveBatch
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
+from seq2seq_cli.decoding.engines.base import NO_TOKEN
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, not_finite
 from seq2seq_cli.decoding.top_k import top_k
 from seq2seq_cli.text.tokenizer import EOS_ID
 
@@ -32,6 +33,7 @@ class GreedyOrSampling:
     def advance(self, logits_BWV: Tensor) -> None:
         """Choose the next token of every hypothesis."""
         batch = self._batch
+        batch.check_finite(logits_BWV[..., EOS_ID])
         if logits_BWV.size(1) < self._width:  # the first step: all hypotheses begin alike
             batch.reorder(batch.last_BW.new_zeros(len(batch.active), self._width))
             logits_BWV = logits_BWV.expand(-1, self._width, -1).contiguous()
@@ -39,9 +41,14 @@ class GreedyOrSampling:
         batch.append(self._choose(logits_BWV, batch.active))
 
     def finished(self) -> set[int]:
-        """Return the rows whose hypotheses have all ended or reached their greatest length."""
+        """Return the rows whose hypotheses have all ended or reached their greatest length.
+
+        Raises NotFiniteError if an engine has found no greatest logit.
+        """
         rows = set(self._batch.rules.at_max_length(self._batch.length))
         for row, tokens in enumerate(self._batch.last_BW.tolist()):
+            if tokens[0] == NO_TOKEN:
+                raise not_finite(self._batch.requests[row].number)
             growing = self._growing[self._batch.active[row]]
             if EOS_ID in tokens:
                 growing -= {w for w, token in enumerate(tokens) if token == EOS_ID}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from seq2seq_cli.decoding.logit_rules import force
 from seq2seq_cli.decoding.requests import Ids, Phrase, Request
 from seq2seq_cli.text.tokenizer import EOS_ID
 
@@ -40,20 +41,29 @@ def _form(past: Ids, phrase: Phrase) -> tuple[int, ...]:
     return phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
 
 
-def forbid_end(
+def restrict(
     logits_BWV: Tensor,
     past_BWT: Tensor,
     requests: Sequence[Request],
     has_met: Sequence[bool],
 ) -> None:
-    """Allow EOS only if every phrase is met, or at the greatest length if none has been met."""
+    """Allow EOS only if every phrase is met, or at the greatest length if none has been met.
+
+    Within a character of a phrase, allow only its next byte.
+    """
     rows = zip(logits_BWV, past_BWT, requests, has_met, strict=True)
     for logits_WV, past_WT, request, is_met in rows:
         if not request.required:
             continue
-        lacks = [missing_tokens(past, request.required)[0] > 0 for past in past_WT.tolist()]
-        if past_WT.size(1) < request.max_length or is_met or not all(lacks):
+        missing = [missing_tokens(past, request.required) for past in past_WT.tolist()]
+        lacks = [count > 0 for count, _ in missing]
+        is_full = past_WT.size(1) >= request.max_length
+        if not is_full or is_met or not all(lacks):
             logits_WV[torch.tensor(lacks), EOS_ID] = -torch.inf
+        inner_bytes = frozenset().union(*(phrase.inner_bytes for phrase in request.required))
+        for logits_V, (_, needed) in zip(logits_WV, missing, strict=True):
+            if not is_full and inner_bytes.intersection(needed):
+                force(logits_V, needed[0])
 
 
 def allocate_beam(

@@ -88,16 +88,16 @@ class LogitRules:
             logits_BWV[full, :, EOS_ID] = ends_BW
         for b, request in enumerate(self._requests):
             if length < len(request.prefix):
-                _force(logits_BWV[b], request.prefix[length])
+                force(logits_BWV[b], request.prefix[length])
             elif length == len(request.prefix) and request.after_prefix is not None:
                 _end_word(logits_BWV[b], request.after_prefix)
 
 
-def _force(logits_WV: Tensor, token: int) -> None:
-    """Allow that token only, even if another rule forbids it."""
-    logits_W = logits_WV[:, token].clone().nan_to_num_(neginf=-1e4)
+def force(logits_WV: Tensor, token: int) -> None:
+    """Allow that token only, even if another rule forbids it; may be the logits of one row, V."""
+    logits_W = logits_WV[..., token].clone().nan_to_num_(neginf=-1e4)
     logits_WV.fill_(-torch.inf)
-    logits_WV[:, token] = logits_W
+    logits_WV[..., token] = logits_W
 
 
 def _end_word(logits_WV: Tensor, word_ends: WordEnds) -> None:

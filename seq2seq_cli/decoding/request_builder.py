@@ -7,7 +7,7 @@ from dataclasses import replace
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
 from seq2seq_cli.decoding.segmentation import Segment
-from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.word_rules import TargetWords
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
@@ -32,8 +32,10 @@ class RequestBuilder:
     ) -> list[Request]:
         """Return the requests of all segments in order; `segments` are those of each input."""
         requests: list[Request] = []
+        differ = len({(line.prefix, line.required) for line in inputs}) > 1
         for number, (line, of_line) in enumerate(zip(inputs, segments, strict=True), first_number):
-            requests += self._line_requests(line, of_line, number)
+            with naming_line(number if differ else None):
+                requests += self._line_requests(line, of_line, number)
         return requests
 
     def _min_length(self, src_length: int) -> int:

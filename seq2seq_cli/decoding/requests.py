@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from seq2seq_cli.errors import UserError
+
 Ids = list[int]
 
 
@@ -23,6 +25,7 @@ class Phrase(NamedTuple):
     first: tuple[int, ...]  # its tokens at the beginning of a translation
     inner: tuple[int, ...]  # its tokens anywhere else
     word_ends: WordEnds | None = None  # the tokens that may follow; None: all
+    inner_bytes: frozenset[int] = frozenset()  # its tokens that continue a character
 
     @property
     def length(self) -> int:
@@ -42,6 +45,19 @@ class Request:
     required: tuple[Phrase, ...] = ()
     number: int = 0  # of the line in the whole input, for the seed of sampling
     segment: int = 0  # of the line, for the seed too
+
+
+class NotFiniteError(UserError):
+    """The model computes NaN or infinity."""
+
+
+def not_finite(number: int | None = None) -> NotFiniteError:
+    """Return the error, for the line of that number if it is known; the first has number 0."""
+    line = "" if number is None else f" for line {number + 1:,}"
+    return NotFiniteError(
+        f"the model computes NaN or infinity{line}: seq2seq inspect RUN --trace SENTENCE shows "
+        "where"
+    )
 
 
 class Hypothesis(NamedTuple):

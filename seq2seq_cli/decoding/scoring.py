@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.data.batches import bucket_by_length
-from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
@@ -45,7 +45,8 @@ def score_given(
     """Score pairs of source and target ids, given without EOS, by teacher forcing in fp32.
 
     Several models give the mean of their probabilities and attention. A model's attention is the
-    mean over the heads of the last layer but one, which aligns best (Garg et al. 2019).
+    mean over the heads of the last layer but one, which aligns best (Garg et al. 2019). Raises
+    NotFiniteError for NaN and infinity.
     """
     scores = [NOT_SCORED] * len(pairs)
     src_lengths, tgt_lengths = (
@@ -63,7 +64,10 @@ def score_given(
             attention_TS = None
             if attention_BTS is not None:
                 attention_TS = without_eos(attention_BTS[row, : tgt_lengths[i], : src_lengths[i]])
-            scores[i] = GivenScore(log_probs_BT[row, : tgt_lengths[i]].tolist(), attention_TS)
+            log_probs = log_probs_BT[row, : tgt_lengths[i]].tolist()
+            if not math.isfinite(sum(log_probs)):
+                raise not_finite()
+            scores[i] = GivenScore(log_probs, attention_TS)
     return scores
 
 

@@ -3,13 +3,14 @@
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.errors import short
 from seq2seq_cli.text.sentences import split_sentences
 from seq2seq_cli.text.tokenizer import Tokenizer
 from seq2seq_cli.text.words import split_words
@@ -60,40 +61,90 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Cuts:
-    """The numbers of lines, sentences and translations that were cut."""
+    """What a user should know of many lines: how many were cut, or unlike the training text."""
 
     lines: int = 0
     sentences: int = 0  # of those lines
     long_sentences: int = 0
     parts: int = 0  # of the long sentences
     at_length_limit: int = 0  # translations that are as long as they may be
+    all_lines: int = 0  # with text
+    unfamiliar: int = 0  # lines with unusually many words that the training text lacks
+    unseen_words: tuple[str, ...] = ()  # some of those words
+    short: int = 0  # lines with fewer tokens than all training lines
+    featureless: int = 0  # lines without features, for a model that knows some
+    oddly_featured: int = 0  # lines with features that the training text lacks
+    unknown_features: tuple[str, ...] = ()  # some of those features
 
     def __add__(self, other: "Cuts") -> "Cuts":
-        return Cuts(
-            self.lines + other.lines,
-            self.sentences + other.sentences,
-            self.long_sentences + other.long_sentences,
-            self.parts + other.parts,
-            self.at_length_limit + other.at_length_limit,
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Cuts(*(_sum(one, two) if one and two else one or two for one, two in pairs))
 
     def report(self) -> None:
         """Log a warning for each kind that there is."""
+        for message in self._messages():
+            logger.warning(message)
+
+    def _messages(self) -> Iterator[str]:
         if self.lines:
-            logger.warning(
-                "lines with more sentences or tokens than lines of the training text: "
-                f"{self.lines:,}; translated as {self.sentences:,} separate sentences"
+            yield (
+                _counted(
+                    self.lines,
+                    "line is longer than training lines in sentences or tokens; it was split",
+                    "lines are longer than training lines in sentences or tokens; they were split",
+                )
+                + f" into {self.sentences:,} sentences, translated one by one"
             )
         if self.long_sentences:
-            logger.warning(
-                f"sentences longer than data.max_length: {self.long_sentences:,}; translated in "
-                f"{self.parts:,} parts"
+            yield (
+                _counted(
+                    self.long_sentences,
+                    "sentence is longer than data.max_length; it was translated in",
+                    "sentences are longer than data.max_length; they were translated in",
+                )
+                + f" {self.parts:,} parts"
             )
         if self.at_length_limit:
-            logger.warning(
-                "translations that ended at the length limit (decoding.max_len_factor, "
-                f"max_len_extra) and may be incomplete: {self.at_length_limit:,}"
+            yield _counted(self.at_length_limit, "translation", "translations") + (
+                " hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
+                "model repeats itself; more training usually helps"
             )
+        if self.unfamiliar > _USUAL_SHARE * self.all_lines:
+            of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
+            yield _counted(self.unfamiliar, f"{of_all} has", f"{of_all} have") + (
+                f" words that the training text lacks ({', '.join(self.unseen_words)}): expect "
+                "nonsense there"
+            )
+        if self.short:
+            yield _counted(self.short, "line is", "lines are") + (
+                " shorter than every training line: expect nonsense there"
+            )
+        if self.oddly_featured:
+            yield _counted(self.oddly_featured, "line has", "lines have") + (
+                " features that the training text lacks, which say nothing to the model: "
+                f"{', '.join(self.unknown_features)}"
+            )
+        if self.featureless:
+            yield _counted(self.featureless, "line has", "lines have") + (
+                " no features, which the model was trained with: give them after a tab"
+            )
+
+
+_USUAL_SHARE = 0.03  # of lines of new text that have unusually many unseen words by chance
+_MOST_NAMES = 5  # in a message
+
+
+def distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the first few of the names, shortened, each once."""
+    return tuple(itertools.islice(dict.fromkeys(map(short, names)), _MOST_NAMES))
+
+
+def _sum(one: Any, two: Any) -> Any:
+    return one + two if isinstance(one, int) else distinct((*one, *two))
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 NO_CUTS = Cuts()

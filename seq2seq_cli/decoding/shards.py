@@ -164,8 +164,9 @@ def _part_of(output: Path, sources: Sequence[Path]) -> Path:
     if not output.name or (output.exists() and not output.is_file()):
         raise UserError(f"the output {output} is not a file")
     part = output.with_name(output.name + ".part")
-    if part.exists() and any(source.exists() and part.samefile(source) for source in sources):
-        raise UserError(f"{part}, which would be written, is part of the input")
+    for path in (part, output):
+        if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+            raise UserError(f"{path}, which would be written, is part of the input")
     return part
 
 
@@ -267,7 +268,7 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     if target is None or target == STANDARD_STREAM:
         _copy(ordered, sys.stdout.buffer)
     else:
-        part = _part_of(target, given)
+        part = _part_of(target, [*given, *map(Record.path, given)])
         with part.open("wb") as file:
             _copy(ordered, file)
         fsync(part)

@@ -9,18 +9,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Cuts
-from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput
+from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import available_memory, num_cores
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.processes import (
@@ -82,10 +83,8 @@ class Job:
         """Read an input from a line; the first line has number 0."""
         if self.input_format == "text":
             return TranslationInput(line, self.prefix, self.required)
-        try:
+        with naming_line(number):
             parsed = TranslationInput.from_json(line)
-        except UserError as error:
-            raise UserError(f"line {number + 1:,}: {error}") from None
         prefix, required = parsed.prefix or self.prefix, parsed.required + self.required
         return replace(parsed, prefix=prefix, required=required)
 
@@ -164,10 +163,27 @@ def automatic_processes(job: Job, cores: int, memory: int) -> int:
     return max(1, min(cores, memory // job.memory()))
 
 
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, with the processes that it has started."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise Interrupted("terminated", 128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
     context = process_context(__name__)
     all_cuts = Cuts()
-    with ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool:
+    with (
+        _ending_at_sigterm(),
+        ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool,
+    ):
         ahead: deque[Future[Translated]] = deque()
         chunk: Chunk | None = (0, [])
         unreadable: UserError | None = None
@@ -178,7 +194,9 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
                 except UserError as error:
                     chunk, unreadable = None, error
                 if chunk is not None and chunk[1]:
-                    with held_signals(signal.SIGINT):  # the first chunk starts the processes
+                    with held_signals(
+                        signal.SIGINT, signal.SIGTERM
+                    ):  # the first chunk starts the processes
                         ahead.append(pool.submit(_translate_in_process, chunk))
                 most = 1 if chunk is None else _CHUNKS_AHEAD * processes
                 while ahead and (ahead[0].done() or len(ahead) >= most):

@@ -1,7 +1,8 @@
 """Inputs and outputs of a translation: requirements, results, formats of lines."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,6 +46,17 @@ class TranslationInput:
                 f'"tag": "...", "features": "..."}}: {line.strip()[:80]}'
             )
         return cls(str(src), prefix, tuple(required), tag, features)
+
+
+@contextmanager
+def naming_line(number: int | None) -> Iterator[None]:
+    """Add the number of a line, if given, to a UserError of the block; the first has number 0."""
+    try:
+        yield
+    except UserError as error:
+        if number is None:
+            raise
+        raise type(error)(f"line {number + 1:,}: {error}") from None
 
 
 @dataclass(frozen=True)

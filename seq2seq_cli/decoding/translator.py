@@ -4,7 +4,6 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +12,7 @@ import torch
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName, EngineName
+from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
 from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
@@ -22,7 +22,7 @@ from seq2seq_cli.decoding.request_builder import RequestBuilder
 from seq2seq_cli.decoding.requests import Hypothesis, num_at_length_limit
 from seq2seq_cli.decoding.scoring import NOT_SCORED, score_given
 from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, segment_lines
+from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.errors import UserError, short
@@ -31,7 +31,7 @@ from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.features import TAB
+from seq2seq_cli.text.features import TAB, feature_names, feature_symbols
 from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
 
 # OpenMP's threads do not survive a fork: a child that uses them would hang.
@@ -176,7 +176,8 @@ class Translator:
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
         hypotheses = self._search(requests)
-        report(replace(cuts, at_length_limit=num_at_length_limit(requests, hypotheses)))
+        at_limit = num_at_length_limit(requests, hypotheses)
+        report(cuts + self._unfamiliar(inputs, lines, at_limit))
         segments = list(itertools.chain.from_iterable(lines))
         results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
         for request, candidates in zip(
@@ -208,11 +209,65 @@ class Translator:
 
         Raises UserError for an unknown tag, and for features if the model knows none.
         """
-        tokenizer, text, features = self.tokenizers.src, line.text, line.features
-        if tokenizer.features and not features:
-            text, _, features = text.partition(TAB)
-        tag = tokenizer.tag_ids(line.tag or self.config.decoding.tag)
-        return text, (*tag, *tokenizer.feature_ids(features))
+        text, features = self._text_and_features(line)
+        tag = self.tokenizers.src.tag_ids(line.tag or self.config.decoding.tag)
+        return text, (*tag, *self.tokenizers.src.feature_ids(features))
+
+    def _text_and_features(self, line: TranslationInput) -> tuple[str, str]:
+        if self.tokenizers.src.features and not line.features:
+            text, _, features = line.text.partition(TAB)
+            return text, features
+        return line.text, line.features
+
+    def unknown_features(self, line: TranslationInput) -> list[str]:
+        """Return the features of a line that the model does not know."""
+        features = self._text_and_features(line)[1]
+        known = self.tokenizers.src.features
+        entries = zip(feature_names(features), feature_symbols(features), strict=True)
+        return [name for name, symbol in entries if symbol not in known]
+
+    def has_features(self, line: TranslationInput) -> bool:
+        return bool(self._text_and_features(line)[1].strip())
+
+    def _unfamiliar(
+        self,
+        inputs: Sequence[TranslationInput],
+        segments: Sequence[Sequence[Segment]],
+        at_length_limit: int,
+    ) -> Cuts:
+        """Count the lines that are unlike the training text in words or features."""
+        filled = [
+            (line, of_line) for line, of_line in zip(inputs, segments, strict=True) if of_line
+        ]
+        words: list[list[str]] = []
+        if self._unseen_words is not None:
+            of_lines = ([self._unseen_words.of(segment.ids) for segment in x] for _, x in filled)
+            words = [list(itertools.chain(*found)) for found in of_lines if any(found)]
+        fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
+        num_short = sum(
+            sum(len(part.src_ids) for part in of_line) < fewest for _, of_line in filled
+        )
+        odd: list[list[str]] = []
+        num_featureless = 0
+        if self.tokenizers.src.features:
+            odd = [names for line, _ in filled if (names := self.unknown_features(line))]
+            num_featureless = sum(not self.has_features(line) for line, _ in filled)
+        return Cuts(
+            at_length_limit=at_length_limit,
+            all_lines=len(filled),
+            unfamiliar=len(words),
+            unseen_words=distinct(itertools.chain(*words)),
+            short=num_short,
+            oddly_featured=len(odd),
+            unknown_features=distinct(itertools.chain(*odd)),
+            featureless=num_featureless,
+        )
+
+    @functools.cached_property
+    def _unseen_words(self) -> UnseenWords | None:
+        """None for a run of an earlier version."""
+        words = self.statistics.src_words if self.statistics is not None else None
+        return UnseenWords(words, self.tokenizers.src) if words is not None else None
 
     def _scored(
         self,
@@ -255,12 +310,14 @@ class Translator:
         src_ids = ([*before, *text] for (_, before), text in zip(sources, texts, strict=True))
         tgt_ids = tgt.to_ids_batch([translation for _, translation in pairs])
         ids = list(zip(src_ids, tgt_ids, strict=True))
-        longest = max((max(map(len, sides)) for sides in ids), default=0)
-        if longest > (limit := LONGEST_PAIR * self.config.data.max_length):
-            raise UserError(
-                f"a pair has {longest:,} tokens; pairs are scored up to {limit:,}, "
-                f"{LONGEST_PAIR} times data.max_length: split it into sentences"
-            )
+        limit = LONGEST_PAIR * self.config.data.max_length
+        for pair, sides in zip(pairs, ids, strict=True):
+            if (length := max(map(len, sides))) > limit:
+                raise UserError(
+                    f"a pair has {length:,} tokens; pairs are scored up to {limit:,}, "
+                    f"{LONGEST_PAIR} times data.max_length: split it into sentences. It begins "
+                    f"with: {short(pair[0])}"
+                )
         scores = score_given(self.models, ids, self.config.decoding.tokens_per_batch)
         return [
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))

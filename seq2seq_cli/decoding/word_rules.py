@@ -8,6 +8,7 @@ from torch import Tensor
 from seq2seq_cli.decoding.requests import Ids, Phrase, WordEnds
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.quoting import SPACE, unquote
+from seq2seq_cli.text.sentences import OPENING
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from seq2seq_cli.text.words import continues_word, is_spaceless
 
@@ -32,9 +33,21 @@ class TargetWords:
         """Return the tokens of a required phrase: whole words, where spaces separate words."""
         first = self._ids(text)
         text = self._tokenizer.normalize(text)
-        inner = tuple(self._tokenizer.to_inner_ids(text)) if is_spaceless(text[:1]) else first
+        inner = tuple(self._tokenizer.to_inner_ids(text)) if self._attaches(text) else first
+        inner = first if UNK_ID in inner else inner
         word_ends = self._word_ends if _continues_word(text[-1:]) else None
-        return Phrase(first, first if UNK_ID in inner else inner, word_ends)
+        inner_bytes = frozenset(filter(self._tokenizer.continues_character, first + inner))
+        return Phrase(first, inner, word_ends, inner_bytes)
+
+    def _attaches(self, text: str) -> bool:
+        """Whether no space precedes a text within a sentence: a script without spaces, marks.
+
+        Where marks are words of their own, as in tokenized text, the vocabulary has `▁.`.
+        """
+        if is_spaceless(text[:1]):
+            return True
+        is_mark = not _continues_word(text[:1]) and text[:1] not in OPENING
+        return is_mark and self._tokenizer.to_pieces(text)[0] == SPACE
 
     def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
         """Return the tokens of a prefix, and those that may follow if white space ends it."""
@@ -53,8 +66,8 @@ class BannedWords:
     """Words that no translation may contain, however they are split into tokens.
 
     When tokens have spelt a banned word, a letter must follow, which makes it another word. In a
-    script without spaces, the token that would complete the word is forbidden. Anything else (a
-    phrase, or any word if tokens are words) is forbidden in its usual tokens only.
+    script without spaces, and of punctuation, the token that would complete the word is forbidden.
+    Anything else (a phrase, or any word if tokens are words) is forbidden in its usual tokens only.
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
@@ -64,12 +77,13 @@ class BannedWords:
             raise UserError("decoding.banned_words: an empty word cannot be banned")
         target = TargetWords(tokenizer)
         self._ends_word_V = ~torch.tensor(target.continues_word)
-        spaceless = [word for word in normalized if is_spaceless(word)]
-        whole = [
+        of_parts = any(target.continues_word)
+        spaceless = [
             word
             for word in normalized
-            if all(map(_continues_word, word)) and any(target.continues_word)
+            if is_spaceless(word) or (of_parts and not any(map(_continues_word, word)))
         ]
+        whole = [word for word in normalized if of_parts and all(map(_continues_word, word))]
         self._words = frozenset(whole)
         others = [word for word in normalized if word not in (*whole, *spaceless)]
         sequences = (tokenizer.to_ids(word) for word in others)
@@ -92,7 +106,7 @@ class BannedWords:
         if _last_word(text) in self._words:
             logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
         for word, candidates in self._completing.items():
-            tail = text[-len(word) :]
+            tail = text[max(0, len(text) - len(word) + 1) :]
             for token, surface in candidates:
                 if word in tail + surface:
                     logits_V[token] = -torch.inf

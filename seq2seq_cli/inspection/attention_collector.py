@@ -14,11 +14,10 @@ from torch import Tensor
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.alignment import Placed, align, source_words
 from seq2seq_cli.decoding.merging import SegmentResult, write_segments
-from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.requests import Ids, not_finite
 from seq2seq_cli.decoding.scoring import GivenScore, aligning_layer, without_eos
 from seq2seq_cli.decoding.segmentation import Segment
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.inspection.attention_study import (
     AttentionMaps,
     AttentionStudy,
@@ -66,9 +65,7 @@ def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
 def require_finite(logits_BTV: Tensor) -> None:
     """Raise UserError for a model whose numbers overflow, which no page and no JSON can show."""
     if not logits_BTV.isfinite().all():
-        raise UserError(
-            "the model computes NaN or infinity: seq2seq inspect RUN --trace SENTENCE shows where"
-        )
+        raise not_finite()
 
 
 @torch.inference_mode()

@@ -40,7 +40,10 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Set the number of PyTorch's CPU threads while the block runs."""
+    """Set the number of PyTorch's CPU threads while the block runs.
+
+    Another thread that calls PyTorch for the first time meanwhile keeps that number.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -49,8 +49,9 @@ class LoadedRun:
         start = time.perf_counter()
         cuts: list[Cuts] = []
         try:
+            self._check_features(batch.sentences)
             outputs: list[list[Translation] | str] = [
-                *self._search(batch.sentences, batch.options, cuts)
+                *self.search(batch.sentences, batch.options, cuts)
             ]
         except UserError:  # of one of the sentences
             outputs = [self._alone(sentence, batch.options, cuts) for sentence in batch.sentences]
@@ -69,13 +70,26 @@ class LoadedRun:
         self, sentence: SentenceInput, options: SearchOptions, cuts: list[Cuts]
     ) -> list[Translation] | str:
         try:
-            return self._search([sentence], options, cuts)[0]
+            self._check_features([sentence])
+            return self.search([sentence], options, cuts)[0]
         except UserError as error:
             return str(error)
 
-    def _search(
+    def _check_features(self, sentences: Sequence[SentenceInput]) -> None:
+        """Raise UserError where a model with features gets none, or some that it does not know."""
+        if not self._translator.tokenizers.src.features:
+            return
+        for text, _ in sentences:
+            line = TranslationInput(text)
+            if unknown := self._translator.unknown_features(line):
+                raise UserError(f"the model does not know the features {', '.join(unknown)}")
+            if not self._translator.has_features(line):
+                raise UserError("the model needs features of the source, after a tab")
+
+    def search(
         self, sentences: Sequence[SentenceInput], options: SearchOptions, cuts: list[Cuts]
     ) -> list[list[Translation]]:
+        """Search for the translations of sentences. Raises UserError if one has none."""
         translator = self._variant(options.n_best, options.with_constraints)
         inputs = [TranslationInput(text, required=required) for text, required in sentences]
         outputs = Outputs(options.log_probs, options.alignment or options.attention)
@@ -129,7 +143,7 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     try:
         loaded = [LoadedRun(run) for run in runs]
         for run in loaded:  # what happens once in a process happens before the forks
-            run.translate(Batch(0, SearchOptions(), (SentenceInput(_SOMETHING_TO_TRANSLATE),)))
+            run.search([SentenceInput(_SOMETHING_TO_TRANSLATE)], SearchOptions(), [])
     except (UserError, OSError) as error:
         reason = of_system(error) if isinstance(error, OSError) else str(error)
         _send(control, {"error": reason})

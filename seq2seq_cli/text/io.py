@@ -12,6 +12,7 @@ from typing import BinaryIO, NamedTuple, TextIO, cast
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.text.compression import limited, opened
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,8 @@ def _status(path: Path | None, standard: TextIO) -> os.stat_result | None:
     try:
         if path is None or path == STANDARD_STREAM:
             return os.fstat(standard.fileno())
-        return path.stat()
+        with remote_errors(path):
+            return path.stat()
     except OSError:
         return None
 

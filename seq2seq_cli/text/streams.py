@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.paths import remote_errors
 from seq2seq_cli.text.compression import BY_SUFFIX, opened
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
@@ -50,11 +51,13 @@ def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | 
     if path is None:
         return None
     if path != STANDARD_STREAM:
-        if not path.exists():
+        with remote_errors(path):
+            exists, is_folder, is_file = path.exists(), path.is_dir(), path.is_file()
+        if not exists:
             raise UserError(f"there is no file {path}")
-        if path.is_dir():
+        if is_folder:
             raise UserError(f"{path} is a folder, not a text file")
-        if path.is_file() and not str(path).startswith(_DESCRIPTORS):
+        if is_file and not str(path).startswith(_DESCRIPTORS):
             return path
     folder = copies.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-stream-"))
     name = Path("stdin") if path == STANDARD_STREAM else path

@@ -221,7 +221,9 @@ class Tokenizer:
         return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
 
     def to_text(self, ids: Sequence[int]) -> str:
-        """Return one line of text; special ids other than <unk> are omitted."""
+        """Return one line of text without special ids other than <unk>, and broken-off bytes."""
+        if not self._bytes.keys().isdisjoint(ids):  # SentencePiece writes U+FFFD for broken ones
+            return quoting.normalize_spaces("".join(self.surfaces(ids)))
         return quoting.unquote(quoting.normalize_spaces(self._processor.decode(list(ids))))
 
     def shares_with(self, other: "Tokenizer") -> bool:
@@ -252,7 +254,17 @@ class Tokenizer:
 
     def is_byte(self, token: int) -> bool:
         """Return True if the token is one byte of a character."""
-        return bool(self._processor.is_byte(token))
+        return token in self._bytes
+
+    def continues_character(self, token: int) -> bool:
+        """Return True if the token is a byte of a character, but not its first."""
+        return 0x80 <= self._bytes.get(token, 0) < 0xC0
+
+    @functools.cached_property
+    def _bytes(self) -> dict[int, int]:
+        """The tokens of single bytes, with their values."""
+        tokens = filter(self._processor.is_byte, range(len(self)))
+        return {token: int(self._pieces[token][3:-1], 16) for token in tokens}
 
     def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """Return the text with normalized spaces, and the span of characters of each id in it.
@@ -277,16 +289,17 @@ class Tokenizer:
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """Return the text that each id adds; joined, with normalized spaces, they are `to_text`.
 
-        The last byte of a character adds the character, the others nothing.
+        The last byte of a character adds the character, the others nothing, nor do bytes of one
+        that is broken off.
         """
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder = codecs.getincrementaldecoder("utf-8")("ignore")
         surfaces: list[str] = []
-        for token, following in itertools.zip_longest(ids, ids[1:]):
+        for token in ids:
             if self.is_byte(token):
-                byte = int(self._pieces[token][3:-1], 16)
-                is_last = following is None or not self.is_byte(following)
-                surfaces.append(decoder.decode(bytes([byte]), final=is_last))
-            elif token == UNK_ID:
+                surfaces.append(decoder.decode(bytes([self._bytes[token]])))
+                continue
+            decoder.reset()
+            if token == UNK_ID:
                 surfaces.append(" ⁇ ")
             elif self._processor.is_control(token):
                 surfaces.append("")

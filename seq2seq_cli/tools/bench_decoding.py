@@ -12,7 +12,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
 from seq2seq_cli.decoding.translation import TranslationInput
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.model.device import choose_device
@@ -88,15 +88,15 @@ def _measure(
     precision: str,
     overrides: Sequence[str],
     device: DeviceName,
-    lines: Sequence[str],
+    lines: Sequence[TranslationInput],
 ) -> DecodingSpeed:
     retain_freed_pages()
     started = time.perf_counter()
     translator = Translator.load(run_dir, device, overrides)
     load_seconds = time.perf_counter() - started
-    translator.translate(lines[:_WARM_UP])
+    translator.search(lines[:_WARM_UP])
     started = time.perf_counter()
-    results = translator.search([TranslationInput(line) for line in lines])
+    results = translator.search(lines)
     seconds = time.perf_counter() - started
     num_tokens = sum(len(translations[0].tokens) + 1 for translations in results)
     latencies = sorted(_latency(translator, line) for line in lines[: _WARM_UP * 2])
@@ -112,22 +112,23 @@ def _measure(
     )
 
 
-def _latency(translator: Translator, line: str) -> float:
+def _latency(translator: Translator, line: TranslationInput) -> float:
     started = time.perf_counter()
-    translator.translate([line])
+    translator.search([line])
     return time.perf_counter() - started
 
 
-def _lines(run: RunFolder, source: Path | None, num_lines: int) -> list[str]:
+def _lines(run: RunFolder, source: Path | None, num_lines: int) -> list[TranslationInput]:
     if source is not None:
-        lines = list(itertools.islice(lines_to_translate(source), num_lines))
+        texts = itertools.islice(lines_to_translate(source), num_lines)
+        lines = [TranslationInput(text) for text in texts]
     else:
         config = load_config(run.config)
         text = config.valid_text
         if text is None or not all(path.is_file() for path in text.files):
             raise UserError("the run's validation text does not exist: give --input")
         pairs = itertools.islice(read_pairs(text, config.data.on_bad_line), num_lines)
-        lines = [pair.source_line for pair in pairs if pair is not None]
+        lines = [input_of(pair) for pair in pairs if pair is not None]
     if not lines:
         raise UserError(f"{source or 'the validation text'} has no lines")
     return lines

@@ -82,7 +82,12 @@ def read_systems(
 
 def _translated(name: str, translator: Translator, pairs: Sequence[Pair]) -> System:
     normalize = translator.tokenizers.tgt.normalize
-    hypotheses = translator.translate_pairs(pairs)
+    hypotheses = [""] * len(pairs)
+    groups = group_by_source(pairs, merge=True)  # each source is translated once
+    firsts = [pairs[group[0]] for group in groups]
+    for group, hypothesis in zip(groups, translator.translate_pairs(firsts), strict=True):
+        for number in group:
+            hypotheses[number] = hypothesis
     return System(name, hypotheses, [normalize(pair.tgt) for pair in pairs])
 
 

@@ -299,6 +299,22 @@ def test_nan_and_infinite_weights_are_rejected(trained, seq2seq, tmp_path):
     assert f"model.safetensors is damaged: {name} contains" in result.stderr
 
 
+def test_a_model_that_computes_infinity_is_an_error_for_every_command(trained, seq2seq, tmp_path):
+    run = copy_run(trained, tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    huge = {name: x.fill_(3e38) for name, x in weights.items() if "norm" in name}
+    save_file(weights | huge, run / "model.safetensors")
+    for options in ((), ("--format", "jsonl"), ("--beam-size", 2), ("--sampling",)):
+        result = seq2seq("translate", run, *options, "1 2", "3")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "computes NaN or infinity for line 1: seq2seq inspect RUN" in result.stderr
+    (tmp_path / "x.tsv").write_text("1\tone\n")
+    for verb in ("score", "eval"):
+        result = seq2seq(verb, run, "--pairs", tmp_path / "x.tsv", "--json")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "the model computes NaN or infinity: " in result.stderr
+
+
 def test_score_and_eval_count_skipped_pairs(trained, seq2seq, tmp_path):
     run = copy_run(trained, tmp_path / "run")
     config = (run / "config.yaml").read_text()
@@ -318,6 +334,7 @@ def test_score_refuses_pairs_whose_memory_would_grow_with_the_square(trained, se
     refused = seq2seq("score", trained, "--pairs", tmp_path / "x.tsv")
     assert refused.exit_code == 2
     assert "a pair has 5,000 tokens; pairs are scored up to" in refused.stderr
+    assert "It begins with: 1 1 1" in refused.stderr
 
 
 def test_deeply_nested_json_is_rejected(trained, numbers, seq2seq, tmp_path):

@@ -43,6 +43,17 @@ def public(numbers, tmp_path, monkeypatch) -> PlainTextDataset:
     return dataset
 
 
+def test_a_source_that_occurs_twice_is_translated_once(trained, tmp_path, seq2seq):
+    (tmp_path / "src").write_text("1 2 3\n4\n1 2 3\n1 2 3\n")
+    (tmp_path / "ref").write_text("one two three\nfour\none two\none\n")
+    (tmp_path / "out").write_text("one\nfour\none\none\n")
+    files = ("--src", tmp_path / "src", "--ref", tmp_path / "ref", "--hypotheses", tmp_path / "out")
+    short = ("--set", "decoding.max_len_factor=0", "--set", "decoding.max_len_extra=2")
+    result = seq2seq("compare", trained, *files, *short)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("1 translation hit the length limit")
+
+
 def test_scores_are_those_of_eval(trained, damaged, text, seq2seq):
     result = seq2seq("compare", trained, "--hypotheses", damaged, *text, "--json")
     assert result.exit_code == 0, result.stderr

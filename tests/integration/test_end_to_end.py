@@ -113,7 +113,7 @@ def test_translate_writes_one_line_per_input_line(trained, seq2seq, tmp_path):
             assert translation == b""
         if line == b"1 2 3":
             assert translation == b"one two three"
-    assert "sentences longer than data.max_length: " in result.stderr
+    assert " longer than data.max_length; " in result.stderr
 
 
 def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
@@ -126,7 +126,8 @@ def test_translate_prompts_at_a_terminal_until_end_of_input(trained):
     )
     os.close(terminal)
     os.close(terminal_of_the_command)
-    assert (done.stdout, done.stderr) == ("one two\n\nthree\n", "> > > > \n")
+    help_line = "Type a sentence and press Enter; Ctrl-D ends.\n"
+    assert (done.stdout, done.stderr) == ("one two\n\nthree\n", f"{help_line}> > > > \n")
 
 
 def test_eval_reproduces_the_logged_validation_scores(trained, seq2seq):
@@ -381,7 +382,7 @@ def test_length_limit_is_learned_from_the_training_pairs(seq2seq, tmp_path):
     last = [point for point in read_metrics(run) if "valid/loss" in point][-1]
     assert 0 < last["valid/at_length_limit"] <= 20
     assert f"  at_length_limit {last['valid/at_length_limit']}" in result.stderr
-    assert "may be incomplete" in result.stderr
+    assert "hit the length limit" in result.stderr
 
 
 def test_vocab_writes_tokenizers_and_vocabulary_lists(numbers, seq2seq, tmp_path):

@@ -10,6 +10,9 @@ from number_task import FAST, number_pairs, numbers_config, write_config
 from seq2seq_cli import Translator
 from seq2seq_cli.inspection.attention_collector import study_attention
 from seq2seq_cli.inspection.head_facts import token_pairs
+from seq2seq_cli.serving.messages import Batch, SearchOptions, SentenceInput
+from seq2seq_cli.serving.model_process import LoadedRun
+from seq2seq_cli.serving.served_run import RunToServe
 from seq2seq_cli.text.corpus import Pair
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -90,6 +93,36 @@ def test_features_that_are_not_named_are_not_taken_for_letters(run, folder, seq2
         refused = seq2seq(*command, *files)
         assert refused.exit_code == 2
         assert "have a tab: name the column of the features" in refused.stderr
+
+
+def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
+    stdin = "3 1\tNUM;DE\n3 1\tNUM;XYZ\n3 1 2 4\n\n4\tABC;EN|XYZ\n"
+    known = seq2seq("translate", run, "3 1\tNUM;DE")
+    assert known.stderr == ""
+    expected = [
+        "2 lines have features that the training text lacks, which say nothing to the model: "
+        "XYZ, ABC",
+        "1 line has no features, which the model was trained with: give them after a tab",
+    ]
+    for processes in (1, 2):
+        result = seq2seq("translate", run, "--processes", processes, stdin=stdin)
+        assert (result.exit_code, result.stderr.splitlines()) == (0, expected)
+    rows = ["3 1\tNUM;XYZ\tthree one\n", "3 1 3 1\t\tthree\n", "4\tNUM;EN\tfour\n"]
+    (folder / "odd.tsv").write_text("".join(rows))
+    files = ("--pairs", folder / "odd.tsv", "--fields", 1, 3, "--features", 2)
+    result = seq2seq("eval", run, *files)
+    assert "1 line has features that the training text lacks" in result.stderr
+    assert "1 line has no features, which the model was trained with" in result.stderr
+
+
+def test_a_server_refuses_unknown_and_missing_features(run):
+    loaded = LoadedRun(RunToServe(run, device="cpu"))
+    sources = ("3 1\tNUM;DE", "3 1\tNUM;XYZ", "3 1")
+    batch = Batch(0, SearchOptions(), tuple(map(SentenceInput, sources)))
+    (known,), unknown, none = loaded.translate(batch).outputs
+    assert known.text == "drei eins"
+    assert unknown == "the model does not know the features XYZ"
+    assert none == "the model needs features of the source, after a tab"
 
 
 def test_bad_lines_are_skipped_where_features_are_collected(run, folder, seq2seq, tmp_path):

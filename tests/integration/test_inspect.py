@@ -214,6 +214,7 @@ def test_parts_of_the_output_can_be_combined(trained, seq2seq):
             "the target vocabulary has no token 'thre', which it splits into <unk>; "
             "similar tokens: ▁three",
         ),
+        (("--neighbors", ""), "--neighbors needs a token"),
         (("--neighbors", "99"), "the source vocabulary has no token '99'"),
         (("--trace", "3 1 . 4 ."), "this line would be translated in 2 parts"),
         (("--trace", "3", "--target", "three " * 300), "more than data.max_length"),

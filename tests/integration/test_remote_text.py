@@ -52,3 +52,26 @@ def test_a_missing_object_is_reported(bucket: str, tmp_path: Path, seq2seq: Comm
     result = seq2seq("check", write_config(tmp_path, settings))
     assert result.exit_code == 2
     assert f"there is no file {bucket}/train/missing.tsv" in result.stderr
+
+
+def test_missing_credentials_are_reported(
+    numbers: Path, trained: Path, tmp_path: Path, seq2seq: Command, monkeypatch: pytest.MonkeyPatch
+):
+    connections = pytest.importorskip("s3fs").S3FileSystem
+    connections.clear_instance_cache()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    url, output = "s3://a-bucket-without-a-key/x", tmp_path / "output"
+    for command in (
+        ("translate", trained, "-i", url, "-o", output),
+        ("translate", trained, "-i", url, "-o", output, "--shard", "1/2"),
+        ("eval", trained, "--src", url, "--ref", numbers / "test.tgt"),
+    ):
+        result = seq2seq(*command)
+        assert result.exit_code == 2
+        assert f"cannot read {url}: " in result.stderr
+        assert "redentials" in result.stderr
+    assert not output.exists()
+    connections.clear_instance_cache()

@@ -79,10 +79,11 @@ def test_lines_of_several_sentences_are_translated_sentence_by_sentence(
     stdin = "".join(" ".join(lines[group]) + "\n" for group in groups)
     result = seq2seq("translate", run, stdin=stdin)
     assert result.stdout == "".join(" ".join(outputs[group]) + "\n" for group in groups)
-    assert result.stderr == (
-        f"lines with more sentences or tokens than lines of the training text: {len(groups)}; "
-        f"translated as {LINES} separate sentences\n"
-    )
+    is_one = len(groups) == 1
+    were_split = "line is longer" if is_one else "lines are longer"
+    assert result.stderr.startswith(f"{len(groups)} {were_split} than training lines in sentences")
+    assert result.stderr.endswith(f"split into {LINES} sentences, translated one by one\n")
+    assert result.stderr.count("\n") == 1
     asked_for = seq2seq("translate", run, "--split-sentences", stdin=stdin)
     assert (asked_for.stdout, asked_for.stderr) == (result.stdout, "")
 
@@ -92,8 +93,8 @@ def test_segmentation_is_reported_once(run, lines, seq2seq, tmp_path, processes)
     """The lines make more than one chunk."""
     (tmp_path / "in").write_text("".join(f"{one} {one}\n" for one in (lines * 30)))
     result = seq2seq("translate", run, "-i", tmp_path / "in", "--processes", processes)
-    counts = f"{30 * LINES:,}; translated as {60 * LINES:,} separate sentences"
-    assert counts in result.stderr
+    assert result.stderr.startswith(f"{30 * LINES:,} lines are longer than training lines")
+    assert f"; they were split into {60 * LINES:,} sentences" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -107,7 +108,7 @@ def test_eval_segments_lines_like_translate(folder, run, lines, seq2seq):
     options = ("--src", files["src"], "--ref", files["tgt"], "--json")
     result = seq2seq("eval", run, *options)
     assert json.loads(result.stdout)["exact_match"] >= 80
-    assert "10; translated as 40 separate sentences" in result.stderr
+    assert "10 lines are longer than training lines" in result.stderr
 
 
 def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq2seq, tmp_path):
@@ -118,7 +119,7 @@ def test_without_statistics_only_lines_over_max_length_are_split(run, lines, seq
     config = (earlier / "config.yaml").read_text()
     (earlier / "config.yaml").write_text(config.replace("max_length: 256", "max_length: 12"))
     result = seq2seq("translate", earlier, line)
-    assert "1; translated as 3 separate sentences" in result.stderr
+    assert "; it was split into 3 sentences, translated one by one" in result.stderr
     assert result.stdout == seq2seq("translate", run, line).stdout
 
 
@@ -127,9 +128,9 @@ def test_only_sentences_over_max_length_are_split_into_parts(run, seq2seq):
     assert "sentences" not in seq2seq("translate", run, between).stderr
     result = seq2seq("translate", run, f"{between} {beyond}")
     assert [line for line in result.stderr.splitlines() if "length limit" not in line] == [
-        "lines with more sentences or tokens than lines of the training text: 1; translated "
-        "as 2 separate sentences",
-        "sentences longer than data.max_length: 1; translated in 2 parts",
+        "1 line is longer than training lines in sentences or tokens; it was split into 2 "
+        "sentences, translated one by one",
+        "1 sentence is longer than data.max_length; it was translated in 2 parts",
     ]
 
 

@@ -70,6 +70,17 @@ def test_joined_shards_are_the_translation_of_the_file(trained, seq2seq, tmp_pat
     assert seq2seq("join", *given).stdout == whole
 
 
+def test_join_overwrites_none_of_its_parts(trained, seq2seq, source, tmp_path):
+    outputs = translate_shards(seq2seq, trained, source, 2)
+    contents = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "link").symlink_to(outputs[1])
+    for output in (outputs[0], tmp_path / "link", f"{outputs[0]}.shard.json"):
+        result = seq2seq("join", *outputs, "-o", output)
+        assert result.exit_code == 2
+        assert f"{output}, which would be written, is part of the input" in result.stderr
+    assert all(path.read_bytes() == content for path, content in contents.items())
+
+
 @pytest.mark.parametrize(
     "options",
     [("--sampling",), ("--beam-size", 2, "--n-best", 2, "--format", "nbest"), ("--format", "tsv")],

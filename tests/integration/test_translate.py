@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from seq2seq_cli import Translator
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.merging import Outputs
 from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
 from seq2seq_cli.tools.bench_decoding import DecodingSpeed, table
 
 
@@ -185,13 +187,13 @@ def test_output_length_options(trained, seq2seq):
 
 
 def test_translations_that_end_at_the_length_limit_are_counted(trained, seq2seq):
-    text, limit = "1 2 3\n4\n\n5 6 7 8\n", "translations that ended at the length limit"
+    text, limit = "1 2 3\n4\n\n5 6 7 8\n", "hit the length limit"
     assert limit not in seq2seq("translate", trained, stdin=text).stderr
     short = ("--set=decoding.max_len_factor=0", "--set=decoding.max_len_extra=2")
     for more in ((), ("--beam-size=3",), ("--processes=2",)):
         cut = seq2seq("translate", trained, *short, *more, stdin=text)
         assert cut.stderr.count(limit) == 1
-        assert "max_len_extra) and may be incomplete: 2" in cut.stderr
+        assert "2 translations hit the length limit (decoding.max_len_factor, " in cut.stderr
     scores = [json.loads(seq2seq("eval", trained, *more, "--json").stdout) for more in ((), short)]
     assert scores[0]["num_at_length_limit"] == 0 < scores[1]["num_at_length_limit"]
     evaluated = seq2seq("eval", trained, *short)
@@ -319,6 +321,45 @@ def test_ctrl_c_keeps_the_finished_lines(trained, tmp_path):
         process.send_signal(2)
         assert process.wait(60) == 130
     assert output.read_text() == "one\ntwo\n"
+
+
+def test_a_validation_survives_a_model_that_computes_infinity(trained):
+    run = Translator.load(trained, "cpu", exact=True)
+    with torch.no_grad():
+        run.model.decoder_norm.weight.fill_(3e38)
+    broken = Translator(run.model, run.tokenizers, run.config, run.statistics)
+    held_out = read_held_out(valid_text(run.config), run.tokenizers, run.config.data)
+    scores = evaluate(broken, held_out, decode=True)
+    assert not math.isfinite(scores.loss)
+    assert set(scores.hypotheses) == {""}
+
+
+def test_sigterm_ends_all_processes_without_a_warning(trained):
+    command = [sys.executable, "-m", "seq2seq_cli", "translate", str(trained), "--processes", "2"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("1\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "one\n"
+        process.terminate()
+        assert process.communicate(timeout=60) == ("", "terminated\n")
+    assert process.returncode == 143
+
+
+def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):
+    output = tmp_path / "test.tgt"
+    for content in (None, "", "a reference\n"):
+        if content is not None:
+            output.write_text(content)
+        result = seq2seq("translate", trained, "-o", output, "1 2")
+        assert (result.exit_code, output.read_text()) == (
+            (2, content) if content else (0, "one two\n")
+        )
+    assert f"the output {output} has content: give --force to replace it" in result.stderr
+    assert seq2seq("translate", trained, "-o", output, "--force", "3").exit_code == 0
+    assert output.read_text() == "three\n"
+    assert seq2seq("translate", trained, "-o", "/dev/null", "3").exit_code == 0
 
 
 def test_score_prints_log_probs_of_given_translations(

@@ -8,6 +8,7 @@ import torch
 from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
+from seq2seq_cli.decoding.lexical_constraints import missing_tokens
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.word_rules import BannedWords, TargetWords
 from seq2seq_cli.errors import UserError
@@ -55,6 +56,26 @@ def test_required_words_appear_as_whole_words(kind, required):
             for text in required:
                 end = r"(?!\w)" if text[-1].isalpha() else ""
                 assert re.search(rf"(?<!\w){re.escape(text)}{end}", one.text), one.text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_marks_are_banned_and_required_where_they_follow_words(kind):
+    lines = ["do see the tea, they do.", "a tea (art)."] * 9
+    tokenizer = Tokenizer.fit(lines, TokenizerConfig(kind=kind, vocab_size=300))
+    for mark in (".", ","):
+        required = TargetWords(tokenizer).phrase(mark)
+        assert missing_tokens(tokenizer.to_ids(f"see the tea{mark}"), [required]) == (0, [])
+    assert TargetWords(tokenizer).phrase("(").inner == tuple(tokenizer.to_ids("("))
+    logits = torch.zeros(1, 1, len(tokenizer))
+    banned = BannedWords(["."], tokenizer)
+    banned.apply(logits, torch.tensor([[tokenizer.to_ids("see the tea")]]))
+    with_mark = {token for token, piece in enumerate(tokenizer.pieces()) if "." in piece}
+    assert set((logits[0, 0] < 0).nonzero()[:, 0].tolist()) == with_mark > set()
+
+
+def test_marks_are_required_as_words_where_they_are_words():
+    tokenizer = tokenizer_of("word", "en")
+    assert TargetWords(tokenizer).phrase(".").inner == tuple(tokenizer.to_ids("see .")[1:])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])

@@ -20,6 +20,7 @@ VERBS = {
         "sentences",
         "input_file",
         "output_file",
+        "force",
         "input_format",
         "output_format",
         "log_probs",

@@ -12,6 +12,8 @@ from torch import Tensor
 from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.model.transformer import Transformer
 
+NO_TOKEN = -1
+
 
 class DecodingState(Protocol):
     """A batch while it is decoded; at first every sentence has one empty hypothesis."""
@@ -31,7 +33,10 @@ class GreedyDecodingState(DecodingState, Protocol):
     """A state that chooses the tokens of greedy search itself, faster than from its logits."""
 
     def argmax_token(self, last_BW: Tensor, forbidden_N: Tensor) -> Tensor:
-        """Return the most probable token that is not forbidden, BW; EOS where none is left."""
+        """Return the most probable token that is not forbidden, BW.
+
+        NO_TOKEN where there is none, because the logits are NaN.
+        """
 
 
 class Decoder(Protocol):

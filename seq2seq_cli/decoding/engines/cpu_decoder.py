@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import NO_TOKEN
 from seq2seq_cli.decoding.engines.linear import Precision, scaled_query
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.model.attention import rotations
@@ -24,7 +25,6 @@ from seq2seq_cli.model.layers import (
     source_positions,
 )
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import EOS_ID
 
 _ACTIVATIONS: dict[Activation, int] = {"relu": 1, "gelu": 2}  # as in C
 
@@ -139,7 +139,9 @@ class CpuDecodingState:
             self._logits_BWV = cpu_library.empty(*last_BW.shape, self._model.rounded_vocab_size)
         tokens_BW = torch.empty_like(last_BW)
         forbidden = (len(forbidden_N), forbidden_N.data_ptr())
-        self._decode(last_BW, self._logits_BWV.data_ptr(), *forbidden, EOS_ID, tokens_BW.data_ptr())
+        self._decode(
+            last_BW, self._logits_BWV.data_ptr(), *forbidden, NO_TOKEN, tokens_BW.data_ptr()
+        )
         return tokens_BW
 
     def _decode(self, last_BW: Tensor, *outputs: int | None) -> None:

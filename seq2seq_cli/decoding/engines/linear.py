@@ -75,7 +75,7 @@ class _Int8:
         self._many = _packed(quantized, bias, many)
         ops = torch.ops.quantized
         self._exact = _Fp32(weight, bias, relu) if weight.numel() < _SMALL else None
-        self._size = weight.numel()
+        self._size, self._num_outputs = weight.numel(), len(weight)
         self._multiply = ops.linear_relu_dynamic if relu else ops.linear_dynamic
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -83,7 +83,12 @@ class _Int8:
         if self._exact is not None and rows * self._size < _WORTH_INT8:
             return self._exact(states)
         packed = self._few if rows <= _FEW_ROWS else self._many
-        outputs: Tensor = self._multiply(states, packed, False)
+        try:
+            outputs: Tensor = self._multiply(states, packed, False)
+        except RuntimeError:  # there is no scale for NaN
+            if states.isfinite().all():
+                raise
+            return states.new_full((rows, self._num_outputs), torch.nan)
         return outputs
 
 
