@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import logging
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -55,6 +56,16 @@ class Pair(NamedTuple):
     def is_empty(self) -> bool:
         return not (self.src.strip() and self.tgt.strip())
 
+    @property
+    def source_hash(self) -> int:
+        """The hash of the source as it counts as a duplicate; another one in each process."""
+        return hash(normalized(self.source_line))
+
+
+def normalized(text: str) -> str:
+    """Return the text as it counts as a duplicate: without case, width and extra white space."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
 
 class BadLineError(UserError):
     """A line that cannot be read; `data.on_bad_line: skip` drops it."""
@@ -85,13 +96,12 @@ def count_corpus(
     valid_counts = None
     if valid is not None:
         valid_counts = CorpusCounts()
-        held_out.update(
-            hash(pair.source_line) for pair in count_pairs(valid, on_bad_line, valid_counts)
-        )
+        pairs = count_pairs(valid, on_bad_line, valid_counts)
+        held_out.update(pair.source_hash for pair in pairs)
     train_counts = CorpusCounts()
     for pair in count_pairs(train, on_bad_line, train_counts):
         if held_out and valid_counts is not None:
-            valid_counts.overlap += held_out.pop(hash(pair.source_line), 0)
+            valid_counts.overlap += held_out.pop(pair.source_hash, 0)
     return train_counts, valid_counts
 
 

@@ -13,8 +13,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
-from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
-from seq2seq_cli.tools.duplicates import normalized
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs, normalized
 
 REST = "train"
 

@@ -15,7 +15,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import PresetName
+from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -31,14 +31,15 @@ _MAIN_SHARE = 0.2  # of a side's letters, from which a script is one of its main
 _BYTES_OF_A_TOKEN = 4  # nearly; of subwords in any script
 _SMALLEST_BATCH = 512  # tokens
 
-# Words are not separated by spaces, so that BLEU needs a tokenization of its own, unless the text
-# has been split into words already.
-_LONGEST_WORDS = 5  # characters, in the mean
-_BLEU_TOKENIZE = {"Kana": "char", "Han": "zh", "Thai": "char", "Lao": "char"}
-_BLEU_TOKENIZE |= {"Khmer": "char", "Myanmar": "char", "Tibetan": "char"}
+# Scripts without spaces between words: the most characters that words have in the mean. If more
+# stand between two spaces, they are a sentence, for which BLEU needs a tokenization of its own.
+_LONGEST_WORDS = {"Kana": 9, "Han": 6, "Thai": 14, "Lao": 14}
+_LONGEST_WORDS |= {"Khmer": 14, "Myanmar": 14, "Tibetan": 14}
+_BLEU_TOKENIZE = dict.fromkeys(_LONGEST_WORDS, "char") | {"Han": "zh"}
 
 # A side of single words: spelling, pronunciation, transliteration, inflection.
 _MOST_WORDS = 1.5  # per line
+_FEW_WORDS = 3  # per line, if the other side is words or symbols: forms have auxiliaries
 _MOST_SENTENCES = 0.1  # share of lines that end in punctuation
 _LONGEST_SYMBOLS = 3  # characters with the space between them, in the mean: such as phones
 
@@ -54,8 +55,19 @@ class Side:
     scripts: list[str]  # the main ones, the most frequent first
 
     @property
-    def is_words(self) -> bool:
-        return self.words <= _MOST_WORDS and self.sentences <= _MOST_SENTENCES
+    def unspaced_script(self) -> str | None:
+        """The main script, if any, that has no spaces between words unless they were put there."""
+        scripts = _LONGEST_WORDS.keys() & {*self.scripts}
+        return max(scripts, key=_LONGEST_WORDS.__getitem__, default=None)
+
+    @property
+    def is_run_together(self) -> bool:
+        script = self.unspaced_script
+        return script is not None and self.characters > _LONGEST_WORDS[script] * self.words
+
+    def is_words(self, most: float = _MOST_WORDS) -> bool:
+        is_sentences = self.sentences > _MOST_SENTENCES or self.is_run_together
+        return self.words <= most and not is_sentences
 
     @property
     def is_symbols(self) -> bool:
@@ -240,7 +252,15 @@ def choose(
 
 
 def _is_spelling(text: Text) -> bool:
-    return text.src.is_words
+    """Return True if words become words or symbols, or symbols words."""
+    src, tgt = text.src, text.tgt
+    if tgt.is_symbols:
+        return src.is_words(_FEW_WORDS)
+    return tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
+
+
+def _kind_of_words(side: Side) -> TokenizerKind:
+    return "word" if side.is_symbols else "char"
 
 
 def _num_tokens(text: Text) -> int:
@@ -252,11 +272,12 @@ def _num_tokens(text: Text) -> int:
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
+        kinds = {side: _kind_of_words(getattr(text, side)) for side in SIDES}
         reason = f"{text.src.words:.1f} words per source line: single words"
         kind, size = Choice("char", reason), Choice("auto", "every character")
-        if text.tgt.is_symbols:
+        if "word" in kinds.values():
             reason = "letters; symbols between spaces, such as phones"
-            kind = Choice({"src": "char", "tgt": "word"}, reason)
+            kind = Choice(kinds, reason)
             size = Choice("auto", "every character and every symbol")
     else:
         kind = Choice("bpe", "nothing is out of vocabulary")
@@ -280,11 +301,10 @@ def _validation(text: Text) -> dict[str, Choice]:
         metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
         rate, of = ("ser", "symbols") if text.tgt.is_symbols else ("cer", "characters")
         return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
-    is_split = text.tgt.characters <= _LONGEST_WORDS * text.tgt.words
-    for script, tokenize in _BLEU_TOKENIZE.items():
-        if script in text.tgt.scripts and not is_split:
-            reason = f"{script} has no spaces between words"
-            return {"validation.bleu_tokenize": Choice(tokenize, reason)}
+    script = text.tgt.unspaced_script
+    if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):
+        reason = f"{script} has no spaces between words"
+        return {"validation.bleu_tokenize": Choice(_BLEU_TOKENIZE[script], reason)}
     return {}
 
 

@@ -143,7 +143,8 @@ def _held_out_text(valid: HeldOut, counts: CorpusCounts) -> str:
     unknown = facts.src.unknown + facts.tgt.unknown
     text += f"; {unknown / (facts.src.tokens + facts.tgt.tokens):.2%} unknown tokens"
     if counts.overlap:
-        text += f"; WARNING: {counts.overlap:,} source lines also occur in the training text"
+        lines = "line also occurs" if counts.overlap == 1 else "lines also occur"
+        text += f"; WARNING: {counts.overlap:,} source {lines} in the training text"
     return text
 
 

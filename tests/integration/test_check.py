@@ -151,6 +151,14 @@ def test_check_finds_duplicates_and_train_test_leakage(page: list[str], found: d
     }
 
 
+def test_train_and_check_count_leaked_sources_alike(page: list[str], found: dict):
+    """Line 4 of the validation text is in capitals, and yet a sentence of the training text."""
+    [text] = [line for line in page if line.startswith("validation text")]
+    assert text.endswith("WARNING: 1 source line also occurs in the training text")
+    leaked = found["overlap"]["valid in train"]["sources"]["count"]
+    assert found["run"]["validation_text"]["sources_in_training_text"] == leaked == 1
+
+
 def test_check_reports_encodings(page: list[str], found: dict):
     [encoding] = [line for line in page if line.startswith("encoding")]
     for note in ("begins with a byte-order mark", "CRLF at the end of 1 line", "1 line not UTF-8"):

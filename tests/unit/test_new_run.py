@@ -24,6 +24,12 @@ def sentence_pairs(count: int) -> list[tuple[str, str]]:
     return [(src, f"{number} {src.lower()}") for number, src in enumerate(sources)]
 
 
+def unspaced(words: str, targets: list[str]) -> list[tuple[str, str]]:
+    """Sentences of a script without spaces, and without a mark at their end."""
+    generator = random.Random(3)
+    return [("".join(generator.choices(words.split(), k=6)), tgt.rstrip(".")) for tgt in targets]
+
+
 PAIRS = sentence_pairs(600)
 CHARACTERS, SUBWORDS = ({"src": kind, "tgt": kind} for kind in ("char", "bpe"))
 
@@ -184,6 +190,40 @@ def test_existing_validation_text_is_used(text, seq2seq):
         "Korean words in another spelling": (
             [("새집", "새 집"), ("나무", "나무"), ("물", "물")] * 30,
             {"kind": {"src": "char", "tgt": "char"}, "normalization": "identity"},
+        ),
+        "Vietnamese words to phones": (
+            [("người mẹ", "ŋ ɨə j m ɛ"), ("xanh", "s a j ŋ̟"), ("xe đạp", "s ɛ ɗ aː p")] * 30,
+            {"kind": {"src": "char", "tgt": "word"}, "metrics": ("ser",)},
+        ),
+        "phones to words": (
+            [(" ".join(w + "xy" * n), w + "xy" * n) for n in range(9) for w in WORDS],
+            {"kind": {"src": "word", "tgt": "char"}, "metric": "exact_match", "metrics": ("cer",)},
+        ),
+        "Chinese words in Latin letters": (
+            [("北京", "bei jing"), ("上海人", "shang hai ren"), ("大学", "da xue")] * 30,
+            {"kind": CHARACTERS, "metric": "exact_match"},
+        ),
+        "Chinese sentences without marks": (
+            unspaced("我们 老师 学生 喜欢 昨天 去了 新的 房子", [src for src, _ in PAIRS]),
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "short Chinese sentences without marks": (
+            [("我爱你", "i love you very much"), ("他走了", "he has gone away")] * 30,
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "Thai sentences": (
+            unspaced("ฉัน ครู นักเรียน ชอบ เห็น หนังสือ บ้าน", [src for src, _ in PAIRS]),
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "Thai to Chinese sentences": (
+            unspaced("ฉัน ครู นักเรียน ชอบ เห็น หนังสือ บ้าน", ["我们昨天去了新的房子"] * 60),
+            {"kind": SUBWORDS, "metric": "auto", "bleu_tokenize": "zh"},
+        ),
+        "Japanese to Korean": (
+            unspaced(
+                "私は 先生が 学生の 好き 昨日 見ました 本を", ["선생님은 어제 집에 갔다"] * 60
+            ),
+            {"kind": SUBWORDS, "metric": "auto"},
         ),
         "full width": ([(f"{src} ＡＢＣ", tgt) for src, tgt in PAIRS], {"normalization": "nfkc"}),
     }.values(),
