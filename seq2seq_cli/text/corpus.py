@@ -34,6 +34,10 @@ _TURNS: dict[Direction, tuple[bool, ...]] = {
 }
 
 
+_NAME_THEM = (
+    "; name those that are wanted, as fields: [1, 3] and features: 2 in a config, --fields 1 3 "
+    "--features 2 on the command line"
+)
 _MOST_FEATURES = 10_000
 _LARGE_FILES = 1 << 25  # bytes
 
@@ -277,7 +281,8 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
     def split(line: str) -> Pair:
         columns = line.split("\t")
         if not (corpus.fields or corpus.features) and len(columns) != 2:
-            raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}")
+            more = _NAME_THEM if len(columns) > 2 else ""
+            raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}{more}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
         return _pair_of([columns[place] for place in places])

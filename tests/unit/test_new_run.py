@@ -367,6 +367,47 @@ def test_the_example_overwrites_nothing_without_asking(seq2seq, tmp_path):
     assert mine.read_bytes() == (ROOT / "data/quickstart/train.de").read_bytes()
 
 
+def test_init_says_that_there_is_no_validation_text(text, seq2seq):
+    """One pair in twenty is set aside: none of ten."""
+    write_tsv(text, PAIRS[:1])
+    result = seq2seq("init", text, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert "note             there is no validation text" in result.stdout
+    assert "training text    1 pair; dropped" in result.stdout
+    write_tsv(text, PAIRS)
+    assert "validation text" not in seq2seq("init", text, "--yes", "-o", "b.yaml").stdout
+
+
+def test_init_says_which_exports_the_config_supports(text, seq2seq):
+    refusal = "not huggingface: it needs model.positions: sinusoidal"
+    assert (
+        f"exports          ctranslate2, argos; {refusal}" in seq2seq("init", text, "--yes").stdout
+    )
+    assert f"# Exports: ctranslate2, argos; {refusal}." in Path("mine.yaml").read_text()
+
+
+def test_symbols_between_marks_are_pointed_out(text, seq2seq):
+    write_tsv(text, [("".join(w) + "x" * n, ".".join(w)) for n in range(9) for w in WORDS])
+    result = seq2seq("init", text, "--valid-size", 0, "--yes")
+    assert "the target looks like symbols that a mark separates, such as r.e.d" in result.stdout
+    write_tsv(text, [("well-known", "in U.S. terms"), ("e-mail", "a so-called one")] * 30)
+    assert "a mark" not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
+
+
+def test_columns_are_written_as_the_documents_write_them(text, seq2seq):
+    Path("all.tsv").write_text("".join(f"{src}\tV;PST\t{tgt}\n" for src, tgt in PAIRS))
+    options = ("--fields", 1, 3, "--features", 2, "--valid-size", 0, "--yes")
+    assert seq2seq("init", "all.tsv", *options).exit_code == 0
+    written = "train: {pairs: all.tsv, fields: [1, 3], features: 2}"
+    assert written in Path("mine.yaml").read_text()
+
+
+def test_more_columns_name_the_options_that_choose_them(text, seq2seq):
+    Path("all.tsv").write_text("a\tb\tc\n")
+    result = seq2seq("init", "all.tsv", "--yes")
+    assert "--fields 1 3 --features 2 on the command line" in result.stderr
+
+
 def test_init_needs_a_text_or_the_example(seq2seq, tmp_path):
     assert "or --example" in seq2seq("init").stderr
     assert "writes to one folder" in seq2seq("init", "--example", tmp_path, tmp_path).stderr
