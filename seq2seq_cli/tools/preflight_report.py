@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.console import counted
 from seq2seq_cli.export.limits import FormatName, exports_text
 from seq2seq_cli.text.sampling import LEAST_FREQUENCY
@@ -22,6 +23,7 @@ from seq2seq_cli.tools.scripts import truncate_for_terminal
 # Fractions above which `check` warns.
 _MANY_REPEATED = 0.1  # of a text's pairs
 _MANY_UNKNOWN = 0.01  # of a side's tokens
+_FEWEST_SENTENCES = 5_000  # pairs; words, which characters or symbols are read of, need fewer
 _MANY_RARE = 0.1  # of a vocabulary's entries
 _SCRIPTS_SHOWN = 3
 
@@ -151,7 +153,14 @@ class Report:
         yield "exports", exports_text(self.exports)
 
     def warnings(self) -> list[Warned]:
-        warnings = [w for name, text in self.texts.items() for w in self._text_warnings(name, text)]
+        train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
+        warnings = []
+        if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
+            few = f"train: {counted(train.pairs, 'pair')}, which is very little text for sentences"
+            warnings.append(Warned(f"{few}: others may come out as nonsense", []))
+        warnings += [
+            w for name, text in self.texts.items() for w in self._text_warnings(name, text)
+        ]
         for name, overlap in self.overlaps.items():
             if overlap.sources.count:
                 warnings.append(Warned(f"{name}: {_overlap(overlap)}", []))
