@@ -166,7 +166,8 @@ Fields = Annotated[
     typer.Option(
         "--fields",
         metavar="SRC TGT",
-        help="Where source and target are in --pairs: languages, keys or numbers of columns.",
+        help="Where source and target are in a file of pairs: languages, keys or numbers of "
+        "columns.",
     ),
 ]
 Features = Annotated[
@@ -174,7 +175,8 @@ Features = Annotated[
     typer.Option(
         "--features",
         metavar="FIELD",
-        help="Where features of the source are: a key or the number of a column, 2 in --src.",
+        help="Where features of the source are: a key or the number of a column; 2 in a file of "
+        "sources, where they follow a tab.",
     ),
 ]
 Tag = Annotated[

@@ -15,6 +15,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded
 
 if TYPE_CHECKING:
+    from seq2seq_cli.config.schema import Config
     from seq2seq_cli.config.text import ParallelText
 
 Answer = TypeVar("Answer")
@@ -117,8 +118,21 @@ def init(
         hours = 0.0 if yes else _ask(question, 0, _hours)
     new = NewRun(output, train, held_out, {"valid": valid_size, "test": test_size})
     _ask_to_overwrite(new.existing_files(), "choose another --output", yes=yes)
-    for path in new.write(text, name, hours):
+    _report(output, *new.write(text, name, hours))
+
+
+def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
+    """Say what was written, what it is without, and what to do next."""
+    from seq2seq_cli.export.limits import exports, exports_text
+
+    for path in written:
         typer.echo(f"wrote {printable(str(path))}")
+    typer.echo(f"{'exports':<16} {exports_text(exports(config))}")
+    if config.data.valid is None:
+        typer.echo(
+            f"{'note':<16} there is no validation text: nothing says which model is best. Name one "
+            "by --valid, or set pairs aside by --valid-size"
+        )
     typer.echo("Next, look for mistakes in the text, then train:")
     for command in ("check", "train"):
         typer.echo(f"  seq2seq {command} {shlex.quote(printable(str(output)))}")

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -11,9 +12,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import MissingFile
 from seq2seq_cli.config.types import OnResume, Section, inner_sections
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
+from seq2seq_cli.paths import files_of, is_remote
 
 _MOST_MISTAKES = 20  # listed in one message
 
@@ -53,6 +56,7 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
         return Config.model_validate(tree, context={"is_given_now": is_given_now})
     except ValidationError as error:
         mistakes: dict[Location, list[str]] = {}
+        causes = [details.get("ctx", {}).get("error") for details in error.errors()]
         for details in error.errors():
             if details["type"] != "default_factory_not_called":  # follows from another mistake
                 location = _option(details["loc"], tree)
@@ -61,7 +65,9 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
         f"{_place(location, node, overridden)}{'; or '.join(messages)}"
         for location, messages in list(mistakes.items())[:_MOST_MISTAKES]
     ]
-    raise UserError(_message(path, lines, len(mistakes)))
+    missing = [cause.path for cause in causes if isinstance(cause, MissingFile)]
+    note = _start_of_paths(missing, path.parent)
+    raise UserError(_message(path, lines, len(mistakes), note))
 
 
 def config_yaml(config: Config) -> str:
@@ -229,11 +235,29 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     return line
 
 
-def _message(path: Path, lines: Sequence[str], count: int) -> str:
+def _message(path: Path, lines: Sequence[str], count: int, note: str) -> str:
     if len(lines) == 1:
-        return f"{path}, {lines[0]}" if lines[0].startswith("line ") else f"{path}: {lines[0]}"
+        start = ", " if lines[0].startswith("line ") else ": "
+        return f"{path}{start}{lines[0]}" + (f"; {note}" if note else "")
     limit = "" if len(lines) == count else f"; the first {len(lines)} are"
-    return "\n".join([f"{path} has {count} mistakes{limit}", *(f"  {line}" for line in lines)])
+    listed = [*lines, note] if note else lines
+    return "\n".join([f"{path} has {count} mistakes{limit}", *(f"  {line}" for line in listed)])
+
+
+def _start_of_paths(missing: Sequence[Path], folder_of_config: Path) -> str:
+    """Return where relative paths of missing files start, and whether the config's folder has them.
+
+    Empty if none is relative.
+    """
+    relative = [path for path in missing if not (is_remote(path) or path.is_absolute())]
+    if not relative:
+        return ""
+    note = f"relative paths start from the current folder, {Path.cwd()}"
+    if all(file.is_file() for path in relative for file in files_of(folder_of_config / path)):
+        note += (
+            f"; the files are in the folder of the config: cd {shlex.quote(str(folder_of_config))}"
+        )
+    return note
 
 
 def _describe(details: Any, location: Location) -> str:
@@ -342,6 +366,11 @@ def yaml_text(value: Any) -> str:
     if not isinstance(value, float):
         value = TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
     text = yaml.dump(
-        value, Dumper=Dumper, default_flow_style=True, allow_unicode=True, width=1_000_000
+        value,
+        Dumper=Dumper,
+        default_flow_style=True,
+        allow_unicode=True,
+        sort_keys=False,
+        width=1_000_000,
     )
     return text.removesuffix("\n").removesuffix("\n...").strip()

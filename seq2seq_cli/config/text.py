@@ -80,6 +80,14 @@ def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: Valid
     return given if is_remote(given) else cast(Path, as_path(given))
 
 
+class MissingFile(ValueError):
+    """A text file that the config names does not exist."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"there is no file {path}")
+        self.path = path
+
+
 def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     """Check that text files exist, except in a run folder, which may outlive its text."""
     if not _is_given_now(info):
@@ -95,7 +103,7 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
         if is_folder:
             raise ValueError(f"the folder {path} has no files")
         if not exists:
-            raise ValueError(f"there is no file {path}")
+            raise MissingFile(path)
         raise ValueError(
             f"{path} is a stream, but training reads its text several times: write it to a file"
         )

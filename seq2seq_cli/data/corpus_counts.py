@@ -14,6 +14,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_corpus, hash_of_files
 
+_VERSION = 2  # of what is counted
+
 _Counts = tuple[CorpusCounts, CorpusCounts | None]
 
 
@@ -26,7 +28,7 @@ def cached_counts(
     waited for.
     """
     texts = [[hash_of_files(t.files), t.forms] for t in (train, valid) if t is not None]
-    key = hashlib.sha256(json.dumps([*texts, on_bad_line]).encode()).hexdigest()[:32]
+    key = hashlib.sha256(json.dumps([*texts, on_bad_line, _VERSION]).encode()).hexdigest()[:32]
     path = cache_folder() / COUNTS / f"{key}.json"
     if (found := _read(path)) is not None:
         return found

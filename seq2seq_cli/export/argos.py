@@ -15,7 +15,6 @@ from typing import Any
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import LanguagePair, language_name, languages_of
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.export import ctranslate2
 from seq2seq_cli.export.comparison import Source
@@ -69,19 +68,6 @@ def usage(config: Config, tokenizers: Tokenizers) -> str:
         longest=MOST_POSITIONS,
         notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=""),
     )
-
-
-def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
-    """Return the reason why a package cannot represent this model; None if it can."""
-    src, tgt = tokenizers
-    if src.features:
-        return "its sources have features, which Argos Translate cannot give"
-    if not tokenizers.is_shared and tgt.kind in SUBWORDS and src.kind not in SUBWORDS:
-        return (
-            "one SentencePiece model reads the source and writes the target, but only the target's "
-            "vocabulary has bytes"
-        )
-    return ctranslate2.unsupported(model, tokenizers)
 
 
 def missing(config: Config) -> str | None:

@@ -47,14 +47,11 @@ class Source(NamedTuple):
 
 
 class Format(Protocol):
-    """The module of a format: what it supports, writing it, and using the result."""
+    """The module of a format: writing it, and using the result."""
 
     LIBRARY: str  # that uses the result, by the name that the Hugging Face hub knows
     MOST_POSITIONS: int  # of a source with EOS, and of a target with BOS
     HAS_TAGS: bool  # whether every source may have a tag of its own
-
-    def unsupported(self, model: Transformer, tokenizers: Tokenizers) -> str | None:
-        """Return the reason why the format cannot represent a model; None if it can."""
 
     def write_model(
         self, model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path

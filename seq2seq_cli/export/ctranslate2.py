@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
-from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export.comparison import Source
@@ -95,15 +94,6 @@ def usage(config: Config, tokenizers: Tokenizers) -> str:
         options=", ".join(f"{name}={value}" for name, value in options.items()),
         notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=_FEATURES),
     )
-
-
-def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
-    """Return the reason why CTranslate2 cannot compute this model; None if it can."""
-    if model.feature_ids is not None:
-        return "model.feature_positions is false"
-    if model.config.rotary_cross_attention:
-        return "model.rotary_cross_attention is true"
-    return unsupported_model(model, _ACTIVATIONS)
 
 
 def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:

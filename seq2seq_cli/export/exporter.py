@@ -4,21 +4,21 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from seq2seq_cli.config.languages import languages_from_option, languages_of
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Languages
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.export import argos, ctranslate2, huggingface
 from seq2seq_cli.export.comparison import Format, compare
+from seq2seq_cli.export.limits import ACTIVATIONS, FormatName, unsupported
 from seq2seq_cli.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 
-FormatName = Literal["ctranslate2", "huggingface", "argos"]
 FORMATS: dict[FormatName, Format] = {
     "ctranslate2": ctranslate2,
     "huggingface": huggingface,
@@ -52,7 +52,8 @@ def export(
     translator.config = _with_languages(translator.config, options.langs)
     config, target = translator.config, FORMATS[file_format]
     reason = argos.missing(config) if file_format == "argos" else None
-    if reason := reason or target.unsupported(translator.model, translator.tokenizers):
+    reason = reason or unsupported(file_format, config, translator.tokenizers)
+    if reason := reason or unsupported_model(translator.model, ACTIVATIONS):
         raise UserError(f"--format {file_format} does not support this model: {reason}")
     usage = target.usage(config, translator.tokenizers)
     card_options = CardOptions(target.LIBRARY, usage, options.license, options.which)

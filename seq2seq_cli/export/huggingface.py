@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
-from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.decoding.translation import Translation
 from seq2seq_cli.export.comparison import Source
 from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
@@ -95,19 +94,6 @@ def usage(config: Config, tokenizers: Tokenizers) -> str:
         shortest=shortest(config.decoding, "length"),
         notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=_FEATURES) + normalized,
     )
-
-
-def unsupported(model: Transformer, tokenizers: Tokenizers) -> str | None:
-    """Return the reason why neither architecture supports this model; None if one does."""
-    if not tokenizers.is_shared:
-        return "it needs tokenizer.shared, one vocabulary for both sides"
-    if not model.config.tie_embeddings:
-        return "it needs model.tie_embeddings"
-    if model.config.positions != "sinusoidal":
-        return f"model.positions is {model.config.positions}"
-    if model.feature_ids is not None:
-        return "model.feature_positions is false"
-    return unsupported_model(model, _ACTIVATIONS)
 
 
 def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import logging
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,10 @@ _TURNS: dict[Direction, tuple[bool, ...]] = {
 }
 
 
+_NAME_THEM = (
+    "; name those that are wanted, as fields: [1, 3] and features: 2 in a config, --fields 1 3 "
+    "--features 2 on the command line"
+)
 _MOST_FEATURES = 10_000
 _LARGE_FILES = 1 << 25  # bytes
 
@@ -55,6 +60,16 @@ class Pair(NamedTuple):
     @property
     def is_empty(self) -> bool:
         return not (self.src.strip() and self.tgt.strip())
+
+    @property
+    def source_hash(self) -> int:
+        """The hash of the source as it counts as a duplicate; another one in each process."""
+        return hash(normalized(self.source_line))
+
+
+def normalized(text: str) -> str:
+    """Return the text as it counts as a duplicate: without case, width and extra white space."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 class BadLineError(UserError):
@@ -86,13 +101,12 @@ def count_corpus(
     valid_counts = None
     if valid is not None:
         valid_counts = CorpusCounts()
-        held_out.update(
-            hash(pair.source_line) for pair in count_pairs(valid, on_bad_line, valid_counts)
-        )
+        pairs = count_pairs(valid, on_bad_line, valid_counts)
+        held_out.update(pair.source_hash for pair in pairs)
     train_counts = CorpusCounts()
     for pair in count_pairs(train, on_bad_line, train_counts):
         if held_out and valid_counts is not None:
-            valid_counts.overlap += held_out.pop(hash(pair.source_line), 0)
+            valid_counts.overlap += held_out.pop(pair.source_hash, 0)
     return train_counts, valid_counts
 
 
@@ -268,7 +282,8 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
     def split(line: str) -> Pair:
         columns = line.split("\t")
         if not (corpus.fields or corpus.features) and len(columns) != 2:
-            raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}")
+            more = _NAME_THEM if len(columns) > 2 else ""
+            raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}{more}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
         return _pair_of([columns[place] for place in places])

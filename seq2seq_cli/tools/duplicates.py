@@ -1,13 +1,12 @@
 """Finds duplicate lines within a text, and lines that two texts share, by their hashes."""
 
-import unicodedata
 from array import array
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.corpus import Pair, normalized
 
 _EXAMPLES = 2
 _NO_PAIR = 0  # the hash of a line without a pair; no real line is likely to have it
@@ -43,10 +42,9 @@ class LineHashes:
 
     def add(self, pair: Pair | None) -> None:
         """Add the next line; None if it has no pair."""
-        texts = (None, None) if pair is None else (pair.source_line, pair.tgt)
-        src, tgt = (None if text is None else normalized(text) for text in texts)
-        self._sources.append(_NO_PAIR if src is None else hash(src))
-        self._pairs.append(_NO_PAIR if src is None else hash((src, tgt)))
+        src = _NO_PAIR if pair is None else pair.source_hash
+        self._sources.append(src)
+        self._pairs.append(_NO_PAIR if pair is None else hash((src, normalized(pair.tgt))))
 
     def repeated(self) -> Overlap:
         """Return the lines that repeat an earlier line of the same text."""
@@ -55,11 +53,6 @@ class LineHashes:
     def found_in(self, other: "LineHashes") -> Overlap:
         """Return the lines that also occur in another text."""
         return Overlap(_shared(self._sources, other._sources), _shared(self._pairs, other._pairs))
-
-
-def normalized(text: str) -> str:
-    """Return the text as it counts as a duplicate: without case, width and extra white space."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _repeated(numbers: "array[int]") -> Repeats:

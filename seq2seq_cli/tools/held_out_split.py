@@ -11,10 +11,10 @@ import numpy as np
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import SIDES
+from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
-from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
-from seq2seq_cli.tools.duplicates import normalized
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs, normalized
 
 REST = "train"
 
@@ -73,9 +73,9 @@ def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
     for size in wanted:
         ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
         if ends[-1] >= len(sources):
+            found = f"{counted(len(keys), 'pair')} with {counted(len(sources), 'different source')}"
             raise UserError(
-                f"{given.name} has {len(keys):,} pairs with {len(sources):,} different sources: "
-                f"too few to set {sum(wanted):,} pairs aside"
+                f"{given.name} has {found}: too few to set {counted(sum(wanted), 'pair')} aside"
             )
     return [int(source) for source in sources[ends[1:]]]
 

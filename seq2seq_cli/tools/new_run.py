@@ -12,11 +12,13 @@ from pydantic import ValidationError
 
 from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_for
+from seq2seq_cli.config.presets import PRESETS, Choice, as_tree, commented_yaml, preset_for
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import PresetName
+from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
+from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.export.limits import exports, exports_text
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.text.sampling import MAX_LINE_BYTES, sample
@@ -31,16 +33,18 @@ _MAIN_SHARE = 0.2  # of a side's letters, from which a script is one of its main
 _BYTES_OF_A_TOKEN = 4  # nearly; of subwords in any script
 _SMALLEST_BATCH = 512  # tokens
 
-# Words are not separated by spaces, so that BLEU needs a tokenization of its own, unless the text
-# has been split into words already.
-_LONGEST_WORDS = 5  # characters, in the mean
-_BLEU_TOKENIZE = {"Kana": "char", "Han": "zh", "Thai": "char", "Lao": "char"}
-_BLEU_TOKENIZE |= {"Khmer": "char", "Myanmar": "char", "Tibetan": "char"}
+# Scripts without spaces between words: the most characters that words have in the mean. If more
+# stand between two spaces, they are a sentence, for which BLEU needs a tokenization of its own.
+_LONGEST_WORDS = {"Kana": 9, "Han": 6, "Thai": 14, "Lao": 14}
+_LONGEST_WORDS |= {"Khmer": 14, "Myanmar": 14, "Tibetan": 14}
+_BLEU_TOKENIZE = dict.fromkeys(_LONGEST_WORDS, "char") | {"Han": "zh"}
 
 # A side of single words: spelling, pronunciation, transliteration, inflection.
 _MOST_WORDS = 1.5  # per line
+_FEW_WORDS = 3  # per line, if the other side is words or symbols: forms have auxiliaries
 _MOST_SENTENCES = 0.1  # share of lines that end in punctuation
 _LONGEST_SYMBOLS = 3  # characters with the space between them, in the mean: such as phones
+_MARKS = ".|_-"  # that separate symbols in some texts, where this program expects spaces
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,22 @@ class Side:
     sentences: float  # share of lines that end in punctuation
     not_nfkc: float  # share of lines that NFKC changes
     scripts: list[str]  # the main ones, the most frequent first
+    separated: str = ""  # an example, if words look like symbols between marks, as k.æ.t
 
     @property
-    def is_words(self) -> bool:
-        return self.words <= _MOST_WORDS and self.sentences <= _MOST_SENTENCES
+    def unspaced_script(self) -> str | None:
+        """The main script, if any, that has no spaces between words unless they were put there."""
+        scripts = _LONGEST_WORDS.keys() & {*self.scripts}
+        return max(scripts, key=_LONGEST_WORDS.__getitem__, default=None)
+
+    @property
+    def is_run_together(self) -> bool:
+        script = self.unspaced_script
+        return script is not None and self.characters > _LONGEST_WORDS[script] * self.words
+
+    def is_words(self, most: float = _MOST_WORDS) -> bool:
+        is_sentences = self.sentences > _MOST_SENTENCES or self.is_run_together
+        return self.words <= most and not is_sentences
 
     @property
     def is_symbols(self) -> bool:
@@ -95,8 +111,8 @@ class NewRun:
                 raise UserError(f"{path} is part of the text: choose another --output")
         return existing
 
-    def write(self, text: "Text", preset: PresetName, hours: float) -> list[Path]:
-        """Write the config, and the parts of the text if pairs are set aside; return the files.
+    def write(self, text: "Text", preset: PresetName, hours: float) -> tuple[list[Path], Config]:
+        """Write the config, and parts of the text if pairs are set aside; return files and config.
 
         With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
         has too few pairs to set some aside, or if nothing can be trained from it.
@@ -119,8 +135,7 @@ class NewRun:
 
             chosen = fit_into_hours(chosen, hours)
         write_atomic(self.config, config_text(text, preset, chosen).encode())
-        load_config(self.config, is_given_now=True)
-        return [*files, self.config]
+        return [*files, self.config], load_config(self.config, is_given_now=True)
 
 
 @dataclass(frozen=True)
@@ -141,10 +156,21 @@ class Text:
         """Return what there is to say of the text, with labels."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
         return [
-            ("training text", f"{self.counts.pairs:,} pairs; dropped: {dropped}"),
+            ("training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"),
             ("source", str(self.src)),
             ("target", str(self.tgt)),
+            *(("note", note) for note in self.notes()),
         ]
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the text should be looked at for."""
+        for name, side in (("source", self.src), ("target", self.tgt)):
+            if side.separated:
+                yield (
+                    f"the {name} looks like symbols that a mark separates, such as "
+                    f"{printable(side.separated)}; with spaces in place of the mark, each symbol "
+                    "would be one token"
+                )
 
 
 def text_of(
@@ -201,7 +227,18 @@ def _side(lines: Sequence[str]) -> Side:
         sentences=ends.count("Po") / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
         scripts=[script for script in main if script is not None],
+        separated=_separated(lines),
     )
+
+
+def _separated(lines: Sequence[str]) -> str:
+    """Return a word of symbols that marks separate, if most lines are such words."""
+    for mark in _MARKS:
+        apart = [line for line in lines if mark in line.strip(f"{mark} ") and " " not in line]
+        symbols = sum(len(line.split(mark)) for line in apart)
+        if len(apart) > len(lines) / 2 and sum(map(len, apart)) <= _LONGEST_SYMBOLS * symbols:
+            return apart[0]
+    return ""
 
 
 def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
@@ -218,7 +255,7 @@ def choose(
     text: Text, preset: PresetName, train: ParallelText, valid: ParallelText | None
 ) -> dict[str, Choice]:
     """Return the options of a first run: those of the preset, and what the text asks for."""
-    chosen = {"data.train": Choice(_as_given(train), f"{text.counts.pairs:,} pairs")}
+    chosen = {"data.train": Choice(_as_given(train), counted(text.counts.pairs, "pair"))}
     if valid is not None:
         chosen["data.valid"] = Choice(_as_given(valid))
     if text.counts.bad:
@@ -240,7 +277,15 @@ def choose(
 
 
 def _is_spelling(text: Text) -> bool:
-    return text.src.is_words
+    """Return True if words become words or symbols, or symbols words."""
+    src, tgt = text.src, text.tgt
+    if tgt.is_symbols:
+        return src.is_words(_FEW_WORDS)
+    return tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
+
+
+def _kind_of_words(side: Side) -> TokenizerKind:
+    return "word" if side.is_symbols else "char"
 
 
 def _num_tokens(text: Text) -> int:
@@ -252,16 +297,18 @@ def _num_tokens(text: Text) -> int:
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
+        kinds = {side: _kind_of_words(getattr(text, side)) for side in SIDES}
         reason = f"{text.src.words:.1f} words per source line: single words"
         kind, size = Choice("char", reason), Choice("auto", "every character")
-        if text.tgt.is_symbols:
+        if "word" in kinds.values():
             reason = "letters; symbols between spaces, such as phones"
-            kind = Choice({"src": "char", "tgt": "word"}, reason)
+            kind = Choice(kinds, reason)
             size = Choice("auto", "every character and every symbol")
     else:
         kind = Choice("bpe", "nothing is out of vocabulary")
         pieces = num_pieces("bpe", text.counts.pairs)
-        reason = f"{pieces:,} pieces for {text.counts.pairs:,} pairs, beside bytes and characters"
+        pairs = counted(text.counts.pairs, "pair")
+        reason = f"{pieces:,} pieces for {pairs}, beside bytes and characters"
         size = Choice("auto", reason)
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
     if not {*text.src.scripts} & {*text.tgt.scripts}:
@@ -280,11 +327,10 @@ def _validation(text: Text) -> dict[str, Choice]:
         metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
         rate, of = ("ser", "symbols") if text.tgt.is_symbols else ("cer", "characters")
         return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
-    is_split = text.tgt.characters <= _LONGEST_WORDS * text.tgt.words
-    for script, tokenize in _BLEU_TOKENIZE.items():
-        if script in text.tgt.scripts and not is_split:
-            reason = f"{script} has no spaces between words"
-            return {"validation.bleu_tokenize": Choice(tokenize, reason)}
+    script = text.tgt.unspaced_script
+    if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):
+        reason = f"{script} has no spaces between words"
+        return {"validation.bleu_tokenize": Choice(_BLEU_TOKENIZE[script], reason)}
     return {}
 
 
@@ -300,6 +346,7 @@ def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> st
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
         f"Source: {text.src}.",
         f"Target: {text.tgt}.",
+        f"Exports: {exports_text(exports(Config.model_validate(as_tree(chosen))))}.",
         "Options that are not here have the defaults of configs/reference.yaml.",
     ]
     schema = Path("configs/schema.json")
@@ -307,5 +354,14 @@ def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> st
 
 
 def _as_given(text: ParallelText) -> dict[str, Any]:
-    """Return the options of the text's corpus, as they are written in YAML."""
-    return text.corpora[0].model_dump(mode="json", exclude_defaults=True)
+    """Return the options of the text's corpus as the documents write them: columns are numbers."""
+    given = text.corpora[0].model_dump(mode="json", exclude_defaults=True)
+    if fields := given.get("fields"):
+        given["fields"] = [_as_number(field) for field in fields]
+    if "features" in given:
+        given["features"] = _as_number(given["features"])
+    return given
+
+
+def _as_number(field: str) -> int | str:
+    return int(field) if field.isascii() and field.isdecimal() else field

@@ -8,6 +8,7 @@ import torch
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
+from seq2seq_cli.export.limits import exports
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.text.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.tools.audit import audit_text
@@ -62,6 +63,7 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
         overlaps=overlaps,
         longest_batches=longest_batches,
         pace=pace,
+        exports=exports(run.config, tokenizers),
     )
 
 

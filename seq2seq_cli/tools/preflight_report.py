@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.console import counted
+from seq2seq_cli.export.limits import FormatName, exports_text
 from seq2seq_cli.text.sampling import LEAST_FREQUENCY
 from seq2seq_cli.text.vocabulary import VocabularyAudit
 from seq2seq_cli.tools.audit import (
@@ -20,6 +23,7 @@ from seq2seq_cli.tools.scripts import truncate_for_terminal
 # Fractions above which `check` warns.
 _MANY_REPEATED = 0.1  # of a text's pairs
 _MANY_UNKNOWN = 0.01  # of a side's tokens
+_FEWEST_SENTENCES = 5_000  # pairs; words, which characters or symbols are read of, need fewer
 _MANY_RARE = 0.1  # of a vocabulary's entries
 _SCRIPTS_SHOWN = 3
 
@@ -82,6 +86,7 @@ class Report:
     overlaps: dict[str, Overlap]  # by "valid in train" and the like
     longest_batches: LongestBatches
     pace: TimeEstimate
+    exports: dict[FormatName, str | None]  # why a format cannot represent the model; None if it can
 
     def report(self) -> dict[str, Any]:
         """Return the output of `check --json`."""
@@ -92,6 +97,7 @@ class Report:
             "overlap": {name: asdict(overlap) for name, overlap in self.overlaps.items()},
             "longest_batches": asdict(self.longest_batches),
             "time": asdict(self.pace),
+            "exports": self.exports,
             "warnings": [warning.text for warning in self.warnings()],
         }
 
@@ -114,7 +120,7 @@ class Report:
         if test := self.texts.get("test"):
             unknown = test.src.unknown + test.tgt.unknown
             share = unknown / (test.src.tokens + test.tgt.tokens)
-            yield "test text", f"{test.pairs:,} pairs; {share:.2%} unknown tokens"
+            yield "test text", f"{counted(test.pairs, 'pair')}; {share:.2%} unknown tokens"
         yield "encoding", self._encoding()
         yield "scripts", f"source {_scripts(train.src)}; target {_scripts(train.tgt)}"
         yield "repeated", _repeated(train)
@@ -144,9 +150,17 @@ class Report:
             f"{_duration(pace.seconds_per_epoch)} per epoch, "
             f"{_duration(pace.seconds_to_the_end)} in total, without validation and saving",
         )
+        yield "exports", exports_text(self.exports)
 
     def warnings(self) -> list[Warned]:
-        warnings = [w for name, text in self.texts.items() for w in self._text_warnings(name, text)]
+        train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
+        warnings = []
+        if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
+            few = f"train: {counted(train.pairs, 'pair')}, which is very little text for sentences"
+            warnings.append(Warned(f"{few}: others may come out as nonsense", []))
+        warnings += [
+            w for name, text in self.texts.items() for w in self._text_warnings(name, text)
+        ]
         for name, overlap in self.overlaps.items():
             if overlap.sources.count:
                 warnings.append(Warned(f"{name}: {_overlap(overlap)}", []))
@@ -158,7 +172,7 @@ class Report:
     def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
         def warn(where: str, finding: Finding, defect: str) -> Iterator[Warned]:
             if finding.count:
-                lines = f"{_count(finding.count, 'line')} ({finding.count / text.lines:.2%})"
+                lines = f"{counted(finding.count, 'line')} ({finding.count / text.lines:.2%})"
                 yield Warned(f"{where}: {lines} {defect}", finding.examples)
 
         for key, defect in _PAIR_DEFECTS.items():
@@ -186,9 +200,9 @@ def _notes(file: FileAudit) -> Iterator[str]:
     if file.byte_order_mark:
         yield f"{file.path} begins with a byte-order mark"
     if file.crlf:
-        yield f"{file.path}: CRLF at the end of {_count(file.crlf, 'line')}"
+        yield f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}"
     if file.invalid_utf8:
-        yield f"{file.path}: {_count(file.invalid_utf8, 'line')} not UTF-8"
+        yield f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8"
 
 
 def _scripts(side: SideAudit) -> str:
@@ -199,8 +213,8 @@ def _scripts(side: SideAudit) -> str:
 def _repeated(text: TextAudit) -> str:
     pairs, sources = text.repeated.pairs, text.repeated.sources
     return (
-        f"{_count(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
-        f"{_count(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
+        f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
+        f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
     )
 
 
@@ -216,18 +230,14 @@ def _rare(vocabulary: VocabularyAudit) -> str:
 
 def _overlap(overlap: Overlap) -> str:
     return (
-        f"{_count(overlap.sources.count, 'source')} and "
-        f"{_count(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
+        f"{counted(overlap.sources.count, 'source')} and "
+        f"{counted(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
     )
 
 
 def _examples(repeats: Repeats) -> str:
     examples = ", ".join(f"line {line:,} is line {first:,}" for line, first in repeats.examples)
     return f" ({examples})" if examples else ""
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _duration(seconds: float) -> str:

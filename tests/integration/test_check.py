@@ -151,6 +151,32 @@ def test_check_finds_duplicates_and_train_test_leakage(page: list[str], found: d
     }
 
 
+def test_train_and_check_count_leaked_sources_alike(page: list[str], found: dict):
+    """Line 4 of the validation text is in capitals, and yet a sentence of the training text."""
+    [text] = [line for line in page if line.startswith("validation text")]
+    assert text.endswith("WARNING: 1 source line also occurs in the training text")
+    leaked = found["overlap"]["valid in train"]["sources"]["count"]
+    assert found["run"]["validation_text"]["sources_in_training_text"] == leaked == 1
+
+
+def test_very_little_text_is_pointed_out(clean: Path, seq2seq: Command):
+    result = seq2seq("check", clean, "--set", "tokenizer.kind=bpe")
+    assert (
+        "WARNING          train: 300 pairs, which is very little text for sentences"
+        in result.stdout
+    )
+
+
+def test_forms_that_equal_their_lemma_are_no_copies(clean: Path, seq2seq: Command, tmp_path: Path):
+    words = sorted({side for pair in clean_pairs(300, seed=1) for side in pair})
+    lines = [f"{word}\tN;SG\t{word}\n" for word in words]
+    (tmp_path / "x.tsv").write_text("".join(lines))
+    text = f"data.train={{pairs: {tmp_path / 'x.tsv'}, fields: [1, 3], features: 2}}"
+    result = seq2seq("check", clean, "--set", text, "--set", "data.valid=null")
+    assert result.exit_code == 0, result.stderr
+    assert "the same text on both sides" not in result.stdout
+
+
 def test_check_reports_encodings(page: list[str], found: dict):
     [encoding] = [line for line in page if line.startswith("encoding")]
     for note in ("begins with a byte-order mark", "CRLF at the end of 1 line", "1 line not UTF-8"):

@@ -195,7 +195,7 @@ def test_rotary_positions_are_exported_to_ctranslate2_only(seq2seq, tmp_path):
     assert equal >= 0.97 * total > 0
     result = seq2seq("export", run, "--format", "huggingface", "-o", tmp_path / "hf")
     assert result.exit_code == 2
-    assert "model.positions is rotary" in result.stderr
+    assert "it needs model.positions: sinusoidal" in result.stderr
 
 
 SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。 <b>a</b> <0x4> </s 0x"

@@ -1,7 +1,6 @@
 """Engines and exports reject models that they do not support; the plain engine runs all."""
 
 import itertools
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -9,13 +8,14 @@ import torch
 from small_models import build, stepwise_logits
 from torch import nn
 
-from seq2seq_cli.config.schema import ModelConfig
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation, AttentionScale, EngineName, NormPosition
 from seq2seq_cli.decoding.engines.base import PlainDecoder
 from seq2seq_cli.decoding.engines.choice import ENGINES, choose_precision, make_decoder
-from seq2seq_cli.decoding.engines.support import unsupported_option
+from seq2seq_cli.decoding.engines.known_options import unsupported_option
+from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.export import ctranslate2, huggingface
+from seq2seq_cli.export.limits import ACTIVATIONS, exports, unsupported
 from seq2seq_cli.model import layers
 
 OPTIONS: dict[str, Any] = {
@@ -39,7 +39,11 @@ ALL += [
 for options in ALL:
     options["embedding_scale"] = not options["attention_bias"]
     options["layers"] = {"encoder": 1, "decoder": 2}
-SHARED: Any = SimpleNamespace(is_shared=True)  # tokenizers with one vocabulary
+
+
+def config_of(model: Any, **corpus: Any) -> Config:
+    data = {"train": {"pairs": "x.tsv", **corpus}}
+    return Config.model_validate({"data": data, "model": model.config.model_dump()})
 
 
 class WithNewOption(ModelConfig):
@@ -93,8 +97,11 @@ def test_rotary_positions_are_known_to_all_but_hugging_face():
     for name in ENGINES:
         reason = ENGINES[name].unsupported(model, "fp32")
         assert reason is None or "not compiled" in reason
-    assert ctranslate2.unsupported(model, SHARED) is None
-    assert huggingface.unsupported(model, SHARED) == "model.positions is rotary"
+    assert exports(config_of(model)) == {
+        "ctranslate2": None,
+        "huggingface": "it needs model.positions: sinusoidal",
+        "argos": None,
+    }
     model.decoder[0].self_attention.is_rotary = False
     assert ENGINES["torch"].unsupported(model, "fp32") == "layers differ in positions"
 
@@ -102,8 +109,9 @@ def test_rotary_positions_are_known_to_all_but_hugging_face():
 def test_rotary_cross_attention_is_known_to_engines_only():
     options = {"tie_embeddings": True, "positions": "rotary", "rotary_cross_attention": True}
     model = build(0, vocabulary=70, layers=2, **options)
-    assert ctranslate2.unsupported(model, SHARED) == "model.rotary_cross_attention is true"
-    assert huggingface.unsupported(model, SHARED) == "model.positions is rotary"
+    reasons = exports(config_of(model))
+    assert reasons["ctranslate2"] == reasons["argos"] == "model.rotary_cross_attention is true"
+    assert reasons["huggingface"] == "it needs model.positions: sinusoidal"
     model.decoder[1].cross_attention.is_rotary = False
     difference = "layers differ in rotary_cross_attention"
     assert ENGINES["torch"].unsupported(model, "fp32") == difference
@@ -127,9 +135,10 @@ def test_features_that_share_a_position_are_known_to_all_but_exports(engine, opt
     assert reason is None or "not compiled" in reason
     if reason is None:
         assert_same_logits(engine, model)
-    assert ctranslate2.unsupported(model, SHARED) == "model.feature_positions is false"
+    config = config_of(model, features=3)
+    assert unsupported("ctranslate2", config) == "model.feature_positions is false"
     if options["positions"] == "sinusoidal":
-        assert huggingface.unsupported(model, SHARED) == "model.feature_positions is false"
+        assert unsupported("huggingface", config) == "model.feature_positions is false"
 
 
 def test_new_activation_runs_on_supporting_engines_only(swish):
@@ -138,8 +147,7 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
         make_decoder(swish, "fp32", "native")
     assert_same_logits("torch", swish)  # which calls the model's own
     assert_same_logits("auto", swish)
-    for export in (ctranslate2, huggingface):
-        assert export.unsupported(swish, SHARED) == "model.activation is swish"
+    assert unsupported_model(swish, ACTIVATIONS) == "model.activation is swish"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -155,8 +163,7 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
         make_decoder(model, precision)
     assert caplog.text.count("decoding with the model's own code") == 1
     assert choose_precision("auto", model) == "fp32"
-    for export in (ctranslate2, huggingface):
-        assert export.unsupported(model, SHARED) == f"model.distances is {kind}"
+    assert unsupported_model(model, ACTIVATIONS) == f"model.distances is {kind}"
 
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):

@@ -363,6 +363,12 @@ def test_missing_text_files_are_config_errors(tmp_path):
         load_config(tmp_path / "x.yaml", is_given_now=True)
     assert "line 1: data.train.src: there is no file a.de" in str(caught.value)
     assert "line 1: data.train.tgt: there is no file a.en" in str(caught.value)
+    assert str(caught.value).count(f"start from the current folder, {Path.cwd()}") == 1
+    assert "cd " not in str(caught.value)
+    for name in ("a.de", "a.en"):
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(UserError, match=f"the files are in the folder .*: cd {tmp_path}"):
+        load_config(tmp_path / "x.yaml", is_given_now=True)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary"])

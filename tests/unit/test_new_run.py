@@ -24,6 +24,12 @@ def sentence_pairs(count: int) -> list[tuple[str, str]]:
     return [(src, f"{number} {src.lower()}") for number, src in enumerate(sources)]
 
 
+def unspaced(words: str, targets: list[str]) -> list[tuple[str, str]]:
+    """Sentences of a script without spaces, and without a mark at their end."""
+    generator = random.Random(3)
+    return [("".join(generator.choices(words.split(), k=6)), tgt.rstrip(".")) for tgt in targets]
+
+
 PAIRS = sentence_pairs(600)
 CHARACTERS, SUBWORDS = ({"src": kind, "tgt": kind} for kind in ("char", "bpe"))
 
@@ -185,6 +191,40 @@ def test_existing_validation_text_is_used(text, seq2seq):
             [("새집", "새 집"), ("나무", "나무"), ("물", "물")] * 30,
             {"kind": {"src": "char", "tgt": "char"}, "normalization": "identity"},
         ),
+        "Vietnamese words to phones": (
+            [("người mẹ", "ŋ ɨə j m ɛ"), ("xanh", "s a j ŋ̟"), ("xe đạp", "s ɛ ɗ aː p")] * 30,
+            {"kind": {"src": "char", "tgt": "word"}, "metrics": ("ser",)},
+        ),
+        "phones to words": (
+            [(" ".join(w + "xy" * n), w + "xy" * n) for n in range(9) for w in WORDS],
+            {"kind": {"src": "word", "tgt": "char"}, "metric": "exact_match", "metrics": ("cer",)},
+        ),
+        "Chinese words in Latin letters": (
+            [("北京", "bei jing"), ("上海人", "shang hai ren"), ("大学", "da xue")] * 30,
+            {"kind": CHARACTERS, "metric": "exact_match"},
+        ),
+        "Chinese sentences without marks": (
+            unspaced("我们 老师 学生 喜欢 昨天 去了 新的 房子", [src for src, _ in PAIRS]),
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "short Chinese sentences without marks": (
+            [("我爱你", "i love you very much"), ("他走了", "he has gone away")] * 30,
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "Thai sentences": (
+            unspaced("ฉัน ครู นักเรียน ชอบ เห็น หนังสือ บ้าน", [src for src, _ in PAIRS]),
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
+        "Thai to Chinese sentences": (
+            unspaced("ฉัน ครู นักเรียน ชอบ เห็น หนังสือ บ้าน", ["我们昨天去了新的房子"] * 60),
+            {"kind": SUBWORDS, "metric": "auto", "bleu_tokenize": "zh"},
+        ),
+        "Japanese to Korean": (
+            unspaced(
+                "私は 先生が 学生の 好き 昨日 見ました 本を", ["선생님은 어제 집에 갔다"] * 60
+            ),
+            {"kind": SUBWORDS, "metric": "auto"},
+        ),
         "full width": ([(f"{src} ＡＢＣ", tgt) for src, tgt in PAIRS], {"normalization": "nfkc"}),
     }.values(),
     ids=lambda value: None,
@@ -325,6 +365,47 @@ def test_the_example_overwrites_nothing_without_asking(seq2seq, tmp_path):
         assert f"{mine} would be overwritten: name another folder" in result.stderr
     assert seq2seq("init", "--example", folder, stdin="y\n").exit_code == 0
     assert mine.read_bytes() == (ROOT / "data/quickstart/train.de").read_bytes()
+
+
+def test_init_says_that_there_is_no_validation_text(text, seq2seq):
+    """One pair in twenty is set aside: none of ten."""
+    write_tsv(text, PAIRS[:1])
+    result = seq2seq("init", text, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert "note             there is no validation text" in result.stdout
+    assert "training text    1 pair; dropped" in result.stdout
+    write_tsv(text, PAIRS)
+    assert "validation text" not in seq2seq("init", text, "--yes", "-o", "b.yaml").stdout
+
+
+def test_init_says_which_exports_the_config_supports(text, seq2seq):
+    refusal = "not huggingface: it needs model.positions: sinusoidal"
+    assert (
+        f"exports          ctranslate2, argos; {refusal}" in seq2seq("init", text, "--yes").stdout
+    )
+    assert f"# Exports: ctranslate2, argos; {refusal}." in Path("mine.yaml").read_text()
+
+
+def test_symbols_between_marks_are_pointed_out(text, seq2seq):
+    write_tsv(text, [("".join(w) + "x" * n, ".".join(w)) for n in range(9) for w in WORDS])
+    result = seq2seq("init", text, "--valid-size", 0, "--yes")
+    assert "the target looks like symbols that a mark separates, such as r.e.d" in result.stdout
+    write_tsv(text, [("well-known", "in U.S. terms"), ("e-mail", "a so-called one")] * 30)
+    assert "a mark" not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
+
+
+def test_columns_are_written_as_the_documents_write_them(text, seq2seq):
+    Path("all.tsv").write_text("".join(f"{src}\tV;PST\t{tgt}\n" for src, tgt in PAIRS))
+    options = ("--fields", 1, 3, "--features", 2, "--valid-size", 0, "--yes")
+    assert seq2seq("init", "all.tsv", *options).exit_code == 0
+    written = "train: {pairs: all.tsv, fields: [1, 3], features: 2}"
+    assert written in Path("mine.yaml").read_text()
+
+
+def test_more_columns_name_the_options_that_choose_them(text, seq2seq):
+    Path("all.tsv").write_text("a\tb\tc\n")
+    result = seq2seq("init", "all.tsv", "--yes")
+    assert "--fields 1 3 --features 2 on the command line" in result.stderr
 
 
 def test_init_needs_a_text_or_the_example(seq2seq, tmp_path):
