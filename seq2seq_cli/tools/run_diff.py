@@ -125,7 +125,8 @@ def _progress(run: RunFolder) -> dict[str, Any]:
     if run.last_checkpoint is None:
         return {}
     state = asdict(read_state(run.last_checkpoint))
-    del state["seconds"], state["window"]["seconds"]
+    del state["seconds"], state["updating"], state["validation_seconds"]
+    del state["window"]["seconds"]
     return state
 
 

@@ -1,15 +1,13 @@
 """Setting up a run: reads the text, learns the vocabulary, resolves `auto`, builds the model."""
 
-import itertools
 import logging
-import math
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from seq2seq_cli.config.presets import with_preset
-from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
+from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.corpus_counts import cached_counts
@@ -176,49 +174,6 @@ def settle_metric(config: Config, valid: HeldOut) -> Config:
     return config.model_copy(
         update={"validation": validation.model_copy(update={"metric": metric})}
     )
-
-
-def total_updates(run: Run) -> int:
-    """Return the updates done plus those left until `max_steps` or the end of `max_epochs`."""
-    training, state, sampler = run.config.training, run.state, run.data.batches
-    most = math.inf if training.max_steps is None else training.max_steps
-    if training.max_epochs is None:
-        assert training.max_steps is not None, "one of the two is a number"
-        return training.max_steps
-    total = state.step
-    if state.epoch <= training.max_epochs:
-        left = sampler.num_left(state.epoch, state.earlier_parts) - state.position
-        later = sampler.num_batches(range(state.epoch + 1, training.max_epochs + 1))
-        for batches, epochs in itertools.chain([(left, 1)], later):
-            total += -(-batches // training.gradient_accumulation) * epochs
-            if total >= most:  # epochs that are planned one by one take time
-                break
-    return int(min(most, total))
-
-
-def limit_of_updates(config: TrainingConfig, total_steps: int) -> str:
-    """Return the option that limits a run to `total_steps` updates."""
-    return "max_steps" if total_steps == config.max_steps else "max_epochs"
-
-
-def settle_warmup(run: Run) -> None:
-    """Put a number in place of `training.warmup_steps: auto`.
-
-    Raises UserError if the run ends before its learning-rate warm-up does.
-    """
-    training = run.config.training
-    if training.warmup_steps == "auto":
-        run.config = with_training(
-            run.config, warmup_steps=min(DEFAULT_WARMUP, run.total_steps // 10)
-        )
-    elif training.warmup_steps > run.total_steps:
-        limit = limit_of_updates(training, run.total_steps)
-        raise UserError(
-            f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
-            f"{getattr(training, limit):,} ends the run after {run.total_steps:,} updates, before "
-            f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
-            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
-        )
 
 
 def with_training(config: Config, **values: Any) -> Config:
