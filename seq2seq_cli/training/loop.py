@@ -351,8 +351,8 @@ def validation_is_due(run: Run) -> bool:
     """Return True at the end of every n-th epoch, or after every n-th update."""
     validation, state = run.config.validation, run.state
     if validation.unit == "steps":
-        return state.step % validation.every == 0
-    return state.position == 0 and (state.epoch - 1) % validation.every == 0
+        return state.step % validation.interval == 0
+    return state.position == 0 and (state.epoch - 1) % validation.interval == 0
 
 
 def cut_line(run: Run) -> str | None:

@@ -84,24 +84,26 @@ def _updates_in(run: Run, seconds: float, pace: float) -> int:
     """Return how many updates fit into the seconds, with the validations among and after them."""
     validation = run.state.validation_seconds
     seconds = _SHARE_OF_TIME * seconds - validation * _scorings_at_the_end(run)
-    return max(0, int(seconds / (pace + validation / _validation_interval(run))))
+    return max(0, int(seconds / (pace + validation / validation_interval(run))))
 
 
 def hours_to_finish(run: Run) -> float:
     """Return a `training.max_hours` with which a run that was cut off has time for its plan."""
     state, plan = run.state, run.state.plan
     pace = plan.pace or state.seconds / max(1, state.step)
-    pace += state.validation_seconds / _validation_interval(run)
+    pace += state.validation_seconds / validation_interval(run)
     left = (plan.total - state.step) * pace + state.validation_seconds * _scorings_at_the_end(run)
     hours = (state.seconds + left / _SHARE_OF_TIME) / _HOUR
     unit = 10.0 ** (math.floor(math.log10(hours)) - 1)  # of the second digit
     return math.ceil(hours / unit) * unit
 
 
-def _validation_interval(run: Run) -> int:
+def validation_interval(run: Run) -> float:
     """Return the number of updates between two validations."""
     validation = run.config.validation
-    return validation.every * (1 if validation.unit == "steps" else run.updates_per_epoch)
+    if run.config.data.valid is None:
+        return math.inf
+    return validation.interval * (1 if validation.unit == "steps" else run.updates_per_epoch)
 
 
 def _scorings_at_the_end(run: Run) -> int:

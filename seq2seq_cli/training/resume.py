@@ -201,6 +201,8 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     }
     validation: dict[str, Any] = {}
     is_measured = config.validation.decode or not begun.validation.needs_translations
+    if config.validation.every == "auto" and config.validation.unit == begun.validation.unit:
+        validation["every"] = begun.validation.every
     if config.validation.metric == "auto" and is_measured:
         validation["metric"] = begun.validation.metric
     sizes = config.tokenizer.vocab_size.resolve(begun.tokenizer.vocab_size)

@@ -1,6 +1,7 @@
 """Setting up a run: reads the text, learns the vocabulary, resolves `auto`, builds the model."""
 
 import logging
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +13,7 @@ from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.corpus_counts import cached_counts
 from seq2seq_cli.data.mixture import pairs_per_epoch
-from seq2seq_cli.data.token_store import open_store, write_segments
+from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.inspection.figure_files import require_matplotlib
@@ -32,6 +33,11 @@ from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
 
 logger = logging.getLogger(__name__)
+
+# What a pair costs in a validation, compared with training on it; translating it costs that much
+# for each hypothesis of the beam.
+_COST_OF_LOSS, _COST_OF_DECODING = 0.3, 2.5
+_SHARE_OF_VALIDATION = 0.1  # of the time of training, with `validation.every: auto`
 
 
 def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None = None) -> Run:
@@ -116,7 +122,35 @@ def load_data(
     batches = BatchSampler(
         train, training.batch_budget, training.seed, samplers, drawn, training.pairs_per_batch
     )
+    if valid is not None:
+        config = settle_interval(config, validation_cost(config, train, sum(drawn), valid), batches)
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
+
+
+def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOut) -> float:
+    """Estimate what a validation costs in epochs of training, which draw so many pairs."""
+    cost = _COST_OF_LOSS
+    if config.validation.decode:
+        cost += _COST_OF_DECODING * config.decoding.beam_size
+    tokens, valid_tokens = (
+        store.facts.src.tokens + store.facts.tgt.tokens for store in (train, valid.store)
+    )
+    return cost * valid_tokens / (tokens * drawn / len(train))
+
+
+def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Config:
+    """Return the config with a number in place of `validation.every: auto`.
+
+    `cost` is that of a validation, in epochs.
+    """
+    validation = config.validation
+    if validation.every != "auto":
+        return config
+    epochs = cost / _SHARE_OF_VALIDATION
+    updates = len(batches) / config.training.gradient_accumulation
+    every = math.ceil(epochs if validation.unit == "epochs" else epochs * updates)
+    validation = validation.model_copy(update={"every": every})
+    return config.model_copy(update={"validation": validation})
 
 
 def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:

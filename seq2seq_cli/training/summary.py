@@ -77,7 +77,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             "src": len(data.tokenizers.src),
             "tgt": len(data.tokenizers.tgt),
         },
-        "validation": None if valid is None else {"metric": config.validation.metric},
+        "validation": valid and config.validation.model_dump(include={"metric", "every", "unit"}),
         "preset": config.preset,
         "model": config.model.model_dump(),
         "parameters": {**parameters, "total": sum(parameters.values())},
@@ -192,7 +192,7 @@ def _parameters(model: Transformer) -> str:
 
 def _validation(config: Config) -> str:
     validation = config.validation
-    count, unit = validation.every, validation.unit
+    count, unit = validation.interval, validation.unit
     every = f"{count:,} {unit}" if count > 1 else unit.removesuffix("s")
     text = f"every {every}; best model by {validation.metric}"
     if validation.patience:

@@ -12,7 +12,7 @@ import torch
 import yaml
 from bare_runs import stop_at
 from commands import Command, last_checkpoint
-from number_task import numbers_config, write_config
+from number_task import number_pairs, numbers_config, write_config, write_pairs
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from seq2seq_cli.config.loader import load_config
@@ -261,6 +261,25 @@ def test_warmup_fits_into_the_time(config, tmp_path):
     log = (tmp_path / "run/train.log").read_text()
     assert "warm-up after 9 in place of 500" in log
     assert rates[9] == max(rates.values()) == 1e-2
+
+
+@pytest.mark.parametrize(("num_valid", "epochs"), [(3, 1), (30, 9), (300, 84)])
+def test_validations_take_at_most_a_tenth_of_the_time_by_default(
+    seq2seq: Command, tmp_path, num_valid, epochs
+):
+    """By the sizes of the texts alone, so that a resumed run validates at the same steps."""
+    settings = numbers_config(tmp_path, 100, device="cpu", max_steps=500)
+    settings["model"] = {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 16}
+    del settings["validation"]
+    write_pairs(tmp_path, "valid", number_pairs(num_valid, seed=1))
+    config = write_config(tmp_path, settings)
+    report = json.loads(seq2seq("check", config, "--json").stdout)
+    assert report["run"]["validation"]["every"] == pytest.approx(epochs, abs=epochs // 5)
+    time, validation = report["time"], report["run"]["validation"]
+    interval = validation["every"] * report["run"]["training"]["updates_per_epoch"]
+    assert time["validations"] == -(-500 // interval)
+    most = time["seconds_per_epoch"] * validation["every"] / 10
+    assert time["seconds_of_validations"] <= time["validations"] * most
 
 
 def test_check_names_the_limit_that_ends_the_run(config, seq2seq: Command):
