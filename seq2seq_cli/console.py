@@ -41,6 +41,11 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, which is in the plural but for one."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of equally many cells as aligned columns, of which the first is text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -43,8 +43,8 @@ class ValidationConfig(Section):
         strict=False,
         description="Further metrics of translations: chrf++; error rates, of which lower ones are "
         "better: ser (of symbols separated by spaces, such as phones), cer (of characters), wer "
-        "(of lines: 100 - exact_match); and ter (translation edit rate), which takes seconds for "
-        "sentences of 200 words.",
+        "(of lines: 100 - exact_match, the word error rate if each line is a word); and ter "
+        "(translation edit rate), which takes seconds for sentences of 200 words.",
         json_schema_extra=FREE_ON_RESUME,
     )
     lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")

@@ -8,6 +8,7 @@ from itertools import pairwise
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
 from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
+from seq2seq_cli.console import counted
 from seq2seq_cli.text.corpus import features_in, read_pairs
 from seq2seq_cli.text.sampling import num_frequent_characters
 from seq2seq_cli.text.tokenizer import fit_tokenizers
@@ -79,7 +80,7 @@ def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
     size += _BYTES_AND_SPECIAL + len(symbols) + len(features) + _num_characters(config, sides)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
     option = "vocab_size" if len(sides) == 2 else f"vocab_size.{sides[0]}"
-    logger.info(f"tokenizer.{option} {size:,}, for {num_pairs:,} pairs")
+    logger.info(f"tokenizer.{option} {size:,}, for {counted(num_pairs, 'pair')}")
     return size
 
 

@@ -16,6 +16,7 @@ from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml, preset_f
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import PresetName
+from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
@@ -140,7 +141,7 @@ class Text:
         """Return what there is to say of the text, with labels."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
         return [
-            ("training text", f"{self.counts.pairs:,} pairs; dropped: {dropped}"),
+            ("training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"),
             ("source", str(self.src)),
             ("target", str(self.tgt)),
         ]
@@ -217,7 +218,7 @@ def choose(
     text: Text, preset: PresetName, train: ParallelText, valid: ParallelText | None
 ) -> dict[str, Choice]:
     """Return the options of a first run: those of the preset, and what the text asks for."""
-    chosen = {"data.train": Choice(_as_given(train), f"{text.counts.pairs:,} pairs")}
+    chosen = {"data.train": Choice(_as_given(train), counted(text.counts.pairs, "pair"))}
     if valid is not None:
         chosen["data.valid"] = Choice(_as_given(valid))
     if text.counts.bad:
@@ -260,7 +261,8 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
     else:
         kind = Choice("bpe", "nothing is out of vocabulary")
         pieces = num_pieces("bpe", text.counts.pairs)
-        reason = f"{pieces:,} pieces for {text.counts.pairs:,} pairs, beside bytes and characters"
+        pairs = counted(text.counts.pairs, "pair")
+        reason = f"{pieces:,} pieces for {pairs}, beside bytes and characters"
         size = Choice("auto", reason)
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
     if not {*text.src.scripts} & {*text.tgt.scripts}:

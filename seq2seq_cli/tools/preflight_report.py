@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from seq2seq_cli.console import counted
 from seq2seq_cli.text.sampling import LEAST_FREQUENCY
 from seq2seq_cli.text.vocabulary import VocabularyAudit
 from seq2seq_cli.tools.audit import (
@@ -116,7 +117,7 @@ class Report:
         if test := self.texts.get("test"):
             unknown = test.src.unknown + test.tgt.unknown
             share = unknown / (test.src.tokens + test.tgt.tokens)
-            yield "test text", f"{test.pairs:,} pairs; {share:.2%} unknown tokens"
+            yield "test text", f"{counted(test.pairs, 'pair')}; {share:.2%} unknown tokens"
         yield "encoding", self._encoding()
         yield "scripts", f"source {_scripts(train.src)}; target {_scripts(train.tgt)}"
         yield "repeated", _repeated(train)
@@ -131,7 +132,7 @@ class Report:
 
     def _update_rows(self) -> Iterator[tuple[str, str]]:
         longest, pace = self.longest_batches, self.pace
-        validations = _count(pace.validations, "validation")
+        validations = counted(pace.validations, "validation")
         shapes = " and ".join(
             f"{shape.pairs:,} × ({shape.src_positions:,} + {shape.tgt_positions:,})"
             for shape in longest.shapes
@@ -162,7 +163,7 @@ class Report:
     def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
         def warn(where: str, finding: Finding, defect: str) -> Iterator[Warned]:
             if finding.count:
-                lines = f"{_count(finding.count, 'line')} ({finding.count / text.lines:.2%})"
+                lines = f"{counted(finding.count, 'line')} ({finding.count / text.lines:.2%})"
                 yield Warned(f"{where}: {lines} {defect}", finding.examples)
 
         for key, defect in _PAIR_DEFECTS.items():
@@ -190,9 +191,9 @@ def _notes(file: FileAudit) -> Iterator[str]:
     if file.byte_order_mark:
         yield f"{file.path} begins with a byte-order mark"
     if file.crlf:
-        yield f"{file.path}: CRLF at the end of {_count(file.crlf, 'line')}"
+        yield f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}"
     if file.invalid_utf8:
-        yield f"{file.path}: {_count(file.invalid_utf8, 'line')} not UTF-8"
+        yield f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8"
 
 
 def _scripts(side: SideAudit) -> str:
@@ -203,8 +204,8 @@ def _scripts(side: SideAudit) -> str:
 def _repeated(text: TextAudit) -> str:
     pairs, sources = text.repeated.pairs, text.repeated.sources
     return (
-        f"{_count(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
-        f"{_count(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
+        f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
+        f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
     )
 
 
@@ -220,18 +221,14 @@ def _rare(vocabulary: VocabularyAudit) -> str:
 
 def _overlap(overlap: Overlap) -> str:
     return (
-        f"{_count(overlap.sources.count, 'source')} and "
-        f"{_count(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
+        f"{counted(overlap.sources.count, 'source')} and "
+        f"{counted(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
     )
 
 
 def _examples(repeats: Repeats) -> str:
     examples = ", ".join(f"line {line:,} is line {first:,}" for line, first in repeats.examples)
     return f" ({examples})" if examples else ""
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.console import counted
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
@@ -374,7 +375,7 @@ def finished_line(folder: RunFolder, run: Run) -> str:
     """Say why the run ended, and which model it kept."""
     limit, state = limit_reached(run), run.state
     why = f"training.{limit} reached" if limit else "no better score within validation.patience"
-    finished = f"finished after {state.step:,} update{'s' * (state.step != 1)} ({why})"
+    finished = f"finished after {counted(state.step, 'update')} ({why})"
     if not folder.model.exists():
         return f"{finished}; no validation gave a finite score, so that there is no {folder.model}"
     which, metric, scores = "the last", run.config.validation.metric, {}

@@ -9,6 +9,7 @@ from torch import nn
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
 from seq2seq_cli.config.types import NonNegativeFloat, NonNegativeInt, OptimizerName, Schedule
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.weights import is_matrix_of_layer
 from seq2seq_cli.training.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
@@ -64,6 +65,16 @@ OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
     ),
     "muon": OptimizerKind(MuonWithAdamW, _adam_options, _ADAM_STATE, _layers_apart),
 }
+
+
+def check_same_state(before: OptimizerName, now: OptimizerName) -> None:
+    """Raise UserError if the checkpoints of an optimizer do not suit the one that is to go on."""
+    one, other = OPTIMIZERS[before], OPTIMIZERS[now]
+    if (one.state, one.groups) != (other.state, other.groups):
+        raise UserError(
+            f"training.optimizer {before} cannot become {now} in a run: only adam and adamw can "
+            "replace each other; undo the change, or start another run with --from this one"
+        )
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

@@ -37,6 +37,7 @@ from seq2seq_cli.training.manifest import (
     text_hashes,
     write_manifest,
 )
+from seq2seq_cli.training.optimizer import check_same_state
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run
@@ -132,6 +133,7 @@ def resume_run(
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
     config = config_to_resume(folder, begun, config, options.allow_changed, changed)
     _check_allowed(changed, options.allow_changed)
+    check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
     _check_source(folder, options.source, manifest)
     run = set_up_run(config, ranks, hooks, folder)

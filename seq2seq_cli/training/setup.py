@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from seq2seq_cli.config.presets import with_preset
+from seq2seq_cli.config.presets import warn_of_defaults, with_preset
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_sampler import BatchSampler
@@ -106,6 +106,7 @@ def load_data(
         logger.info("reading %s", text.name)
         train_counts, valid_counts = cached_counts(text, held_out, data.on_bad_line)
         num_pairs = train_counts.pairs // text.num_directions
+        warn_of_defaults(config, num_pairs)
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     samplers = make_samplers(tokenizers, config.training, data.max_length)

@@ -8,6 +8,7 @@ import torch
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus
+from seq2seq_cli.console import counted
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
 from seq2seq_cli.data.token_store import SideStats, TokenStore
 from seq2seq_cli.evaluation import HeldOut
@@ -117,7 +118,7 @@ def _corpora(config: Config, data: TrainingData) -> Iterator[str]:
     direction = config.data.direction
     turned = {"forward": "", "reverse": ", reversed", "both": ", in both directions"}[direction]
     for corpus, size, drawn in _parts(config, data):
-        text = f"{' and '.join(map(str, corpus.paths))}: {size:,} pairs{turned}"
+        text = f"{' and '.join(map(str, corpus.paths))}: {counted(size, 'pair')}{turned}"
         text += f", {drawn:,} an epoch" if drawn != size else ""
         yield text + (f", tag {corpus.tag}" if corpus.tag else "")
 
@@ -131,12 +132,12 @@ def _training_text(config: Config, data: TrainingData) -> str:
         (counts.bad, "unreadable"),
     ]
     reasons = ", ".join(f"{count:,} {reason}" for count, reason in dropped if count)
-    return f"{len(data.train):,} pairs; dropped: {reasons or 'none'}"
+    return f"{counted(len(data.train), 'pair')}; dropped: {reasons or 'none'}"
 
 
 def _held_out_text(valid: HeldOut, counts: CorpusCounts) -> str:
     facts = valid.store.facts
-    text = f"{len(valid.pairs):,} pairs"
+    text = counted(len(valid.pairs), "pair")
     text += f", {counts.bad:,} unreadable left out" if counts.bad else ""
     text += f", {counts.empty:,} with an empty side" if counts.empty else ""
     text += f", {valid.num_too_long:,} too long for the loss" if valid.num_too_long else ""
