@@ -74,17 +74,17 @@ def _fitted(run: Run, plan: Plan) -> Plan:
     plan = plan._replace(step=state.step, pace=pace)
     if pace:
         left = (plan.hours or 0.0) * _HOUR - state.seconds
-        total = min(plan.most, state.step + _updates_in(run, left, pace))
+        total = int(min(plan.most, state.step + _updates_in(run, left, pace)))
     if plan.warmup > state.step:
         plan = plan._replace(warmup=min(warmup, max(total // 10, warmup * total // plan.most)))
     return plan._replace(total=total)
 
 
-def _updates_in(run: Run, seconds: float, pace: float) -> int:
+def _updates_in(run: Run, seconds: float, pace: float) -> float:
     """Return how many updates fit into the seconds, with the validations among and after them."""
     validation = run.state.validation_seconds
     seconds = _SHARE_OF_TIME * seconds - validation * _scorings_at_the_end(run)
-    return max(0, int(seconds / (pace + validation / validation_interval(run))))
+    return max(0.0, seconds / (pace + validation / validation_interval(run)))
 
 
 def hours_to_finish(run: Run) -> float:

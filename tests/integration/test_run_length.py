@@ -219,6 +219,27 @@ def test_run_with_a_time_limit_resumes_exactly(config, tmp_path):
     assert not differing_results(tmp_path / "whole", tmp_path / "resumed")
 
 
+class CountingClock:
+    """A clock that goes on whenever it is looked at, in each process on its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_processes_with_clocks_of_their_own_make_the_same_plan(config, seq2seq, tmp_path):
+    """Otherwise their weights, or the numbers of their updates, would part."""
+    given = options(max_hours=400 / 3_600, schedule="linear", lr=1e-2, processes=2)[1::2]
+    train(load_config(config, given), tmp_path / "run", hooks=Hooks(monotonic=CountingClock()))
+    rates = points(tmp_path / "run", "train/lr")
+    assert 20 < len(rates) < 400
+    assert rates[len(rates)] < 1e-3
+    assert "training.max_hours reached" in (tmp_path / "run/train.log").read_text()
+
+
 def test_time_limit_that_leaves_enough_time_changes_nothing(config, tmp_path):
     for run, limit in ((tmp_path / "without", {}), (tmp_path / "with", {"max_hours": 1.0})):
         given = options(max_steps=60, schedule="cosine", processes=1, **limit)[1::2]
