@@ -32,7 +32,7 @@ from torch import Tensor
 from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.model.attention import attention_weights, causal_mask, padding_mask
 from seq2seq_cli.model.layers import sinusoidal_positions
-from seq2seq_cli.training.optimizer import SCHEDULES
+from seq2seq_cli.training.optimizer import SCHEDULES, Plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -196,10 +196,10 @@ def label_smoothing(names: dict[str, Names]) -> Figure:
 
 
 def schedules(names: dict[str, Names]) -> Figure:
-    steps = range(1, 10_001, 20)
+    steps, plan = range(1, 10_001, 20), Plan(10_000, 1_000)
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     for name, share in SCHEDULES.items():
-        axis.plot(steps, [share(step, 1_000, 10_000) for step in steps], label=name)
+        axis.plot(steps, [share(step, plan) for step in steps], label=name)
     axis.set(xlabel="step", ylabel="share of training.lr", title="1,000 updates of warm-up")
     axis.legend(frameon=False)
     return figure

@@ -197,7 +197,8 @@ MetricNames = Annotated[
     typer.Option(
         metavar="LIST",
         help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, ser, cer, wer; "
-        "separated by commas.",
+        "separated by commas. wer counts lines (100 - exact_match), as in pronunciation, where a "
+        "line is a word; ter counts the words of sentences.",
         show_default="those of the config",
     ),
 ]

@@ -6,8 +6,9 @@ only.
 """
 
 import itertools
+import logging
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -16,6 +17,8 @@ from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import PresetName, Section
 from seq2seq_cli.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 _WIDTH = 100  # characters of a line
 
@@ -108,8 +111,9 @@ _EXAMPLE_TEXT = {
 _SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
 
 # Options that depend on each other: of those a preset gives all or, if the config has one, none.
+_LENGTH = {"max_steps", "max_epochs", "warmup_steps"}
 _TOGETHER = (
-    {"max_steps", "max_epochs", "warmup_steps"},
+    _LENGTH,
     {"optimizer", "lr", "schedule"},
     {"every", "unit"},
 )
@@ -132,15 +136,14 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
     of the options that may not change in a run: the preset may be another one today. Raises
     UserError for options that do not go together with those of the preset.
     """
-    name = config.preset
-    if name == "auto":
-        name = preset_for(num_pairs) if chooses_preset(config) else "none"
+    name = _preset_of(config, num_pairs)
     updated: dict[str, Any] = {"preset": name}
     for section, values in (as_tree(PRESETS[name].choices) if name in PRESETS else {}).items():
         present = getattr(config, section)
         given = present.model_fields_set
-        excluded = set().union(*(group for group in _TOGETHER if group & given))
-        taken = {option: value for option, value in values.items() if option not in excluded}
+        taken = {
+            option: value for option, value in values.items() if option not in _excluded(given)
+        }
         if begun is not None and begun.preset == name:
             theirs = getattr(begun, section)
             kept = {name for name in taken if present.resume_policy(name) != "free"}
@@ -153,6 +156,38 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
                 f"section {section} does not go together with preset {name}: {'; '.join(problems)}"
             ) from None
     return config.model_copy(update=updated)
+
+
+def warn_of_defaults(config: Config, num_pairs: int) -> None:
+    """Warn of options that `with_preset` does not set because the config has one of their group.
+
+    Those of the length of a run are not meant: `warmup_steps: auto` follows any length.
+    """
+    name = _preset_of(config, num_pairs)
+    for section, values in (as_tree(PRESETS[name].choices) if name in PRESETS else {}).items():
+        given = getattr(config, section).model_fields_set
+        excluded = _excluded(given) - _LENGTH
+        left_out = {option: values[option] for option in values if option in excluded - given}
+        if left_out:
+            logger.warning(
+                "with %s, options that go together with it have their defaults, not the values of "
+                "the preset %s: give %s as well to have these",
+                " and ".join(f"{section}.{option}" for option in sorted(excluded & given)),
+                name,
+                " and ".join(f"{section}.{o}={yaml_text(value)}" for o, value in left_out.items()),
+            )
+
+
+def _preset_of(config: Config, num_pairs: int) -> PresetName:
+    """Return the preset of a config, for a training text of so many pairs if it is `auto`."""
+    if config.preset != "auto":
+        return config.preset
+    return preset_for(num_pairs) if chooses_preset(config) else "none"
+
+
+def _excluded(given: Set[str]) -> set[str]:
+    """Return the options that a preset does not set if these are given."""
+    return set().union(*(group for group in _TOGETHER if group & given))
 
 
 def _merged(taken: Mapping[str, Any], present: Section) -> dict[str, Any]:

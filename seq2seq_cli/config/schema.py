@@ -198,7 +198,8 @@ class TrainingConfig(Section):
     max_hours: PositiveFloat | None = Field(
         None,
         description="Maximum training time in hours, validations included, summed over restarts; "
-        "null: no limit. The learning-rate schedule follows max_steps and max_epochs regardless.",
+        "null: no limit. The learning-rate schedule ends when the time does: again and again the "
+        "run is planned for as many of its updates as fit. Warm-up is shortened with it.",
         json_schema_extra=FREE_ON_RESUME,
     )
     tokens_per_batch: AutoOrPositiveInt = Field(

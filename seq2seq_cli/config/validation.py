@@ -7,6 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from seq2seq_cli.config.types import (
     FREE_ON_RESUME,
     METRICS,
+    AutoOrPositiveInt,
     BleuTokenize,
     Metric,
     MetricOnRequest,
@@ -20,9 +21,11 @@ FEWEST_WITH_4_GRAMS = 0.1
 
 
 class ValidationConfig(Section):
-    every: PositiveInt = Field(
-        1,
-        description="Interval between two validations, in unit.",
+    every: AutoOrPositiveInt = Field(
+        "auto",
+        description="Interval between two validations, in unit. auto: the shortest with which "
+        "validations are estimated to take at most a tenth of the time of the updates; 1 epoch, "
+        "unless the text is small or the beam is large. A run keeps the number it began with.",
         json_schema_extra=FREE_ON_RESUME,
     )
     unit: Literal["epochs", "steps"] = Field(
@@ -40,8 +43,8 @@ class ValidationConfig(Section):
         strict=False,
         description="Further metrics of translations: chrf++; error rates, of which lower ones are "
         "better: ser (of symbols separated by spaces, such as phones), cer (of characters), wer "
-        "(of lines: 100 - exact_match); and ter (translation edit rate), which takes seconds for "
-        "sentences of 200 words.",
+        "(of lines: 100 - exact_match, the word error rate if each line is a word); and ter "
+        "(translation edit rate), which takes seconds for sentences of 200 words.",
         json_schema_extra=FREE_ON_RESUME,
     )
     lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")
@@ -86,6 +89,12 @@ class ValidationConfig(Section):
         "validation, for TensorBoard. Needs matplotlib; without data.valid it has no effect.",
         json_schema_extra=FREE_ON_RESUME,
     )
+
+    @property
+    def interval(self) -> int:
+        """`every` as a number."""
+        assert self.every != "auto", "resolved before the first validation"
+        return self.every
 
     @property
     def text_metrics(self) -> tuple[Metric, ...]:

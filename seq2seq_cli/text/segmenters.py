@@ -52,7 +52,7 @@ class Segmenter(Protocol):
 
 
 class BpeDropout:
-    """BPE with dropped merges (Provilkov et al. 2020, algorithm 1).
+    """BPE with dropped merges (Provilkov et al. 2020, algorithm 1, of each stretch by itself).
 
     In every step each possible merge is dropped with probability p, and the best of the others is
     applied; the next step may apply all of them again. (SentencePiece drops a merge for good, which

@@ -18,7 +18,7 @@ from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.distributed import process_group
 from seq2seq_cli.training.launcher import launch, processes_to_start
-from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.optimizer import Plan, set_lr
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.step import train_step
@@ -58,8 +58,8 @@ class DryRun:
         """
         self._stopwatch.start()
         run, batches = self.run, self.run.next_batches()
-        training = {"lr": lr, "schedule": "constant", "warmup_steps": 0}
-        set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, run.total_steps)
+        training = {"lr": lr, "schedule": "constant"}
+        set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, Plan())
         result = train_step(run, batches)
         self._count(batches)
         num_tokens = sum(batch.num_tokens for batch in batches)
@@ -78,7 +78,7 @@ class DryRun:
 
     def _train_on(self, batches: Sequence[Batch]) -> None:
         run, step = self.run, self.run.state.step + 1
-        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.total_steps)
+        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.state.plan)
         if not train_step(run, batches).is_finite:
             raise UserError(f"update {step}: loss or gradient is not finite; train says where")
         self._stopwatch.note("optimizer")

@@ -117,7 +117,11 @@ class NewRun:
         With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
         has too few pairs to set some aside, or if nothing can be trained from it.
         """
-        train, valid, files = self.train, self.valid, []
+        train, valid, files, limits = self.train, self.valid, [], dict[str, Choice]()
+        if 0 < hours < math.inf:
+            from seq2seq_cli.tools.time_limit import within_hours  # imports torch
+
+            limits = within_hours(choose(text, preset, train, None), hours)
         if parts := self._splits:
             pairs = split(train, self.config.with_suffix(""), self.sizes)
             text = replace(text, counts=CorpusCounts(lines=pairs["train"]))
@@ -126,15 +130,10 @@ class NewRun:
             train = text_of(list(parts["train"].values()), features=features)
             if "valid" in parts:
                 valid = text_of(list(parts["valid"].values()), features=features)
-        chosen = choose(text, preset, train, valid)
+        chosen = choose(text, preset, train, valid) | limits
         if (languages := languages_in_names(self.train.corpora[0])) is not None:
             chosen["data.languages"] = Choice(languages._asdict(), "by the names of the text")
-            chosen = in_order(chosen)
-        if 0 < hours < math.inf:
-            from seq2seq_cli.tools.time_limit import fit_into_hours  # imports torch
-
-            chosen = fit_into_hours(chosen, hours)
-        write_atomic(self.config, config_text(text, preset, chosen).encode())
+        write_atomic(self.config, config_text(text, preset, in_order(chosen)).encode())
         return [*files, self.config], load_config(self.config, is_given_now=True)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import statistics
 
 import torch
@@ -15,7 +16,9 @@ from seq2seq_cli.tools.audit import audit_text
 from seq2seq_cli.tools.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.tools.duplicates import Overlap
 from seq2seq_cli.tools.preflight_report import BatchShape, LongestBatches, Report, TimeEstimate
+from seq2seq_cli.training.plan import validation_interval
 from seq2seq_cli.training.run import TrainingData
+from seq2seq_cli.training.setup import validation_cost
 from seq2seq_cli.training.summary import summarize, summary_json
 
 logger = logging.getLogger(__name__)
@@ -109,10 +112,18 @@ def time_updates(trial: DryRun) -> TimeEstimate:
     while len(seconds) < _MAX_UPDATES and all_reduce_max(sum(seconds)) < _MAX_SECONDS:
         trial.update()
         seconds.append(trial.seconds_of_last)
-    mean, run = statistics.mean(seconds), trial.run
+    mean, run, data = statistics.mean(seconds), trial.run, trial.run.data
+    validations, cost = 0, 0.0
+    if data.valid is not None:
+        validations = math.ceil(run.total_steps / validation_interval(run))
+        cost = validation_cost(run.config, data.train, sum(data.batches.drawn), data.valid)
+    validating = validations * cost * mean * run.updates_per_epoch
+    limit = math.inf if (hours := run.config.training.max_hours) is None else hours * 3_600
     return TimeEstimate(
         updates=len(seconds),
         seconds_per_update=mean,
         seconds_per_epoch=mean * run.updates_per_epoch,
-        seconds_to_the_end=mean * run.total_steps,
+        validations=validations,
+        seconds_of_validations=validating,
+        seconds_to_the_end=min(limit, mean * run.total_steps + validating),
     )

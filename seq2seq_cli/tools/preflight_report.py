@@ -63,12 +63,14 @@ class LongestBatches:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The time of updates, without validating and saving."""
+    """The time of updates, which were timed, and of validations, estimated from the text's size."""
 
     updates: int  # that were timed
     seconds_per_update: float
     seconds_per_epoch: float
-    seconds_to_the_end: float
+    validations: int
+    seconds_of_validations: float
+    seconds_to_the_end: float  # validations included; at most `training.max_hours`
 
 
 class Warned(NamedTuple):
@@ -135,6 +137,7 @@ class Report:
 
     def _update_rows(self) -> Iterator[tuple[str, str]]:
         longest, pace = self.longest_batches, self.pace
+        validations = counted(pace.validations, "validation")
         shapes = " and ".join(
             f"{shape.pairs:,} × ({shape.src_positions:,} + {shape.tgt_positions:,})"
             for shape in longest.shapes
@@ -148,7 +151,8 @@ class Report:
             "time",
             f"{1000 * pace.seconds_per_update:,.1f} ms per update, "
             f"{_duration(pace.seconds_per_epoch)} per epoch, "
-            f"{_duration(pace.seconds_to_the_end)} in total, without validation and saving",
+            f"{_duration(pace.seconds_to_the_end)} in total, of which about "
+            f"{_duration(pace.seconds_of_validations)} for {validations}",
         )
         yield "exports", exports_text(self.exports)
 

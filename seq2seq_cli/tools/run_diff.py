@@ -112,8 +112,9 @@ def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Differenc
     if reshaped := sorted(d.name for d in _compare_values("weights", *shapes)):
         yield Difference("weights", name, note=f"other names or shapes: {', '.join(reshaped[:3])}")
     elif unequal := [n for n in a if not _same_bits(a[n], b[n])]:
-        greatest = max(float((a[n] - b[n]).abs().max()) for n in unequal)
-        yield Difference("weights", name, note=f"greatest absolute difference {greatest:.3g}")
+        greatest, where = max((float((a[n] - b[n]).abs().max()), n) for n in unequal)
+        note = f"greatest absolute difference {greatest:.3g}, in {where}"
+        yield Difference("weights", name, note=note)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
@@ -125,7 +126,8 @@ def _progress(run: RunFolder) -> dict[str, Any]:
     if run.last_checkpoint is None:
         return {}
     state = asdict(read_state(run.last_checkpoint))
-    del state["seconds"], state["window"]["seconds"]
+    del state["seconds"], state["updating"], state["validation_seconds"]
+    del state["window"]["seconds"]
     return state
 
 

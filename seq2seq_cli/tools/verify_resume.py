@@ -14,6 +14,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tools.run_diff import Difference, differing_results
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.run import Hooks, TrainingState
+from seq2seq_cli.training.setup import with_training
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,12 @@ class Verdict:
 def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     """Train `steps` updates with and without interruptions, and compare all results.
 
-    Raises UserError if the run has fewer updates, or if interruptions outnumber them.
+    Without `training.max_hours`, with which the schedule depends on the clock. Raises UserError if
+    the run has fewer updates, or if interruptions outnumber them.
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
+    config = with_training(config, max_hours=None)
     stops = [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
     with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, interrupted = Path(folder) / "whole", Path(folder) / "interrupted"

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.console import counted
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
@@ -26,10 +27,10 @@ from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates, plan_again
 from seq2seq_cli.training.process_speed import ProcessSpeed
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
-from seq2seq_cli.training.setup import limit_of_updates
 from seq2seq_cli.training.sharding import AnySaver, gather_weights, saver_of
 from seq2seq_cli.training.signals import StopRequest, stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
@@ -73,11 +74,11 @@ def train(
         speed = ProcessSpeed(run, count_starts(folder) if run.ranks.is_main else 0)
         while not is_finished(run):
             if run.state.awaits_validation:
-                validate(run, monitor, saver)
+                validate(run, monitor, saver, clock)
                 continue
             clock.start_update()
             epoch, batches = run.state.epoch, run.next_batches()
-            lr = set_lr(run.optimizer, run.config.training, run.state.step + 1, run.total_steps)
+            lr = set_lr(run.optimizer, run.config.training, run.state.step + 1, run.state.plan)
             result = train_step(run, batches)
             if not result.is_finite:
                 handle_nonfinite(run, batches, result)
@@ -92,6 +93,8 @@ def train(
                 return
         score = functools.partial(score_candidate, run, stop)
         run.ranks.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
+        if cut := cut_line(run):
+            logger.info("%s", cut)
         logger.info("%s", finished_line(folder, run))
 
 
@@ -176,7 +179,9 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
     if state.position == run.data.batches.num_left(state.epoch, state.earlier_parts):
         state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
     window.seconds += clock.update_seconds()
-    state.seconds = run.ranks.all_reduce_max(clock.total_seconds())
+    before, state.seconds = state.seconds, run.ranks.all_reduce_max(clock.total_seconds())
+    state.updating += state.seconds - before if state.step > 1 else 0.0
+    plan_again(run)
     if run.config.data.valid is not None:
         state.awaits_validation = limit_reached(run) is not None or validation_is_due(run)
     if not result.is_finite:
@@ -203,7 +208,7 @@ def log_update(
     The point sums up the updates since the one before; gradient norm and the given `scalars`
     are those of this update.
     """
-    monitor.advance()
+    monitor.advance(run.total_steps)
     state = run.state
     is_due = state.step % run.config.training.log_every == 0 or limit_reached(run) is not None
     if not (is_due and result.is_finite):
@@ -236,7 +241,7 @@ def note_stop(run: Run, stop_signal: int) -> None:
         raise Interrupted(message, 128 + stop_signal)
 
 
-def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver) -> None:
+def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver, clock: Clock) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best.
 
     It has the weights that are evaluated, an EMA for example, only while it is scored.
@@ -256,6 +261,8 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver) -> None:
     if scores is not None:
         score, loss = metrics[validation.metric], scores.loss
     score, loss = run.ranks.broadcast((score, loss))
+    before, run.state.seconds = run.state.seconds, run.ranks.all_reduce_max(clock.total_seconds())
+    run.state.validation_seconds = run.state.seconds - before
     is_kept = record_score(run, score, loss)
     run.state.awaits_validation, run.state.validated_step = False, run.state.step
     if held_out is not None and scores is not None:
@@ -331,7 +338,7 @@ def limit_reached(run: Run) -> str | None:
     """Return the option that makes this update the last one, if it is."""
     training, state = run.config.training, run.state
     if state.step >= run.total_steps:
-        return limit_of_updates(training, run.total_steps)
+        return limit_of_updates(training, state.plan)
     is_over = training.max_hours is not None and state.seconds / 3_600 >= training.max_hours
     return "max_hours" if is_over else None
 
@@ -346,15 +353,30 @@ def validation_is_due(run: Run) -> bool:
     """Return True at the end of every n-th epoch, or after every n-th update."""
     validation, state = run.config.validation, run.state
     if validation.unit == "steps":
-        return state.step % validation.every == 0
-    return state.position == 0 and (state.epoch - 1) % validation.every == 0
+        return state.step % validation.interval == 0
+    return state.position == 0 and (state.epoch - 1) % validation.interval == 0
+
+
+def cut_line(run: Run) -> str | None:
+    """Say what is missing from a run that the time limit ended before its plan did, if it is so."""
+    training, state, plan = run.config.training, run.state, run.state.plan
+    if limit_reached(run) != "max_hours" or state.step >= plan.total:
+        return None
+    falls = training.schedule in ("cosine", "linear")
+    return (
+        f"stopped at {state.step:,} of {plan.total:,} updates: the time limit "
+        f"({training.max_hours:g} h) was reached"
+        + (" before the learning rate fell to 0" if falls else "")
+        + "; to finish: the same command with "
+        f"--set training.max_hours={hours_to_finish(run):g}"
+    )
 
 
 def finished_line(folder: RunFolder, run: Run) -> str:
     """Say why the run ended, and which model it kept."""
     limit, state = limit_reached(run), run.state
     why = f"training.{limit} reached" if limit else "no better score within validation.patience"
-    finished = f"finished after {state.step:,} updates ({why})"
+    finished = f"finished after {counted(state.step, 'update')} ({why})"
     if not folder.model.exists():
         return f"{finished}; no validation gave a finite score, so that there is no {folder.model}"
     which, metric, scores = "the last", run.config.validation.metric, {}

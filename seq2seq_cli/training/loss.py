@@ -178,9 +178,11 @@ def _sum_over_vocabulary(
         logits_KCV = logits_RV.view(passes, -1, len(w_VD))[:, : y_KC1.size(1)]
         logit_y_KN[:, chunk] = logits_KCV.gather(2, y_KC1)[..., 0]
         differences_CV = logits_KCV[0] - logits_KCV[1] if passes == 2 else None
-        p_RV = torch.softmax(logits_RV, dim=-1, out=logits_RV)
-        p_RV.view(passes, -1, len(w_VD))[:, y_KC1.size(1) :] = 0
-        p_KCV = logits_KCV  # which are overwritten
+        p_RV = torch.softmax(logits_RV, dim=-1)
+        del logits_RV, logits_KCV
+        p_all_KCV = p_RV.view(passes, -1, len(w_VD))
+        p_all_KCV[:, y_KC1.size(1) :] = 0
+        p_KCV = p_all_KCV[:, : y_KC1.size(1)]
         p_y_KN[:, chunk] = p_KCV.gather(2, y_KC1)[..., 0]
         if differences_CV is not None:
             means_KN[:, chunk] = terms.add_gradients(p_KCV, differences_CV)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -42,7 +43,9 @@ class Monitor:
         if state.awaits_validation and at_step:
             self._tensorboard.scalars(step, _with_losses_first(at_step))
         self._metric: Metric = run.config.validation.metric
+        max_hours = run.config.training.max_hours
         self._total = run.total_steps
+        self._time_limit = math.inf if max_hours is None else 3_600 * max_hours
         self._first_step = step
         self._started = time.monotonic()
         self._bar = tqdm(
@@ -84,8 +87,9 @@ class Monitor:
             }
         )
 
-    def advance(self) -> None:
-        """Advance the progress bar by one update."""
+    def advance(self, total: int) -> None:
+        """Advance the progress bar by one update, of so many in all."""
+        self._bar.total = self._total = total
         self._bar.update()
 
     def training_point(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -96,7 +100,7 @@ class Monitor:
         if (waiting := scalars.get("waiting")) is not None:
             shown += f"  {waiting:.0%} waiting"
         self._bar.set_postfix_str(shown)
-        left = tqdm.format_interval(self._seconds_left(step))
+        left = tqdm.format_interval(self._seconds_left(step, scalars["seconds"]))
         logger.log(
             logging.INFO if self._bar.disable else logging.DEBUG,  # the bar says it already
             f"step {step:,}/{self._total:,}  {shown}  {left} left",
@@ -132,10 +136,13 @@ class Monitor:
         """Show the scores of the models that a run may end with."""
         self._tensorboard.text(step, "valid/candidates", _as_code(table))
 
-    def _seconds_left(self, step: int) -> float:
-        """Estimate from the pace since this start, validations included."""
+    def _seconds_left(self, step: int, seconds: float) -> float:
+        """Estimate from the pace since this start, validations included, until the time limit.
+
+        `seconds` are those that the run has taken so far.
+        """
         pace = (time.monotonic() - self._started) / (step - self._first_step)
-        return pace * (self._total - step)
+        return min(pace * (self._total - step), max(0.0, self._time_limit - seconds))
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
         self._tensorboard.scalars(step, _with_losses_first(scalars))
@@ -166,7 +173,7 @@ class NullMonitor:
 
     def config(self, config: Config) -> None: ...
 
-    def advance(self) -> None: ...
+    def advance(self, total: int) -> None: ...
 
     def training_point(self, step: int, scalars: Mapping[str, float]) -> None: ...
 

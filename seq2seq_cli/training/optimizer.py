@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
-from seq2seq_cli.config.types import OptimizerName, Schedule
+from seq2seq_cli.config.types import NonNegativeFloat, NonNegativeInt, OptimizerName, Schedule
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.weights import is_matrix_of_layer
 from seq2seq_cli.training.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.schedule_free import ScheduleFreeAdamW
@@ -66,6 +67,16 @@ OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
 }
 
 
+def check_same_state(before: OptimizerName, now: OptimizerName) -> None:
+    """Raise UserError if the checkpoints of an optimizer do not suit the one that is to go on."""
+    one, other = OPTIMIZERS[before], OPTIMIZERS[now]
+    if (one.state, one.groups) != (other.state, other.groups):
+        raise UserError(
+            f"training.optimizer {before} cannot become {now} in a run: only adam and adamw can "
+            "replace each other; undo the change, or start another run with --from this one"
+        )
+
+
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return the optimizer of every parameter.
 
@@ -78,56 +89,75 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     return kind.make(groups, lr=config.lr, **options)
 
 
+class Plan(NamedTuple):
+    """How many updates a run has, and how its learning rate gets to the last of them.
+
+    `plan.py` makes it, and a checkpoint holds it: with a time limit it depends on the clock.
+    """
+
+    total: NonNegativeInt = 0  # updates of the whole run
+    warmup: NonNegativeInt = 0  # of them
+    start: NonNegativeInt = 0  # updates, or those of warm-up if they are more, after which
+    progress: NonNegativeFloat = 0.0  # of the decay is reached, which goes on to 1 at the end
+    step: NonNegativeInt = 0  # updates done when the plan was made
+    pace: NonNegativeFloat = 0.0  # seconds per update without validations; 0: not known yet
+    most: NonNegativeInt = 0  # updates that `max_steps` and `max_epochs` allow
+    hours: NonNegativeFloat | None = None  # `max_hours`
+
+    def decay(self, step: int) -> float:
+        """Return the progress of the decay at a 1-based step.
+
+        It is 0 until warm-up ends, and 1 one step after the last, so that the last step still
+        learns.
+        """
+        start = max(self.start, self.warmup)
+        if step <= start:
+            return self.progress
+        share = min(1.0, (step - start) / max(1, self.total + 1 - start))
+        return self.progress + (1 - self.progress) * share
+
+
 def set_lr(
-    optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, total_steps: int
+    optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, plan: Plan
 ) -> float:
     """Set and return the learning rate of the 1-based step."""
-    share = SCHEDULES[config.schedule](step, config.warmup_updates, total_steps)
-    lr = config.lr * share
+    lr = config.lr * SCHEDULES[config.schedule](step, plan)
     for group in optimizer.param_groups:
         group["lr"] = lr
     return lr
 
 
-def warmup(step: int, warmup_steps: int) -> float:
-    """Linear increase to 1 at `warmup_steps`."""
-    return min(1.0, step / warmup_steps) if warmup_steps else 1.0
+def warmup(step: int, plan: Plan) -> float:
+    """Linear increase to 1 at the end of warm-up."""
+    return min(1.0, step / plan.warmup) if plan.warmup else 1.0
 
 
-def inverse_sqrt(step: int, warmup_steps: int, total_steps: int) -> float:
+def inverse_sqrt(step: int, plan: Plan) -> float:
     """Share of the peak rate at a 1-based step (Vaswani et al. 2017, eq. 3, peak scaled to 1).
 
     Without warm-up, where that equation has no peak, it falls from the first step on as it does
     after `DEFAULT_WARMUP` updates of warm-up.
     """
-    if warmup_steps == 0:
+    if plan.warmup == 0:
         return math.sqrt(DEFAULT_WARMUP / (DEFAULT_WARMUP + step - 1))
-    return warmup(step, warmup_steps) * min(1.0, math.sqrt(warmup_steps / step))
+    return warmup(step, plan) * min(1.0, math.sqrt(plan.warmup / step))
 
 
-def linear(step: int, warmup_steps: int, total_steps: int) -> float:
+def linear(step: int, plan: Plan) -> float:
     """Straight from 1 at the end of warm-up to 0 after the last step."""
-    return warmup(step, warmup_steps) * (1.0 - _progress(step, warmup_steps, total_steps))
+    return warmup(step, plan) * (1.0 - plan.decay(step))
 
 
-def cosine(step: int, warmup_steps: int, total_steps: int) -> float:
+def cosine(step: int, plan: Plan) -> float:
     """Half a cosine from 1 to 0 (Loshchilov & Hutter 2017, eq. 5, without restarts)."""
-    progress = _progress(step, warmup_steps, total_steps)
-    return warmup(step, warmup_steps) * (1 + math.cos(math.pi * progress)) / 2
+    return warmup(step, plan) * (1 + math.cos(math.pi * plan.decay(step))) / 2
 
 
-def constant(step: int, warmup_steps: int, total_steps: int) -> float:
-    return warmup(step, warmup_steps)
+def constant(step: int, plan: Plan) -> float:
+    return warmup(step, plan)
 
 
-def _progress(step: int, warmup_steps: int, total_steps: int) -> float:
-    """0 until warm-up ends, 1 one step after the last, so that the last step still learns."""
-    if step <= warmup_steps:
-        return 0.0
-    return min(1.0, (step - warmup_steps) / max(1, total_steps + 1 - warmup_steps))
-
-
-SCHEDULES: dict[Schedule, Callable[[int, int, int], float]] = {
+SCHEDULES: dict[Schedule, Callable[[int, Plan], float]] = {
     "inverse_sqrt": inverse_sqrt,
     "linear": linear,
     "cosine": cosine,

@@ -37,8 +37,10 @@ from seq2seq_cli.training.manifest import (
     text_hashes,
     write_manifest,
 )
+from seq2seq_cli.training.optimizer import check_same_state
+from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
-from seq2seq_cli.training.setup import set_up_run, settle_warmup, total_updates
+from seq2seq_cli.training.setup import set_up_run
 from seq2seq_cli.training.sharding import shard_run
 from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_options_of
 
@@ -73,11 +75,9 @@ def start_or_resume(
         return start_run(folder, config, options.source, ranks, hooks)
 
     run = ranks.in_main(in_main)
-    progress = (run.state, run.total_steps) if run is not None else (TrainingState(), 0)
-    state, total_steps = ranks.broadcast(progress)
+    state = ranks.broadcast(run.state if run is not None else TrainingState())
     if run is None:
         run = join_as_replica(folder, state, ranks, hooks)
-        run.total_steps = total_steps
     if run.is_sharded:
         shard_run(run, folder.checkpoint(state.step))
     ranks.barrier()  # a machine with a cache of its own first splits the text into tokens
@@ -104,8 +104,7 @@ def start_run(
     if source is not None:
         config = with_options_of(source, config)
     run = set_up_run(config, ranks, hooks)
-    run.total_steps = total_updates(run)
-    settle_warmup(run)
+    plan_run(run)
     if source is not None:
         start_from(source, run)
         if run.ema is not None:
@@ -134,13 +133,13 @@ def resume_run(
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
     config = config_to_resume(folder, begun, config, options.allow_changed, changed)
     _check_allowed(changed, options.allow_changed)
+    check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
     _check_source(folder, options.source, manifest)
     run = set_up_run(config, ranks, hooks, folder)
     load_last_checkpoint(folder, run)
     _apply_changes(run, hashes)
-    run.total_steps = total_updates(run)
-    settle_warmup(run)
+    plan_run(run)
     record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
     write_statistics(folder, run.data.statistics)
     _write_config(folder, run.config)
@@ -204,6 +203,8 @@ def _with_values_of(begun: Config, config: Config) -> Config:
     }
     validation: dict[str, Any] = {}
     is_measured = config.validation.decode or not begun.validation.needs_translations
+    if config.validation.every == "auto" and config.validation.unit == begun.validation.unit:
+        validation["every"] = begun.validation.every
     if config.validation.metric == "auto" and is_measured:
         validation["metric"] = begun.validation.metric
     sizes = config.tokenizer.vocab_size.resolve(begun.tokenizer.vocab_size)

@@ -24,6 +24,7 @@ from seq2seq_cli.text.tokenizer import Tokenizers
 from seq2seq_cli.training.averaging import Ema, Weights, trained_weights
 from seq2seq_cli.training.distributed import Ranks
 from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.optimizer import Plan
 
 BatchShape = list[int]  # sentences and positions of the longer side (a list, as in JSON)
 
@@ -76,6 +77,9 @@ class TrainingState:
     too_large: list[BatchShape] = field(default_factory=list)  # batches that ran out of memory
     skipped_in_a_row: int = 0  # updates with a NaN or infinite loss or gradient
     seconds: float = 0.0  # of training, summed over all starts of the run
+    updating: float = 0.0  # seconds of the updates since the plan, the first one of all aside
+    validation_seconds: float = 0.0  # of the last validation
+    plan: Plan = field(default_factory=Plan)
     window: MetricSums = field(default_factory=MetricSums)
     has_ema: bool = False  # whether the checkpoint of this state holds an EMA of the weights
 
@@ -142,8 +146,12 @@ class Run:
     ranks: Ranks = field(default_factory=Ranks)
     hooks: Hooks = field(default_factory=Hooks)
     state: TrainingState = field(default_factory=TrainingState)
-    total_steps: int = 0  # updates of the whole run, those already done included
     whole: WholeModel | None = None  # of a model that is sharded
+
+    @property
+    def total_steps(self) -> int:
+        """Updates of the whole run, those already done included."""
+        return self.state.plan.total
 
     @property
     def device(self) -> torch.device:

@@ -1,6 +1,5 @@
 """Setting up a run: reads the text, learns the vocabulary, resolves `auto`, builds the model."""
 
-import itertools
 import logging
 import math
 from contextlib import nullcontext
@@ -8,13 +7,13 @@ from typing import Any
 
 import torch
 
-from seq2seq_cli.config.presets import with_preset
-from seq2seq_cli.config.schema import DEFAULT_WARMUP, Config, TrainingConfig
+from seq2seq_cli.config.presets import warn_of_defaults, with_preset
+from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.corpus_counts import cached_counts
 from seq2seq_cli.data.mixture import pairs_per_epoch
-from seq2seq_cli.data.token_store import open_store, write_segments
+from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.inspection.figure_files import require_matplotlib
@@ -34,6 +33,11 @@ from seq2seq_cli.training.optimizer import build_optimizer
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
 
 logger = logging.getLogger(__name__)
+
+# What a pair costs in a validation, compared with training on it; translating it costs that much
+# for each hypothesis of the beam.
+_COST_OF_LOSS, _COST_OF_DECODING = 0.3, 2.5
+_SHARE_OF_VALIDATION = 0.1  # of the time of training, with `validation.every: auto`
 
 
 def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None = None) -> Run:
@@ -102,6 +106,7 @@ def load_data(
         logger.info("reading %s", text.name)
         train_counts, valid_counts = cached_counts(text, held_out, data.on_bad_line)
         num_pairs = train_counts.pairs // text.num_directions
+        warn_of_defaults(config, num_pairs)
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, folder)
     samplers = make_samplers(tokenizers, config.training, data.max_length)
@@ -118,7 +123,35 @@ def load_data(
     batches = BatchSampler(
         train, training.batch_budget, training.seed, samplers, drawn, training.pairs_per_batch
     )
+    if valid is not None:
+        config = settle_interval(config, validation_cost(config, train, sum(drawn), valid), batches)
     return config, TrainingData(train, valid, train_counts, valid_counts, tokenizers, batches)
+
+
+def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOut) -> float:
+    """Estimate what a validation costs in epochs of training, which draw so many pairs."""
+    cost = _COST_OF_LOSS
+    if config.validation.decode:
+        cost += _COST_OF_DECODING * config.decoding.beam_size
+    tokens, valid_tokens = (
+        store.facts.src.tokens + store.facts.tgt.tokens for store in (train, valid.store)
+    )
+    return cost * valid_tokens / (tokens * drawn / len(train))
+
+
+def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Config:
+    """Return the config with a number in place of `validation.every: auto`.
+
+    `cost` is that of a validation, in epochs.
+    """
+    validation = config.validation
+    if validation.every != "auto":
+        return config
+    epochs = cost / _SHARE_OF_VALIDATION
+    updates = len(batches) / config.training.gradient_accumulation
+    every = math.ceil(epochs if validation.unit == "epochs" else epochs * updates)
+    validation = validation.model_copy(update={"every": every})
+    return config.model_copy(update={"validation": validation})
 
 
 def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
@@ -176,49 +209,6 @@ def settle_metric(config: Config, valid: HeldOut) -> Config:
     return config.model_copy(
         update={"validation": validation.model_copy(update={"metric": metric})}
     )
-
-
-def total_updates(run: Run) -> int:
-    """Return the updates done plus those left until `max_steps` or the end of `max_epochs`."""
-    training, state, sampler = run.config.training, run.state, run.data.batches
-    most = math.inf if training.max_steps is None else training.max_steps
-    if training.max_epochs is None:
-        assert training.max_steps is not None, "one of the two is a number"
-        return training.max_steps
-    total = state.step
-    if state.epoch <= training.max_epochs:
-        left = sampler.num_left(state.epoch, state.earlier_parts) - state.position
-        later = sampler.num_batches(range(state.epoch + 1, training.max_epochs + 1))
-        for batches, epochs in itertools.chain([(left, 1)], later):
-            total += -(-batches // training.gradient_accumulation) * epochs
-            if total >= most:  # epochs that are planned one by one take time
-                break
-    return int(min(most, total))
-
-
-def limit_of_updates(config: TrainingConfig, total_steps: int) -> str:
-    """Return the option that limits a run to `total_steps` updates."""
-    return "max_steps" if total_steps == config.max_steps else "max_epochs"
-
-
-def settle_warmup(run: Run) -> None:
-    """Put a number in place of `training.warmup_steps: auto`.
-
-    Raises UserError if the run ends before its learning-rate warm-up does.
-    """
-    training = run.config.training
-    if training.warmup_steps == "auto":
-        run.config = with_training(
-            run.config, warmup_steps=min(DEFAULT_WARMUP, run.total_steps // 10)
-        )
-    elif training.warmup_steps > run.total_steps:
-        limit = limit_of_updates(training, run.total_steps)
-        raise UserError(
-            f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
-            f"{getattr(training, limit):,} ends the run after {run.total_steps:,} updates, before "
-            f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
-            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
-        )
 
 
 def with_training(config: Config, **values: Any) -> Config:

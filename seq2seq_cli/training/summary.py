@@ -15,8 +15,8 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.corpus import CorpusCounts
+from seq2seq_cli.training.plan import limit_of_updates
 from seq2seq_cli.training.run import Run, TrainingData
-from seq2seq_cli.training.setup import limit_of_updates
 
 
 def summarize(run: Run) -> str:
@@ -78,14 +78,14 @@ def summary_json(run: Run) -> dict[str, Any]:
             "src": len(data.tokenizers.src),
             "tgt": len(data.tokenizers.tgt),
         },
-        "validation": None if valid is None else {"metric": config.validation.metric},
+        "validation": valid and config.validation.model_dump(include={"metric", "every", "unit"}),
         "preset": config.preset,
         "model": config.model.model_dump(),
         "parameters": {**parameters, "total": sum(parameters.values())},
         "training": {
             "updates": run.total_steps,
-            "limited_by": limit_of_updates(config.training, run.total_steps),
-            "warmup_updates": config.training.warmup_updates,
+            "limited_by": limit_of_updates(config.training, run.state.plan),
+            "warmup_updates": run.state.plan.warmup,
             "updates_per_epoch": run.updates_per_epoch,
             "batches_per_epoch": len(run.data.batches),
             "padding": run.data.batches.padding(),
@@ -194,7 +194,7 @@ def _parameters(model: Transformer) -> str:
 
 def _validation(config: Config) -> str:
     validation = config.validation
-    count, unit = validation.every, validation.unit
+    count, unit = validation.interval, validation.unit
     every = f"{count:,} {unit}" if count > 1 else unit.removesuffix("s")
     text = f"every {every}; best model by {validation.metric}"
     if validation.patience:
@@ -203,17 +203,17 @@ def _validation(config: Config) -> str:
 
 
 def _training(run: Run) -> str:
-    training, batches, total_steps = run.config.training, run.data.batches, run.total_steps
-    passes = total_steps / run.updates_per_epoch
-    hours = f" or {training.max_hours:g} hours" if training.max_hours else ""
+    training, batches, plan = run.config.training, run.data.batches, run.state.plan
+    passes = plan.total / run.updates_per_epoch
+    hours = f" or as many as fit into {plan.hours:g} hours" if plan.hours else ""
     averages = f"; EMA {training.ema_decay:g}" if training.ema_decay is not None else ""
     if training.average_checkpoints is not None:
         averages += f"; average of the last {training.average_checkpoints} checkpoints"
     return (
-        f"{total_steps:,} updates ({limit_of_updates(training, total_steps)}){hours}, {passes:.1f} "
+        f"{plan.total:,} updates ({limit_of_updates(training, plan)}){hours}, {passes:.1f} "
         f"epochs of {len(batches):,} batches ({batches.padding():.1%} padding); "
         f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
-        f"{training.warmup_updates:,} updates of warm-up{averages}"
+        f"{plan.warmup:,} updates of warm-up{averages}"
     )
 
 

@@ -86,7 +86,7 @@ def test_auto_metric_depends_on_the_references(worded, unspaced, seq2seq: Comman
         (unspaced, ("--set", "validation.decode=false"), "loss"),
     ):
         found = json.loads(seq2seq("check", config, "--json", *given).stdout)
-        assert found["run"]["validation"] == {"metric": metric}
+        assert found["run"]["validation"]["metric"] == metric
     run = tmp_path / "run"
     result = seq2seq("train", unspaced, "--run-dir", run)
     assert result.exit_code == 0, result.stderr

@@ -241,7 +241,7 @@ def test_check_reports_cache_size_and_limit(page: list[str]):
 def test_check_time_estimates_add_up(found: dict):
     time, training = found["time"], found["run"]["training"]
     assert time["seconds_to_the_end"] == pytest.approx(
-        time["seconds_per_update"] * training["updates"]
+        time["seconds_per_update"] * training["updates"] + time["seconds_of_validations"]
     )
     assert time["seconds_per_epoch"] == pytest.approx(
         time["seconds_per_update"] * training["updates_per_epoch"]

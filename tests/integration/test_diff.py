@@ -65,7 +65,8 @@ def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     weights[name][3, 1] += 0.25
     save_file(weights, copy / "model.safetensors")
     found = seq2seq("diff", run, copy)
-    assert found.stdout == "weights      best model: greatest absolute difference 0.25\n"
+    expected = f"weights      best model: greatest absolute difference 0.25, in {name}\n"
+    assert found.stdout == expected
     del weights[name]
     save_file(weights, copy / "model.safetensors")
     assert f"other names or shapes: {name}" in seq2seq("diff", run, copy).stdout

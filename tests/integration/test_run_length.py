@@ -2,16 +2,24 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from bare_runs import stop_at
 from commands import Command, last_checkpoint
-from number_task import numbers_config, write_config
+from number_task import number_pairs, numbers_config, write_config, write_pairs
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.loop import train
+from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.run import Hooks
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +129,12 @@ def test_max_hours_ends_a_run_and_can_be_raised(config, seq2seq: Command, tmp_pa
     train = ("train", config, "--run-dir", tmp_path / "run")
     result = seq2seq(*train, *options(max_steps=40, max_hours=1e-9))
     assert result.exit_code == 0
-    assert "40 updates (max_steps) or 1e-09 hours" in result.stderr
-    assert "finished after 1 updates (training.max_hours reached)" in result.stderr
+    assert "40 updates (max_steps) or as many as fit into 1e-09 hours" in result.stderr
+    assert "finished after 1 update (training.max_hours reached)" in result.stderr
     assert list(points(tmp_path / "run", "valid/loss")) == [1]
     assert (tmp_path / "run/model.safetensors").is_file()
     again = seq2seq(*train, *options(max_steps=40, max_hours=1e-9))
-    assert "finished after 1 updates (training.max_hours reached)" in again.stderr
+    assert "finished after 1 update (training.max_hours reached)" in again.stderr
     assert list(points(tmp_path / "run", "train/loss")) == [1]
     result = seq2seq(*train, *options(max_steps=40, max_hours=24))
     assert "finished after 40 updates (training.max_steps reached)" in result.stderr
@@ -151,7 +159,148 @@ def test_max_hours_stops_all_processes(config, seq2seq: Command, tmp_path):
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *given)
     assert result.exit_code == 0, result.stderr
     logged = (tmp_path / "run/train.log").read_text()
-    assert "finished after 1 updates (training.max_hours reached)" in logged
+    assert "finished after 1 update (training.max_hours reached)" in logged
+
+
+@dataclass
+class FakeClock:
+    """A clock for `Hooks` of which a training pass takes a second, and later `slower` seconds."""
+
+    slower: float = 1.0
+    slow_after: int = 10**9
+    passes: int = 0
+    now: float = 0.0
+
+    def count(self, module: torch.nn.Module, _: object) -> None:
+        if isinstance(module, BatchLoss):
+            self.passes += 1
+            self.now += self.slower if self.passes > self.slow_after else 1.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        handle = register_module_forward_pre_hook(self.count)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def hooks(self, stop: int | None = None) -> Hooks:
+        return replace(stop_at(stop), monotonic=lambda: self.now)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("slower", [1.0, 3.0, 0.5])
+def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower):
+    """Also if the machine becomes slower or faster; after warm-up the rate never rises."""
+    given = options(max_hours=300 / 3_600, schedule=schedule, lr=1e-2)[1::2]
+    clock = FakeClock(slower, slow_after=100)
+    with clock.running():
+        train(load_config(config, given), tmp_path / "run", hooks=clock.hooks())
+    rates = points(tmp_path / "run", "train/lr")
+    most = 100 + 200 / slower
+    assert 0.9 * most < len(rates) <= most
+    after_warmup = [rate for step, rate in rates.items() if step > 50]
+    assert after_warmup == sorted(after_warmup, reverse=True)
+    assert max(rates.values()) == pytest.approx(1e-2, rel=0.01)
+    assert rates[len(rates)] < 3e-4
+    log = (tmp_path / "run/train.log").read_text()
+    assert f"finished after {len(rates)} updates (training.max_hours reached)" in log
+    assert f"step {len(rates)}/{len(rates)} " in log
+
+
+def test_run_with_a_time_limit_resumes_exactly(config, tmp_path):
+    given = options(max_hours=100 / 3_600, schedule="cosine", lr=1e-2, processes=1)[1::2]
+    for run, stops in ((tmp_path / "whole", [None]), (tmp_path / "resumed", [3, 5, 31, 60, None])):
+        clock = FakeClock()
+        for stop in stops:
+            with clock.running():
+                train(load_config(config, given), run, hooks=clock.hooks(stop))
+    assert len(points(tmp_path / "whole", "train/lr")) > 90
+    assert not differing_results(tmp_path / "whole", tmp_path / "resumed")
+
+
+class CountingClock:
+    """A clock that goes on whenever it is looked at, in each process on its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_processes_with_clocks_of_their_own_make_the_same_plan(config, seq2seq, tmp_path):
+    """Otherwise their weights, or the numbers of their updates, would part."""
+    given = options(max_hours=400 / 3_600, schedule="linear", lr=1e-2, processes=2)[1::2]
+    train(load_config(config, given), tmp_path / "run", hooks=Hooks(monotonic=CountingClock()))
+    rates = points(tmp_path / "run", "train/lr")
+    assert 20 < len(rates) < 400
+    assert rates[len(rates)] < 1e-3
+    assert "training.max_hours reached" in (tmp_path / "run/train.log").read_text()
+
+
+def test_time_limit_that_leaves_enough_time_changes_nothing(config, tmp_path):
+    for run, limit in ((tmp_path / "without", {}), (tmp_path / "with", {"max_hours": 1.0})):
+        given = options(max_steps=60, schedule="cosine", processes=1, **limit)[1::2]
+        clock = FakeClock()
+        with clock.running():
+            train(load_config(config, given), run, hooks=clock.hooks())
+    assert points(tmp_path / "without", "train/lr") == points(tmp_path / "with", "train/lr")
+    assert not [
+        d
+        for d in differing_results(tmp_path / "without", tmp_path / "with")
+        if d.kind != "progress"
+    ]
+
+
+def test_run_that_is_cut_off_says_how_to_finish(config, seq2seq: Command, tmp_path):
+    """The machine stops for an hour; with the limit that is named, the rate falls to 0."""
+    run, given = tmp_path / "run", options(schedule="linear", lr=1e-2, processes=1, max_steps=120)
+    limited = [*given, *options(max_hours=100 / 3_600)]
+    clock = FakeClock(slower=3_600, slow_after=69)
+    with clock.running():
+        train(load_config(config, limited[1::2]), run, hooks=clock.hooks())
+    log = (run / "train.log").read_text()
+    cut = (
+        r"stopped at 70 of 9\d updates: the time limit \(0.0277778 h\) was reached before the "
+        r"learning rate fell to 0; to finish: the same command with --set training.max_hours="
+    )
+    (hours,) = re.findall(cut + r"([\d.]+)", log)
+    assert 1 < float(hours) < 1.2
+    train(load_config(config, [*given[1::2], f"training.max_hours={hours}"]), run)
+    rates = points(run, "train/lr")
+    assert (len(rates), rates[120]) == (120, pytest.approx(1e-2 / 112))
+
+
+def test_warmup_fits_into_the_time(config, tmp_path):
+    given = options(max_hours=100 / 3_600, warmup_steps=500, lr=1e-2)[1::2]
+    clock = FakeClock()
+    with clock.running():
+        train(load_config(config, given), tmp_path / "run", hooks=clock.hooks())
+    rates = points(tmp_path / "run", "train/lr")
+    log = (tmp_path / "run/train.log").read_text()
+    assert "warm-up after 9 in place of 500" in log
+    assert rates[9] == max(rates.values()) == 1e-2
+
+
+@pytest.mark.parametrize(("num_valid", "epochs"), [(3, 1), (30, 9), (300, 84)])
+def test_validations_take_at_most_a_tenth_of_the_time_by_default(
+    seq2seq: Command, tmp_path, num_valid, epochs
+):
+    """By the sizes of the texts alone, so that a resumed run validates at the same steps."""
+    settings = numbers_config(tmp_path, 100, device="cpu", max_steps=500)
+    settings["model"] = {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 16}
+    del settings["validation"]
+    write_pairs(tmp_path, "valid", number_pairs(num_valid, seed=1))
+    config = write_config(tmp_path, settings)
+    report = json.loads(seq2seq("check", config, "--json").stdout)
+    assert report["run"]["validation"]["every"] == pytest.approx(epochs, abs=epochs // 5)
+    time, validation = report["time"], report["run"]["validation"]
+    interval = validation["every"] * report["run"]["training"]["updates_per_epoch"]
+    assert time["validations"] == -(-500 // interval)
+    most = time["seconds_per_epoch"] * validation["every"] / 10
+    assert time["seconds_of_validations"] <= time["validations"] * most
 
 
 def test_check_names_the_limit_that_ends_the_run(config, seq2seq: Command):

@@ -14,7 +14,7 @@ from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.model.weights import is_matrix_of_layer
 from seq2seq_cli.training.averaging import trained_weights
 from seq2seq_cli.training.muon import orthogonalize
-from seq2seq_cli.training.optimizer import SCHEDULES, build_optimizer, set_lr
+from seq2seq_cli.training.optimizer import SCHEDULES, Plan, build_optimizer, set_lr
 
 OPTIONS = {"max_steps": 100, "warmup_steps": 4, "lr": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.8}
 OPTIONS |= {"adam_epsilon": 0.01, "weight_decay": 0.3}
@@ -58,9 +58,10 @@ def test_optimizer_matches_adam_by_hand_with_every_option(name):
 def test_set_lr_uses_schedule_peak_and_warmup(schedule):
     config = TrainingConfig(**OPTIONS, schedule=schedule)
     optimizer = build_optimizer(nn.Linear(3, 1), config)
+    plan = Plan(60, 4)
     for step in (1, 4, 5, 40, 60):
-        lr = set_lr(optimizer, config, step, total_steps=60)
-        assert lr == pytest.approx(0.1 * SCHEDULES[schedule](step, 4, 60))
+        lr = set_lr(optimizer, config, step, plan)
+        assert lr == pytest.approx(0.1 * SCHEDULES[schedule](step, plan))
         assert [group["lr"] for group in optimizer.param_groups] == [lr, lr]
 
 
@@ -93,7 +94,7 @@ def test_schedule_free_adamw_equals_the_authors_implementation():
         for model in (ours, theirs):
             model.zero_grad()
             functional.mse_loss(model(inputs[rows]), wanted[rows]).backward()
-        set_lr(optimizer, config, step, total_steps=200)
+        set_lr(optimizer, config, step, Plan(200, 20))
         optimizer.step()
         reference.step()
     pairs = list(zip(ours.parameters(), theirs.parameters(), strict=True))

@@ -22,7 +22,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training.checkpoint import load_last_checkpoint, save_checkpoint
 from seq2seq_cli.training.loss import BatchLoss, sequence_loss
-from seq2seq_cli.training.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, set_lr
+from seq2seq_cli.training.optimizer import OPTIMIZERS, SCHEDULES, Plan, build_optimizer, set_lr
 from seq2seq_cli.training.run import BestModel, Run
 from seq2seq_cli.training.step import seed_dropout, train_step
 
@@ -257,7 +257,7 @@ def test_model_overfits_one_batch():
     batch = batch_of(PAIRS)
     run = bare_run(BatchLoss(model, 0.0, use_bf16=False), optimizer, CONFIG)
     for step in range(1, 101):
-        set_lr(optimizer, CONFIG, step, 100)
+        set_lr(optimizer, CONFIG, step, Plan(100, CONFIG.warmup_updates))
         update = train_step(run, [batch])
         run.state.step = step
     assert update.loss / batch.num_tokens < 0.05
@@ -326,11 +326,11 @@ def test_dropout_depends_on_seed_step_and_rank_only():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_warm_up_to_the_peak_learning_rate(name):
-    shares = [SCHEDULES[name](step, 10, 100) for step in range(1, 101)]
+    shares = [SCHEDULES[name](step, Plan(100, 10)) for step in range(1, 101)]
     assert shares[:10] == pytest.approx([step / 10 for step in range(1, 11)])
     assert max(shares) == 1.0
     assert min(shares) > 0.0
-    without_warmup = [SCHEDULES[name](step, 0, 100) for step in range(1, 101)]
+    without_warmup = [SCHEDULES[name](step, Plan(100)) for step in range(1, 101)]
     assert without_warmup[0] == pytest.approx(1.0, abs=0.02)
     assert without_warmup == sorted(without_warmup, reverse=True)
 
@@ -342,7 +342,8 @@ def test_schedules_warm_up_to_the_peak_learning_rate(name):
 @example(warmup_steps=1_000, total_steps=1_000)
 def test_schedules_stay_between_zero_and_the_peak(name, warmup_steps, total_steps):
     """It holds for any warm-up, even one longer than the run."""
-    shares = [SCHEDULES[name](n, warmup_steps, total_steps) for n in range(1, total_steps + 1)]
+    plan = Plan(total_steps, warmup_steps)
+    shares = [SCHEDULES[name](n, plan) for n in range(1, total_steps + 1)]
     assert 0 < min(shares) <= max(shares) <= 1
     warming = shares[: warmup_steps or None]
     assert warming == sorted(warming, reverse=not warmup_steps)
@@ -351,7 +352,7 @@ def test_schedules_stay_between_zero_and_the_peak(name, warmup_steps, total_step
 
 def test_inverse_sqrt_without_warmup_decays_as_after_the_default_warmup():
     without, after = (
-        [SCHEDULES["inverse_sqrt"](step + shift, warmup, 20_000) for step in range(1, 10_001)]
+        [SCHEDULES["inverse_sqrt"](step + shift, Plan(20_000, warmup)) for step in range(1, 10_001)]
         for warmup, shift in ((0, 0), (DEFAULT_WARMUP, DEFAULT_WARMUP - 1))
     )
     assert without == pytest.approx(after)
@@ -359,12 +360,12 @@ def test_inverse_sqrt_without_warmup_decays_as_after_the_default_warmup():
 
 
 def test_schedules_match_their_formulas():
-    assert SCHEDULES["constant"](90, 10, 100) == 1.0
-    assert SCHEDULES["inverse_sqrt"](40, 10, 100) == pytest.approx(0.5)
-    assert SCHEDULES["linear"](101, 10, 100) == pytest.approx(0.0)
-    assert SCHEDULES["cosine"](101, 10, 100) == pytest.approx(0.0)
-    assert SCHEDULES["linear"](55, 9, 100) == pytest.approx(0.5)
-    assert SCHEDULES["cosine"](55, 9, 100) == pytest.approx(0.5)
+    assert SCHEDULES["constant"](90, Plan(100, 10)) == 1.0
+    assert SCHEDULES["inverse_sqrt"](40, Plan(100, 10)) == pytest.approx(0.5)
+    assert SCHEDULES["linear"](101, Plan(100, 10)) == pytest.approx(0.0)
+    assert SCHEDULES["cosine"](101, Plan(100, 10)) == pytest.approx(0.0)
+    assert SCHEDULES["linear"](55, Plan(100, 9)) == pytest.approx(0.5)
+    assert SCHEDULES["cosine"](55, Plan(100, 9)) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])

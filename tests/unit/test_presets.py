@@ -6,7 +6,7 @@ import pytest
 from commands import ROOT
 
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.config.presets import PRESETS, as_tree, with_preset
+from seq2seq_cli.config.presets import PRESETS, as_tree, warn_of_defaults, with_preset
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.errors import UserError
 
@@ -127,3 +127,15 @@ def test_run_resumes_with_its_preset(tmp_path, seq2seq):
     refused = seq2seq(*train, "--set", "preset=medium")
     assert refused.exit_code == 2
     assert "preset: small in the run, medium now" in refused.stderr
+
+
+def test_what_goes_with_a_given_option_is_named(caplog):
+    """A learning rate alone leaves optimizer and schedule to the defaults, which surprises."""
+    warn_of_defaults(config(training={"lr": 0.01}), 10)
+    assert "with training.lr, options that go together with it have their defaults" in caplog.text
+    assert "give training.optimizer=muon and training.schedule=cosine as well" in caplog.text
+    caplog.clear()
+    chosen = {"lr": 0.01, "optimizer": "muon", "schedule": "cosine", "max_steps": 10}
+    warn_of_defaults(config(training=chosen), 10)
+    warn_of_defaults(config(training={"lr": 0.01}, preset="none"), 10)
+    assert not caplog.text

@@ -1,0 +1,171 @@
+"""How many updates a run has: those that its limits allow, and that there is time for.
+
+With `training.max_hours` the learning rate follows the time: after a few updates, and again
+whenever an eighth of those that were left are done, the run is planned anew for as many as fit.
+The plan follows from numbers of the state alone, so that all processes make the same one, and a
+run that is resumed goes on with its own.
+"""
+
+import itertools
+import logging
+import math
+
+from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.training.optimizer import Plan
+from seq2seq_cli.training.run import Run
+from seq2seq_cli.training.setup import with_training
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PLAN = 5  # updates, after which the speed is known for a first plan
+_FEWEST_UPDATES = 10  # between two later plans,
+_PARTS_LEFT = 8  # and one part in so many of those that are left
+_SHARE_OF_TIME = 0.98  # that is planned for, as the updates to come may be a little slower
+_HOUR = 3_600
+
+
+def plan_run(run: Run) -> None:
+    """Plan a run that starts or resumes; one whose limits are as they were keeps its plan.
+
+    With other limits the learning rate becomes that of the new plan. Puts a number in place of
+    `training.warmup_steps: auto`. Raises UserError if the run ends before its warm-up does.
+    """
+    state, old = run.state, run.state.plan
+    most, hours = total_updates(run), run.config.training.max_hours
+    settle_warmup(run, most)
+    if hours is not None and (old.most, old.hours) == (most, hours):
+        return
+    is_warmed_up = old.hours is not None and old.warmup <= state.step
+    warmup = old.warmup if is_warmed_up else run.config.training.warmup_updates
+    state.plan = Plan(most, warmup, step=old.step, pace=old.pace, most=most, hours=hours)
+    if hours is not None:
+        state.plan = _fitted(run, state.plan)
+
+
+def plan_again(run: Run) -> None:
+    """With a time limit, adapt the plan from time to time; the decay goes on from where it is."""
+    state, old = run.state, run.state.plan
+    fewest = max(_FEWEST_UPDATES, (old.total - old.step) // _PARTS_LEFT)
+    fewest = fewest if old.pace else _FIRST_PLAN
+    if old.hours is None or state.step >= old.total or state.step < old.step + fewest:
+        return
+    new = _fitted(run, old)
+    if old.pace:  # a pause, of a laptop for instance, is over when the next plan is made
+        new = new._replace(total=max(new.total, (state.step + old.total) // 2))
+    if new.total != old.total:
+        new = new._replace(start=state.step, progress=old.decay(state.step))
+    state.plan = new
+    if not old.pace and new.total < new.most:
+        logger.info("%s", _first_plan_line(run))
+
+
+def _fitted(run: Run, plan: Plan) -> Plan:
+    """Return the plan with as many updates as there is time for at the speed since the one before.
+
+    As long as the warm-up is not over, it is shortened with the run, but not to less than a tenth.
+    Starts to measure the speed anew.
+    """
+    state, warmup = run.state, run.config.training.warmup_updates
+    pace, num_timed, total = plan.pace, state.step - max(plan.step, 1), plan.most
+    if state.updating and num_timed >= (_FEWEST_UPDATES if pace else 1):
+        pace = state.updating / num_timed
+    state.updating = 0.0
+    plan = plan._replace(step=state.step, pace=pace)
+    if pace:
+        left = (plan.hours or 0.0) * _HOUR - state.seconds
+        total = int(min(plan.most, state.step + _updates_in(run, left, pace)))
+    if plan.warmup > state.step:
+        plan = plan._replace(warmup=min(warmup, max(total // 10, warmup * total // plan.most)))
+    return plan._replace(total=total)
+
+
+def _updates_in(run: Run, seconds: float, pace: float) -> float:
+    """Return how many updates fit into the seconds, with the validations among and after them."""
+    validation = run.state.validation_seconds
+    seconds = _SHARE_OF_TIME * seconds - validation * _scorings_at_the_end(run)
+    return max(0.0, seconds / (pace + validation / validation_interval(run)))
+
+
+def hours_to_finish(run: Run) -> float:
+    """Return a `training.max_hours` with which a run that was cut off has time for its plan."""
+    state, plan = run.state, run.state.plan
+    pace = plan.pace or state.seconds / max(1, state.step)
+    pace += state.validation_seconds / validation_interval(run)
+    left = (plan.total - state.step) * pace + state.validation_seconds * _scorings_at_the_end(run)
+    hours = (state.seconds + left / _SHARE_OF_TIME) / _HOUR
+    unit = 10.0 ** (math.floor(math.log10(hours)) - 1)  # of the second digit
+    return math.ceil(hours / unit) * unit
+
+
+def validation_interval(run: Run) -> float:
+    """Return the number of updates between two validations."""
+    validation = run.config.validation
+    if run.config.data.valid is None:
+        return math.inf
+    return validation.interval * (1 if validation.unit == "steps" else run.updates_per_epoch)
+
+
+def _scorings_at_the_end(run: Run) -> int:
+    """Return how often the end of a run scores models: the last one, and those it compares."""
+    config = run.config
+    averages = [
+        config.training.ema_decay is not None,
+        config.training.average_checkpoints is not None,
+        config.validation.keep_best > 1,
+    ]
+    return 3 + sum(averages) if any(averages) else 1
+
+
+def _first_plan_line(run: Run) -> str:
+    plan, training = run.state.plan, run.config.training
+    text = (
+        f"training.max_hours {plan.hours:g} leaves time for about {plan.total:,} of {plan.most:,}"
+    )
+    text += " updates; the schedule ends with them"
+    if plan.warmup < training.warmup_updates:
+        text += f", and warm-up after {plan.warmup:,} in place of {training.warmup_updates:,}"
+    return text
+
+
+def total_updates(run: Run) -> int:
+    """Return the updates done plus those left until `max_steps` or the end of `max_epochs`."""
+    training, state, sampler = run.config.training, run.state, run.data.batches
+    most = math.inf if training.max_steps is None else training.max_steps
+    if training.max_epochs is None:
+        assert training.max_steps is not None, "one of the two is a number"
+        return training.max_steps
+    total = state.step
+    if state.epoch <= training.max_epochs:
+        left = sampler.num_left(state.epoch, state.earlier_parts) - state.position
+        later = sampler.num_batches(range(state.epoch + 1, training.max_epochs + 1))
+        for batches, epochs in itertools.chain([(left, 1)], later):
+            total += -(-batches // training.gradient_accumulation) * epochs
+            if total >= most:  # epochs that are planned one by one take time
+                break
+    return int(min(most, total))
+
+
+def limit_of_updates(config: TrainingConfig, plan: Plan) -> str:
+    """Return the option that limits a run to the updates of its plan."""
+    if plan.total < plan.most:
+        return "max_hours"
+    return "max_steps" if plan.total == config.max_steps else "max_epochs"
+
+
+def settle_warmup(run: Run, most: int) -> None:
+    """Put a number in place of `training.warmup_steps: auto`, for at most so many updates.
+
+    Raises UserError if the run ends before its learning-rate warm-up does.
+    """
+    training = run.config.training
+    if training.warmup_steps == "auto":
+        run.config = with_training(run.config, warmup_steps=min(DEFAULT_WARMUP, most // 10))
+    elif training.warmup_steps > most:
+        limit = "max_steps" if most == training.max_steps else "max_epochs"
+        raise UserError(
+            f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
+            f"{getattr(training, limit):,} ends the run after {most:,} updates, before "
+            f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
+            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
+        )
