@@ -328,7 +328,7 @@ def test_a_validation_survives_a_model_that_computes_infinity(trained):
     with torch.no_grad():
         run.model.decoder_norm.weight.fill_(3e38)
     broken = Translator(run.model, run.tokenizers, run.config, run.statistics)
-    held_out = read_held_out(valid_text(run.config), run.tokenizers, run.config.data)
+    held_out = read_held_out(valid_text(run.config, trained), run.tokenizers, run.config.data)
     scores = evaluate(broken, held_out, decode=True)
     assert not math.isfinite(scores.loss)
     assert set(scores.hypotheses) == {""}
