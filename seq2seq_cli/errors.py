@@ -1,6 +1,10 @@
 """The exceptions that are reported to the user without a traceback."""
 
 import errno
+import json
+import shlex
+import urllib.parse
+from pathlib import Path
 
 # They may pass: a network file system, a disk, memory or open files that others use.
 _PASSING = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
@@ -47,3 +51,23 @@ def short(text: str) -> str:
     """Return the text on one line, truncated to 100 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def pip_arguments(extra: str) -> str:
+    """Return what `pip install` needs to install this program again, with an extra.
+
+    pip records the folder or file that it installed from (PEP 610, `direct_url.json`); without such
+    a record the program is from an index.
+    """
+    import importlib.metadata  # 20 ms, for an error only
+
+    found = importlib.metadata.distributions(name="seq2seq-cli")
+    record = next(filter(None, (each.read_text("direct_url.json") for each in found)), "{}")
+    source = json.loads(record)
+    url = urllib.parse.urlsplit(source.get("url", ""))
+    path = Path(urllib.parse.unquote(url.path))
+    if url.scheme != "file" or not path.exists():
+        return shlex.quote(f"seq2seq-cli[{extra}]")
+    folder = "." if path.samefile(Path()) else path
+    is_editable = bool(source.get("dir_info", {}).get("editable"))  # and is to stay so
+    return "--editable " * is_editable + shlex.quote(f"{folder}[{extra}]")

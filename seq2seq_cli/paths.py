@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
-from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.errors import UserError, pip_arguments, short
 
 _WILD = frozenset("*?[")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]+):/{1,2}(?P<rest>[^/].*)")  # pathlib merges slashes
@@ -43,7 +43,7 @@ def remote_path(given: str) -> Path | None:
         path = UPath(f"{url['scheme']}://{url['rest']}")
         assert path.fs  # imports what the scheme needs
     except (ImportError, ValueError) as error:
-        raise UserError(f"{given}: {error}; pip install 'seq2seq-cli[remote]'") from None
+        raise UserError(f"{given}: {error}; pip install {pip_arguments('remote')}") from None
     return cast(Path, path)
 
 

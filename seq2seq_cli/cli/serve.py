@@ -16,7 +16,7 @@ from seq2seq_cli.cli.app import (
     path_argument,
     path_option,
 )
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, pip_arguments
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.languages import LanguagePair
@@ -140,7 +140,7 @@ def serve(
         from seq2seq_cli.serving.server import serve as serve_runs
     except ImportError as error:
         raise UserError(
-            f"serve needs the package {error.name}: pip install 'seq2seq-cli[serve]'"
+            f"serve needs the package {error.name}: pip install {pip_arguments('serve')}"
         ) from None
     serve_runs(
         [

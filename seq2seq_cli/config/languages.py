@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq_cli.config.text import Corpus, DataConfig, without_compression
-from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.errors import UserError, pip_arguments, short
 
 _AS_OPTION = re.compile(
     r"([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)-([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)"
@@ -56,7 +56,7 @@ def language_name(code: str, display: str = "en") -> str:
         from babel import Locale, UnknownLocaleError
     except ImportError:
         raise UserError(
-            "names of languages need the package babel: pip install 'seq2seq-cli[export]'"
+            f"names of languages need the package babel: pip install {pip_arguments('export')}"
         ) from None
     try:
         name = Locale.parse(code, sep="-").get_display_name(display)

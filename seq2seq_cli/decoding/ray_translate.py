@@ -25,7 +25,7 @@ from seq2seq_cli.decoding.segmentation import Cuts
 from seq2seq_cli.decoding.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.stream import Job, translate_lines
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, pip_arguments
 from seq2seq_cli.files import lock, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
 from seq2seq_cli.paths import files_of, text_path
@@ -114,7 +114,7 @@ def require_ray() -> None:
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
-        raise UserError("--engine ray needs Ray: pip install 'seq2seq-cli[ray]'") from error
+        raise UserError(f"--engine ray needs Ray: pip install {pip_arguments('ray')}") from error
 
 
 def sources_of(pattern: Path) -> list[Path]:

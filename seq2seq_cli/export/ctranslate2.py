@@ -12,7 +12,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.translation import Translation
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, pip_arguments
 from seq2seq_cli.export.comparison import Source
 from seq2seq_cli.export.search_options import longest, named, notes, shortest
 from seq2seq_cli.files import read_json
@@ -118,7 +118,8 @@ def write_weights(
         from ctranslate2 import specs
     except ImportError:
         raise UserError(
-            "--format ctranslate2 needs the package ctranslate2: pip install 'seq2seq-cli[export]'"
+            f"--format ctranslate2 needs the package ctranslate2: "
+            f"pip install {pip_arguments('export')}"
         ) from None
     options = model.config
     shape = {

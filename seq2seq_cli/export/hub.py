@@ -19,7 +19,7 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.portable import portable_config, portable_record
 from seq2seq_cli.config.safe_yaml import MOST_BYTES
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.errors import UserError, pip_arguments, short
 from seq2seq_cli.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
 from seq2seq_cli.files import MEBIBYTE, fsync, read_json, write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
@@ -39,7 +39,7 @@ _MOST_BYTES: dict[str, float] = {
 }
 _CACHE = ".cache"  # of huggingface_hub, in a folder that it downloads to
 _USAGE = """```bash
-pip install 'seq2seq-cli[hub]'
+pip install '.[hub]'  # in a clone of seq2seq-cli
 seq2seq pull {repo} {name}
 seq2seq translate {name} "a sentence"
 ```
@@ -184,7 +184,7 @@ def _hub() -> Any:
         import huggingface_hub
     except ImportError:
         raise UserError(
-            "a hub needs the package huggingface_hub: pip install 'seq2seq-cli[hub]'"
+            f"a hub needs the package huggingface_hub: pip install {pip_arguments('hub')}"
         ) from None
     return huggingface_hub
 

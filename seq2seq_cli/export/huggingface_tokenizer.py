@@ -12,7 +12,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, pip_arguments
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
@@ -36,7 +36,8 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
         from transformers import PreTrainedTokenizerFast
     except ImportError:
         raise UserError(
-            "--format huggingface needs the package transformers: pip install 'seq2seq-cli[export]'"
+            f"--format huggingface needs the package transformers: "
+            f"pip install {pip_arguments('export')}"
         ) from None
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.ParseFromString(tokenizer.model)

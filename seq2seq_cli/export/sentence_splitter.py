@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq_cli.errors import UserError
+from seq2seq_cli.errors import UserError, pip_arguments
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.sentences import (
     ANYWHERE,
@@ -132,7 +132,7 @@ def _model(inner_marks: str) -> Any:
         from onnx import TensorProto, helper
     except ImportError:
         raise UserError(
-            "--format argos needs the package onnx: pip install 'seq2seq-cli[export]'"
+            f"--format argos needs the package onnx: pip install {pip_arguments('export')}"
         ) from None
     lexicon, classes = _lexicon(), _character_classes()
     circuit = _Circuit(classes)

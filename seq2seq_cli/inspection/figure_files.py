@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.errors import UserError, pip_arguments, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UserError("figures need matplotlib: pip install 'seq2seq-cli[plot]'") from error
+        raise UserError(f"figures need matplotlib: pip install {pip_arguments('plot')}") from error
 
 
 def fonts_for(text: str) -> tuple[list[str], dict[int, str]]:

@@ -23,7 +23,9 @@ from seq2seq_cli.tools.scripts import (
     CONTROL,
     REPLACEMENT,
     is_nfc,
+    lacks_capitals,
     looks_like_mojibake,
+    looks_tokenized,
     script_of,
     truncate_for_terminal,
 )
@@ -190,7 +192,8 @@ class _SideCounter:
         self._tokens = self._unknown = 0
         self._letters: Counter[str] = Counter()
         self._by_scripts: dict[frozenset[str], Finding] = {}
-        self._findings = {name: Finding() for name in ("mojibake", "not_nfc", "unknown")}
+        names = ("mojibake", "not_nfc", "tokenized", "lower_case", "unknown")
+        self._findings = {name: Finding() for name in names}
 
     def add(self, line: int, text: str, ids: list[int]) -> None:
         scripts = Counter(filter(None, map(script_of, set(text))))
@@ -199,7 +202,13 @@ class _SideCounter:
         num_unknown = ids.count(UNK_ID)
         self._tokens += len(ids) + 1
         self._unknown += num_unknown
-        defects = (looks_like_mojibake(text), not is_nfc(text), num_unknown > 0)
+        defects = (
+            looks_like_mojibake(text),
+            not is_nfc(text),
+            looks_tokenized(text),
+            lacks_capitals(text),
+            num_unknown > 0,
+        )
         for finding, has_defect in zip(self._findings.values(), defects, strict=True):
             if has_defect:
                 finding.add(line, text)

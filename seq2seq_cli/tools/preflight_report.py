@@ -24,6 +24,7 @@ from seq2seq_cli.tools.scripts import truncate_for_terminal
 _MANY_REPEATED = 0.1  # of a text's pairs
 _MANY_UNKNOWN = 0.01  # of a side's tokens
 _FEWEST_SENTENCES = 5_000  # pairs; words, which characters or symbols are read of, need fewer
+_MANY_PREPROCESSED = 0.8  # of a text's pairs, or more
 _MANY_RARE = 0.1  # of a vocabulary's entries
 _SCRIPTS_SHOWN = 3
 
@@ -39,6 +40,12 @@ _SIDE_DEFECTS = {
     "replaced": "with U+FFFD in place of lost characters",
     "mojibake": "with what seems to be UTF-8 read as Latin-1",
     "not_nfc": "not in Unicode's composed form, NFC",
+}
+# Of sentences, where most lines are so.
+_PREPROCESSED = {
+    "tokenized": "with spaces before commas and periods, or as in can 't; give detokenized text, "
+    "which reads, and is scored, as users write",
+    "lower_case": "without capital letters; give the text with its capitals, as users write it",
 }
 
 
@@ -183,10 +190,18 @@ class Report:
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
         defect = f"with lengths {OUTLIER_FACTOR} times off the median ratio, or more"
         yield from warn(name, text.length_ratio.outliers, defect)
-        for where, side in ((f"{name} source", text.src), (f"{name} target", text.tgt)):
+        kinds = self.numbers["vocabulary"]["kind"]
+        for where, side, kind in (
+            (f"{name} source", text.src, kinds["src"]),
+            (f"{name} target", text.tgt, kinds["tgt"]),
+        ):
             for key, defect in _SIDE_DEFECTS.items():
                 defect = defect.format(scripts=" or ".join(side.main_scripts))
                 yield from warn(where, side.findings[key], defect)
+            if kind in SUBWORDS:
+                for key, defect in _PREPROCESSED.items():
+                    if side.findings[key].count >= _MANY_PREPROCESSED * text.pairs:
+                        yield from warn(where, Finding(side.findings[key].count), defect)
             if side.unknown > _MANY_UNKNOWN * side.tokens:
                 defect = f"with unknown tokens, {side.unknown / side.tokens:.2%} of all tokens"
                 yield from warn(where, side.findings["unknown"], defect)

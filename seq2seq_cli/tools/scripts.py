@@ -27,6 +27,9 @@ _MOJIBAKE = re.compile(
     f"[\u00c2\u00c3][{_LATER}]|\u00e2[\u0080\u20ac]|(?:[\u00d0\u00d1][{_LATER}]){{2}}"
 )
 
+_BY_TOKENIZERS = re.compile(r"\S [.,。、，](?:\s|$)|\w '(?:d|ll|m|re|s|t|ve)\b")
+_FEWEST_WORDS = 4  # of a line that should have a capital: shorter ones may be labels
+
 
 @functools.cache
 def script_of(character: str) -> str | None:
@@ -51,6 +54,22 @@ def looks_like_mojibake(text: str) -> bool:
     It looks for sequences that hardly any language has.
     """
     return not text.isascii() and _MOJIBAKE.search(text) is not None
+
+
+def looks_tokenized(text: str) -> bool:
+    """Return True for "I can 't , he said ." and other output of tokenizers.
+
+    It does not look for a space before a question mark, which is right in French.
+    """
+    return _BY_TOKENIZERS.search(text) is not None
+
+
+def lacks_capitals(text: str) -> bool:
+    """Return True for a line of words in lower case, in a script whose sentences have capitals.
+
+    Georgian has capitals, but not at the start of a sentence.
+    """
+    return text.islower() and text.count(" ") >= _FEWEST_WORDS - 1 and text != text.title()
 
 
 def is_nfc(text: str) -> bool:

@@ -13,6 +13,8 @@ from faults.victims import config_of
 from number_task import numbers_config, write_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from seq2seq_cli.errors import pip_arguments
+
 KINDS = ("encoder", "decoder", "cross")
 AXES = {"layer": 1, "head": 4}
 
@@ -261,7 +263,7 @@ def test_without_matplotlib_nothing_is_begun(
     name, *options = command
     refused = seq2seq(name, config, *options, "--set", "validation.attention=true")
     assert refused.exit_code == 2
-    assert "pip install 'seq2seq-cli[plot]'" in refused.stderr
+    assert f"pip install {pip_arguments('plot')}" in refused.stderr
     assert not (here / "run/model.safetensors").exists()
     refused = seq2seq("attend", trained, "1 2", "--output", "a.json", "--output", "a.png")
     assert refused.exit_code == 2

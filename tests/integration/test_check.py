@@ -167,6 +167,19 @@ def test_very_little_text_is_pointed_out(clean: Path, seq2seq: Command):
     )
 
 
+def test_preprocessed_text_is_pointed_out(clean: Path, seq2seq: Command, tmp_path: Path):
+    """In sentences only: words and symbols are often in lower case and separated by marks."""
+    pairs = [(f"Ein {s}, {s}.", f"a {t} , {t} .") for s, t in clean_pairs(300, seed=1)]
+    text = write_text(tmp_path, "x", pairs)
+    given = f"data.train={{src: {text['src']}, tgt: {text['tgt']}}}"
+    options = ("--set", given, "--set", "data.valid=null")
+    warned = seq2seq("check", clean, *options, "--set", "tokenizer.kind=bpe").stdout
+    for what in ("with spaces before commas and periods", "without capital letters"):
+        assert f"WARNING          train target: 300 lines (100.00%) {what}" in warned
+        assert f"source: 300 lines (100.00%) {what}" not in warned
+    assert "300 lines" not in seq2seq("check", clean, *options).stdout
+
+
 def test_forms_that_equal_their_lemma_are_no_copies(clean: Path, seq2seq: Command, tmp_path: Path):
     words = sorted({side for pair in clean_pairs(300, seed=1) for side in pair})
     lines = [f"{word}\tN;SG\t{word}\n" for word in words]

@@ -253,13 +253,16 @@ def test_what_ray_cannot_translate_is_refused(trained, seq2seq, tmp_path):
 def test_engine_ray_says_what_to_install(trained, tmp_path):
     (tmp_path / "x.txt").write_text("1\n")
     (tmp_path / "ray.py").write_text("raise ImportError('no Ray')\n")
+    (installed := tmp_path / "seq2seq_cli-9.dist-info").mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: seq2seq-cli\n")
+    (installed / "direct_url.json").write_text(json.dumps({"url": tmp_path.as_uri()}))
     given = ["-i", "x.txt", "-o", "out", "--engine", "ray"]
     result = subprocess.run(
         [sys.executable, "-m", "seq2seq_cli", "translate", trained, *given],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
         text=True,
     )  # fmt: skip
-    assert result.stderr == "error: --engine ray needs Ray: pip install 'seq2seq-cli[ray]'\n"
+    assert result.stderr == "error: --engine ray needs Ray: pip install '.[ray]'\n"
 
 
 def test_recipe_for_ray_train_survives_a_killed_worker(seq2seq, tmp_path):

@@ -6,7 +6,14 @@ import pytest
 
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tools.duplicates import LineHashes
-from seq2seq_cli.tools.scripts import CONTROL, looks_like_mojibake, script_of, truncate_for_terminal
+from seq2seq_cli.tools.scripts import (
+    CONTROL,
+    lacks_capitals,
+    looks_like_mojibake,
+    looks_tokenized,
+    script_of,
+    truncate_for_terminal,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,37 @@ def test_mojibake_is_detected(text: str, encoding: str):
 @pytest.mark.parametrize("text", ["NÃO", "„Gruß“", "déjà\xa0»", "Âge", "Ñandú", "Åre", "plain"])
 def test_accented_text_is_not_mistaken_for_mojibake(text: str):
     assert not looks_like_mojibake(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_tokenized"),
+    [
+        ("Two men , one old .", True),
+        ("I can 't see it", True),
+        ("他 来 了 。", True),
+        ("Two men, one old.", False),
+        ("I can't see it ...", False),
+        ("Où est-il ?", False),
+        ("It costs .5 dollars", False),
+    ],
+)
+def test_tokenized_text_is_detected(text: str, is_tokenized: bool):
+    assert looks_tokenized(text) == is_tokenized
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("two men see a dog", True),
+        ("два человека видят собаку", True),
+        ("Two men see a dog", False),
+        ("very good", False),
+        ("ეს არის ჩემი სახლი", False),
+        ("他 来 了 吗 ?", False),
+    ],
+)
+def test_lower_case_is_detected(text: str, lacks: bool):
+    assert lacks_capitals(text) == lacks
 
 
 def test_truncated_text_fits_its_width():

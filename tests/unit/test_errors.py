@@ -3,7 +3,12 @@
 That the errors which tests provoke are among them is checked wherever a test runs a command.
 """
 
+import json
+
+import pytest
 from error_catalogue import documented, is_documented, raised
+
+from seq2seq_cli.errors import pip_arguments
 
 
 def test_every_error_message_is_documented():
@@ -25,3 +30,30 @@ def test_every_documented_error_is_explained():
 def test_undocumented_message_is_detected():
     assert is_documented("x.yaml, line 3: model.head: unknown option, did you mean model.heads?")
     assert not is_documented("something went wrong")
+
+
+@pytest.mark.parametrize(
+    ("record", "is_here", "expected"),
+    [
+        ({"url": "file://{here}/a%20clone", "dir_info": {}}, False, "'{here}/a clone[plot]'"),
+        ({"url": "file://{here}/a%20clone", "dir_info": {}}, True, "'.[plot]'"),
+        (
+            {"url": "file://{here}/a%20clone", "dir_info": {"editable": True}},
+            True,
+            "--editable '.[plot]'",
+        ),
+        ({"url": "file://{here}/gone", "dir_info": {}}, False, "'seq2seq-cli[plot]'"),
+        ({"url": "https://index.example/a.whl", "archive_info": {}}, False, "'seq2seq-cli[plot]'"),
+    ],
+)
+def test_what_to_install_follows_what_is_installed(
+    tmp_path, monkeypatch, record, is_here, expected
+):
+    (clone := tmp_path / "a clone").mkdir()
+    (installed := tmp_path / "site/seq2seq_cli-9.dist-info").mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: seq2seq-cli\n")
+    text = json.dumps(record).replace("{here}", str(tmp_path))
+    (installed / "direct_url.json").write_text(text)
+    monkeypatch.syspath_prepend(installed.parent)
+    monkeypatch.chdir(clone if is_here else tmp_path)
+    assert pip_arguments("plot") == expected.replace("{here}", str(tmp_path))
