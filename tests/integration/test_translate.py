@@ -347,6 +347,14 @@ def test_sigterm_ends_all_processes_without_a_warning(trained):
     assert process.returncode == 143
 
 
+def test_a_sentence_that_is_the_name_of_a_file_is_pointed_out(trained, seq2seq, tmp_path):
+    file = tmp_path / "test.src"
+    file.write_text("1 2\n")
+    result = seq2seq("translate", trained, file)
+    assert result.exit_code == 0
+    assert f"{file} is translated as a sentence; --input translates the file" in result.stderr
+
+
 def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):
     output = tmp_path / "test.tgt"
     for content in (None, "", "a reference\n"):
