@@ -82,7 +82,7 @@ def writing(key: str) -> Iterator[None]:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path is still that of the open file."""
+    """Return True if the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

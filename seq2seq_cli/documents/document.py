@@ -42,7 +42,7 @@ class Gap(NamedTuple):
     text: str
 
 
-_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert those of 4,300 digits
+_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert 4,300 digits
 
 Piece = str | Sentence | Gap  # a string comes out as it is
 

@@ -26,7 +26,7 @@ def facts_of(model: str, metrics: Mapping[Metric, float]) -> dict[str, Any]:
 
 
 def read_model_scores(path: Path) -> ModelScores | None:
-    """Return the scores of the weights in a file; None if it has none, as those of checkpoints.
+    """Return the scores of the weights in a file; None if it has none, as in checkpoints.
 
     Raises UserError if it is missing or damaged, and OSError if it cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Work on long texts: in a thread beside the event loop, one text of each request in turn."""
+"""Work on long texts: in a thread of its own, one text of each request in turn."""
 
 import asyncio
 import functools

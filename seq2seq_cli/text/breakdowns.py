@@ -169,7 +169,7 @@ def by_training_frequency(
 
 
 def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
-    """Return the function that splits a target into units; words are those of BLEU."""
+    """Return the function that splits a target into units; words are split as BLEU does."""
     units = scoring.tgt_units
     if units == WORDS:
         return word_splitter(scoring.tokenize, scoring.lowercase)

@@ -62,7 +62,7 @@ class Scoring:
 
     @classmethod
     def of_run(cls, config: Config, metrics: str | None = None, **settings: Any) -> Self:
-        """Return the scoring of a trained run: that of its validations, but for strings.
+        """Return the scoring of a trained run, as its validations do, but for strings.
 
         Of these it has exact match and an error rate, and no overlap of n-grams. Lines are ranked
         by the run's metric, if it says how bad they are: by chrF, or the error rate of strings, for

@@ -66,7 +66,7 @@ def read_systems(
     if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
     if text is None:
-        name, run = runs[0]  # whose own tag is not that of the other runs
+        name, run = runs[0]  # whose own tag the other runs do not have
         untagged = run.config.decoding.model_copy(update={"tag": None})
         text = valid_text(run.config.model_copy(update={"decoding": untagged}), Path(name))
     # Skipping a line would shift the translations in files.

@@ -180,7 +180,7 @@ def install(
     """Write a candidate with its scores as the run's model.
 
     The best single model, if it was that, goes to best/: a run that is trained for longer compares
-    with it. `state` is that of the last checkpoint.
+    with it. `state` belongs to the last checkpoint.
     """
     if candidate.files == (folder.model,):
         return

@@ -28,7 +28,7 @@ _HOUR = 3_600
 def plan_run(run: Run) -> None:
     """Plan a run that starts or resumes; one whose limits are as they were keeps its plan.
 
-    With other limits the learning rate becomes that of the new plan. Puts a number in place of
+    With other limits the learning rate follows the new plan. Puts a number in place of
     `training.warmup_steps: auto`. Raises UserError if the run ends before its warm-up does.
     """
     state, old = run.state, run.state.plan

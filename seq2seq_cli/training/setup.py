@@ -142,7 +142,7 @@ def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOu
 def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Config:
     """Return the config with a number in place of `validation.every: auto`.
 
-    `cost` is that of a validation, in epochs.
+    `cost` is the cost of a validation, in epochs.
     """
     validation = config.validation
     if validation.every != "auto":
