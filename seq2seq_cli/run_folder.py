@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.files import MEBIBYTE, lock, read_bounded
+from seq2seq_cli.files import MEBIBYTE, lock, naming, read_bounded
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +251,8 @@ class RunFolder:
             descriptor = os.open(locked, os.O_RDONLY)
         has_locks = is_held = False
         try:
-            has_locks = lock(descriptor)
+            with naming(locked):
+                has_locks = lock(descriptor)
             # Another trainer removes file and folder when it leaves a folder that stayed empty.
             is_held = os.path.samestat(os.fstat(descriptor), locked.stat())
         except (BlockingIOError, FileNotFoundError):

@@ -1,9 +1,10 @@
 """The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,6 +28,8 @@ from seq2seq_cli.errors import UserError
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.stream import Job
     from seq2seq_cli.text.io import Place
+
+logger = logging.getLogger(__name__)
 
 SEARCH, CONTROL, OUTPUT, RAY = "Search", "Control", "Input and output", "Many machines"
 
@@ -351,6 +354,12 @@ def _check_files(
         raise UserError("--shard needs --input and --output, which are files")
     if sentences and source:
         raise UserError("give sentences or --input, not both")
+    for sentence in sentences or []:
+        with suppress(OSError, ValueError):  # too long for a name
+            if Path(sentence).is_file():
+                logger.warning(
+                    "%s is translated as a sentence; --input translates the file", sentence
+                )
     if not sentences and source is None and output and is_terminal(sys.stdin):
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):

@@ -12,7 +12,7 @@ from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.errors import short
 from seq2seq_cli.text.sentences import split_sentences
-from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.text.tokenizer import UNKNOWN_TEXT, Tokenizer
 from seq2seq_cli.text.words import split_words
 
 logger = logging.getLogger(__name__)
@@ -111,9 +111,11 @@ class Cuts:
             )
         if self.unfamiliar > _USUAL_SHARE * self.all_lines:
             of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
+            named = [word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT]
             yield _counted(self.unfamiliar, f"{of_all} has", f"{of_all} have") + (
-                f" words that the training text lacks ({', '.join(self.unseen_words)}): expect "
-                "nonsense there"
+                f" {'words' if named else 'words or characters'} that the training text lacks"
+                + (f" ({', '.join(named)})" if named else "")
+                + ": expect nonsense there"
             )
         if self.short:
             yield _counted(self.short, "line is", "lines are") + (
@@ -126,7 +128,8 @@ class Cuts:
             )
         if self.featureless:
             yield _counted(self.featureless, "line has", "lines have") + (
-                " no features, which the model was trained with: give them after a tab"
+                " no features, which the model was trained with: give them after a tab, or with "
+                "--features"
             )
 
 

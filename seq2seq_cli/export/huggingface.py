@@ -123,7 +123,11 @@ def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
 def translate(folder: Path, sources: Sequence[Source]) -> list[str]:
     """Return greedy translations by transformers, one by one, as pieces."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+    from transformers.utils import logging
 
+    # It reports tied and computed weights as missing.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     greedy = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]

@@ -300,7 +300,7 @@ class Tokenizer:
                 continue
             decoder.reset()
             if token == UNK_ID:
-                surfaces.append(" ⁇ ")
+                surfaces.append(f" {UNKNOWN_TEXT} ")
             elif self._processor.is_control(token):
                 surfaces.append("")
             else:
@@ -308,6 +308,7 @@ class Tokenizer:
         return list(quoting.unquote_parts(surfaces))
 
 
+UNKNOWN_TEXT = "⁇"  # what an unknown token is in text, as SentencePiece writes it
 _SPECIAL = ("pad", "unk", "bos", "eos")
 _MOST_LISTED = 10  # symbols in a message
 

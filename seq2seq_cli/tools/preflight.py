@@ -113,17 +113,19 @@ def time_updates(trial: DryRun) -> TimeEstimate:
         trial.update()
         seconds.append(trial.seconds_of_last)
     mean, run, data = statistics.mean(seconds), trial.run, trial.run.data
-    validations, cost = 0, 0.0
+    validation = 0.0  # seconds
     if data.valid is not None:
-        validations = math.ceil(run.total_steps / validation_interval(run))
         cost = validation_cost(run.config, data.train, sum(data.batches.drawn), data.valid)
-    validating = validations * cost * mean * run.updates_per_epoch
+        validation = cost * mean * run.updates_per_epoch
+    interval = validation_interval(run)
     limit = math.inf if (hours := run.config.training.max_hours) is None else hours * 3_600
+    updates = min(run.total_steps, limit / (mean + validation / interval))
+    validations = math.ceil(updates / interval)
     return TimeEstimate(
         updates=len(seconds),
         seconds_per_update=mean,
         seconds_per_epoch=mean * run.updates_per_epoch,
         validations=validations,
-        seconds_of_validations=validating,
-        seconds_to_the_end=min(limit, mean * run.total_steps + validating),
+        seconds_of_validations=validations * validation,
+        seconds_to_the_end=min(limit, mean * updates + validations * validation),
     )

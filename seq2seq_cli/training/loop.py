@@ -39,6 +39,7 @@ from seq2seq_cli.training.summary import summarize
 logger = logging.getLogger(__name__)
 
 _NO_HOOKS = Hooks()
+_NEARLY_DONE = 0.95  # of the decay, after which the rest of a schedule changes little
 
 
 def train(
@@ -363,6 +364,8 @@ def cut_line(run: Run) -> str | None:
     if limit_reached(run) != "max_hours" or state.step >= plan.total:
         return None
     falls = training.schedule in ("cosine", "linear")
+    if falls and plan.decay(state.step) > _NEARLY_DONE:
+        return None
     return (
         f"stopped at {state.step:,} of {plan.total:,} updates: the time limit "
         f"({training.max_hours:g} h) was reached"

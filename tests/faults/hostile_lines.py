@@ -173,7 +173,7 @@ def by_the_command(run: Path, path: Path, folder: Path) -> dict[str, bytes]:
     outputs = {}
     for form in FORMATS:
         written = folder / f"out.{form}"
-        result = call("translate", run, "-i", path, "-o", written, "--format", form)
+        result = call("translate", run, "-i", path, "-o", written, "--format", form, "--force")
         assert result.exit_code == 0, result.stderr
         outputs[form] = written.read_bytes()
     return outputs

@@ -328,7 +328,7 @@ def test_a_validation_survives_a_model_that_computes_infinity(trained):
     with torch.no_grad():
         run.model.decoder_norm.weight.fill_(3e38)
     broken = Translator(run.model, run.tokenizers, run.config, run.statistics)
-    held_out = read_held_out(valid_text(run.config), run.tokenizers, run.config.data)
+    held_out = read_held_out(valid_text(run.config, trained), run.tokenizers, run.config.data)
     scores = evaluate(broken, held_out, decode=True)
     assert not math.isfinite(scores.loss)
     assert set(scores.hypotheses) == {""}
@@ -345,6 +345,14 @@ def test_sigterm_ends_all_processes_without_a_warning(trained):
         process.terminate()
         assert process.communicate(timeout=60) == ("", "terminated\n")
     assert process.returncode == 143
+
+
+def test_a_sentence_that_is_the_name_of_a_file_is_pointed_out(trained, seq2seq, tmp_path):
+    file = tmp_path / "test.src"
+    file.write_text("1 2\n")
+    result = seq2seq("translate", trained, file)
+    assert result.exit_code == 0
+    assert f"{file} is translated as a sentence; --input translates the file" in result.stderr
 
 
 def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):

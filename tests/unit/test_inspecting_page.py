@@ -15,10 +15,11 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import text_statistics
 from seq2seq_cli.data.token_store import open_store
-from seq2seq_cli.inspection.run_report import Progress, RunReport, report_model
+from seq2seq_cli.inspection.run_report import RunReport, report_model
 from seq2seq_cli.inspection.tensor_summary import summarize, table
 from seq2seq_cli.inspection.trace import trace_tensors
 from seq2seq_cli.inspection.vocabulary_report import Neighbor, Neighbors, split_text
+from seq2seq_cli.model.model_scores import ModelScores
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers
 
@@ -64,9 +65,10 @@ def test_both_languages_show_the_same_output():
 def test_report_of_the_quickstart_model(config, tokenizers):
     store = open_store(config.train_text, tokenizers, config.data.on_bad_line)
     model = report_model(tokenizers, config, text_statistics(store, tokenizers.src))
-    best = float(re.findall(r"best exact_match ([\d.]+)", BLOCKS.report)[0])
-    progress = Progress(1_500, "exact_match", best, 1_500)
-    assert RunReport("runs/quickstart", "best", progress, model).as_text() == BLOCKS.report
+    score = float(re.findall(r"this model: exact_match ([\d.]+)", BLOCKS.report)[0])
+    scores = ModelScores("step 1,500", {"exact_match": score})
+    report = RunReport("runs/quickstart", "best", 1_500, "exact_match", scores, model)
+    assert report.as_text() == BLOCKS.report
 
 
 def test_split_of_a_sentence(tokenizers):
