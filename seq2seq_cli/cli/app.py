@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,6 +93,8 @@ def main() -> NoReturn:
     except SystemExit as end:
         status = end.code or 0
         assert isinstance(status, int), "commands raise typer.Exit"
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # nohup
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from here on: no traceback
         atexit._run_exitfuncs()
         with contextlib.suppress(OSError):  # Python retries below and reports what is lost
             sys.stdout.flush()

@@ -1,5 +1,6 @@
 """The command-line interface."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -237,3 +238,16 @@ def test_error_that_finds_no_room_on_the_disk_keeps_its_exit_status():
     command = [sys.executable, "-m", "seq2seq_cli", "train", "missing.yaml"]
     with Path("/dev/full").open("w") as full:
         assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
+
+
+def test_ctrl_c_while_a_command_is_ending_prints_no_traceback():
+    program = (
+        "import atexit, os, signal\n"
+        "from seq2seq_cli.cli.app import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--version"], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
