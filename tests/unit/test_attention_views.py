@@ -138,5 +138,5 @@ def test_characters_without_a_font_are_warned_of_once(caplog):
 
 def test_figures_without_matplotlib_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"pip install 'seq2seq-cli\[plot\]'"):
+    with pytest.raises(UserError, match=r"pip install .*\[plot\]'"):
         draw_attention(replace(study(), head_facts=None), "cross")
