@@ -19,14 +19,15 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from seq2seq_cli.commands import bench_training
+from seq2seq_cli.commands.bench_training import measure_training
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.model import attention, dropout
 from seq2seq_cli.model.packing import Packed, Padded
-from seq2seq_cli.tools import bench_training
-from seq2seq_cli.tools.bench_training import measure_training
-from seq2seq_cli.training import loss, optimizer
+from seq2seq_cli.training.losses import cross_entropy as loss
+from seq2seq_cli.training.optimizers import optimizer
 
 
 def nothing() -> None:

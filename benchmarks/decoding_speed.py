@@ -106,7 +106,7 @@ def load(run: str, number: str, beam: int, threads: int) -> None:
 
 def translate(batch: list[list[int]]) -> int:
     from seq2seq_cli.decoding.requests import Request
-    from seq2seq_cli.decoding.search import search
+    from seq2seq_cli.decoding.search.search import search
 
     assert _translator is not None
     requests = [Request([*ids, 3], max_length=LENGTH, min_length=LENGTH) for ids in batch]
@@ -116,7 +116,7 @@ def translate(batch: list[list[int]]) -> int:
 
 def measure_ours(run, lines, number, processes, threads, size, beam) -> tuple[float, list[float]]:
     from seq2seq_cli.run_folder import RunFolder
-    from seq2seq_cli.text.tokenizer import Tokenizer
+    from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(RunFolder(Path(run)).tokenizer_paths(True)[0])
     ids = sorted(tokenizer.to_ids_batch(lines), key=len)

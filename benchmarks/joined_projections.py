@@ -20,8 +20,8 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.model import attention
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 
 MODELS = {
     "d_model 128, 4+4 layers": {"d_model": 128, "d_ff": 256, "heads": 4, "dropout": 0.3},

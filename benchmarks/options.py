@@ -27,11 +27,11 @@ from pathlib import Path
 
 import torch
 
+from seq2seq_cli.commands.dry_run import DryRun, dry_run
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.machine import torch_environment
 from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.tools.dry_run import DryRun, dry_run
 
 SINUSOIDAL = ("model.positions=sinusoidal",)
 ADAMW = ("training.optimizer=adamw", "training.lr=4e-3")

@@ -18,7 +18,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from seq2seq_cli.processes import process_context
-from seq2seq_cli.training.launcher import TRAINING_IMPORTS
+from seq2seq_cli.training.parallel.launcher import TRAINING_IMPORTS
 
 METHODS = ("spawn", "forkserver")
 

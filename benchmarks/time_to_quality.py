@@ -24,8 +24,8 @@ from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.text.corpus import readable_pairs
-from seq2seq_cli.text.tokenizer import fit_tokenizers
-from seq2seq_cli.text.vocabulary_size import with_vocab_size
+from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
+from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
 
 HERE = Path(__file__).parent
 

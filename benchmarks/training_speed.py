@@ -21,7 +21,7 @@ from pathlib import Path
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.text.corpus import read_pairs
-from seq2seq_cli.text.tokenizer import fit_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
 
 HERE = Path(__file__).parent
 SECONDS = {"tiny": 20, "base": 45}

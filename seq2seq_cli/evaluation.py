@@ -20,17 +20,17 @@ from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
 from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
+from seq2seq_cli.decoding.lines.segmentation import NO_CUTS, Cuts
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
-from seq2seq_cli.decoding.segmentation import NO_CUTS, Cuts
 from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.metrics.breakdowns import NO_TEXT, Translated
+from seq2seq_cli.metrics.metrics import Scoring, TextScore, score_text
+from seq2seq_cli.metrics.references import group_by_source, references_of
+from seq2seq_cli.metrics.significance import Texts
 from seq2seq_cli.model.packing import Packed
-from seq2seq_cli.text.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.text.corpus import Pair, readable_pairs
-from seq2seq_cli.text.metrics import Scoring, TextScore, score_text
-from seq2seq_cli.text.references import group_by_source, references_of
-from seq2seq_cli.text.significance import Texts
-from seq2seq_cli.text.tokenizer import Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
 

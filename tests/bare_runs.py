@@ -7,8 +7,8 @@ import torch
 
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.parallel.distributed import Ranks
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 
 DEFAULTS = TrainingConfig()

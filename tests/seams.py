@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 GREEDY = DecodingConfig()
 MODES = {

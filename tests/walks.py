@@ -14,9 +14,9 @@ PACKAGE = ROOT / "seq2seq_cli"
 def calls_until(run: Callable[[], object], file: str, function: str) -> list[str]:
     """Return the functions of the package that are being called when a function is first reached.
 
-    The outermost comes first, each as "decoding/search.py: search". `file` is the end of the path
-    of the function's file, which may be PyTorch's: ("optim/adam.py", "step"). `run` runs to its
-    end; comprehensions and frames of other packages are left out.
+    The outermost comes first, each as "decoding/search/search.py: search". `file` is the end of
+    the path of the function's file, which may be PyTorch's: ("optim/adam.py", "step"). `run` runs
+    to its end; comprehensions and frames of other packages are left out.
     """
     chain: list[str] = []
 

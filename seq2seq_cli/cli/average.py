@@ -55,7 +55,7 @@ def average(
         len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
     ):
         raise UserError(f"--steps {steps}: give two steps or more, as in 500,1000")
-    from seq2seq_cli.tools.average_weights import Selection, average_weights
+    from seq2seq_cli.commands.average import Selection, average_weights
 
     selection = Selection(last, best, sorted(map(int, numbers)))
     typer.echo(average_weights(run_dir, selection, output, device or "auto", force=force))

@@ -40,7 +40,7 @@ def bench_train(
     Utilization is relative to the speed of large matrix products, measured at the same time.
     """
     loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.tools.bench_training import measure_training
+    from seq2seq_cli.commands.bench_training import measure_training
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
         typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
@@ -79,7 +79,7 @@ def bench_translate(
 
     Each precision runs in one process; p50 and p95 are latencies of single sentences.
     """
-    from seq2seq_cli.tools.bench_decoding import measure_decoding, table
+    from seq2seq_cli.commands.bench_decoding import measure_decoding, table
 
     speeds = measure_decoding(
         run_dir, precisions, overrides or (), device or "auto", input_file, num_lines

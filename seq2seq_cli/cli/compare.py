@@ -100,8 +100,8 @@ def compare(
             raise UserError(f"{run} is a file: give translations as --hypotheses")
     check_model_of_runs(model, run_dirs or ())
     with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
+        from seq2seq_cli.commands.compare import compare_systems, read_systems, scoring_of
         from seq2seq_cli.decoding.translator import Translator
-        from seq2seq_cli.tools.system_comparison import compare_systems, read_systems, scoring_of
 
         overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
         load = functools.partial(Translator.load, which=model, exact=True)

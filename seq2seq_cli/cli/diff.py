@@ -24,7 +24,7 @@ def diff(
     The exit status is 0 if they are equal and 1 if they differ. Weights must be equal bit by bit;
     timings are not compared.
     """
-    from seq2seq_cli.tools.run_diff import compare_runs
+    from seq2seq_cli.commands.diff import compare_runs
 
     differences = compare_runs(run_dir, other_dir)
     if as_json:

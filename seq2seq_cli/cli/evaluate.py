@@ -100,9 +100,9 @@ def evaluate(
     with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets, valid_text
-        from seq2seq_cli.text.breakdowns import break_down, worst_lines
-        from seq2seq_cli.text.edits import find_errors
-        from seq2seq_cli.text.metrics import Scoring
+        from seq2seq_cli.metrics.breakdowns import break_down, worst_lines
+        from seq2seq_cli.metrics.edits import find_errors
+        from seq2seq_cli.metrics.metrics import Scoring
 
         overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
         run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from seq2seq_cli import plugins
 from seq2seq_cli.cli.app import Features, Fields, app, is_terminal, path_argument, path_option
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
@@ -93,7 +94,7 @@ def init(
         raise UserError("give --valid or --valid-size, not both")
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--output {output}: the name of a config ends in .yaml")
-    from seq2seq_cli.tools.new_run import NewRun, choose_preset, look_at, text_of
+    from seq2seq_cli.commands.init.new_run import NewRun, choose_preset, look_at, text_of
 
     train = text_of(files, fields, features)
     held_out = _held_out_text(valid, fields, features) if valid else None
@@ -123,11 +124,10 @@ def init(
 
 def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
     """Say what was written, what it is without, and what to do next."""
-    from seq2seq_cli.export.limits import exports, exports_text
-
+    limits = plugins.load("export", "limits")
     for path in written:
         typer.echo(f"wrote {printable(str(path))}")
-    typer.echo(f"{'exports':<16} {exports_text(exports(config))}")
+    typer.echo(f"{'exports':<16} {limits.exports_text(limits.exports(config))}")
     if config.data.valid is None:
         typer.echo(
             f"{'note':<16} there is no validation text: nothing says which model is best. Name one "
@@ -140,7 +140,7 @@ def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
 
 def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
     """Write the quickstart to a folder, and say how to train and use it."""
-    from seq2seq_cli.tools.example_run import differing_files, example_files, write_files
+    from seq2seq_cli.commands.init.example_run import differing_files, example_files, write_files
 
     if len(folders) > 1:
         raise UserError("--example writes to one folder")
@@ -199,7 +199,7 @@ def _held_out_text(
     files: Sequence[Path], fields: tuple[str, str] | None, features: str | None
 ) -> "ParallelText":
     """Return a text in a file of pairs like that of the training text, or in two files."""
-    from seq2seq_cli.tools.new_run import text_of
+    from seq2seq_cli.commands.init.new_run import text_of
 
     if len(files) == 1:
         return text_of(files, fields, features)

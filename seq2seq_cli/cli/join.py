@@ -28,7 +28,7 @@ def join(
     Refuses parts that are missing, cut short, or of another text, model or options; nothing is
     written then.
     """
-    from seq2seq_cli.decoding.shards import join_shards
+    from seq2seq_cli.decoding.lines.shards import join_shards
 
     num_shards = join_shards(parts, output_file)
     typer.echo(f"joined {num_shards:,} shards", err=True)

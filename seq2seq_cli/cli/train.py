@@ -82,7 +82,7 @@ def verify_resume(
     own, and compares all results bit by bit. The exit status is 1 if something differs.
     """
     loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.tools.verify_resume import verify_resume as verify
+    from seq2seq_cli.commands.verify_resume import verify_resume as verify
 
     verdict = verify(loaded, steps, interruptions)
     typer.echo(verdict.table())
@@ -106,7 +106,7 @@ def vocab(
 ) -> None:
     """Learn the tokenizers only, to inspect them or to use them in several runs."""
     loaded = load_config_file(config, overrides)
-    from seq2seq_cli.text.vocabulary import build_vocabulary
+    from seq2seq_cli.tokenizers.vocabulary import build_vocabulary
 
     report = build_vocabulary(loaded, output or Path("runs") / config.stem / "vocab")
     typer.echo("\n".join(report))
@@ -131,7 +131,7 @@ def preprocess(
     among the shards.
     """
     loaded = load_config_file(config, overrides)
-    from seq2seq_cli.decoding.shards import Shard
+    from seq2seq_cli.decoding.lines.shards import Shard
     from seq2seq_cli.training.setup import preprocess as tokenize
 
     num_segments, num_missing = tokenize(loaded, *Shard.parse(shard))
@@ -161,7 +161,7 @@ def check(
     """
     with corpus_from_options(src, ref, pairs, fields, features) as test:
         loaded = load_config_file(config, overrides, device)
-        from seq2seq_cli.tools.preflight import check as check_run
+        from seq2seq_cli.commands.check.check import check as check_run
 
         report = check_run(loaded, test)
     if report is not None:

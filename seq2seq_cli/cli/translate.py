@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from seq2seq_cli import plugins
 from seq2seq_cli.cli.app import (
     Device,
     Overrides,
@@ -26,7 +27,7 @@ from seq2seq_cli.cli.app import (
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from seq2seq_cli.decoding.stream import Job
+    from seq2seq_cli.decoding.lines.stream import Job
     from seq2seq_cli.text.io import Place
 
 logger = logging.getLogger(__name__)
@@ -259,7 +260,7 @@ def translate(
     """
     _check_engine(engine, sentences, input_file, output_file, shard, processes, force)
     _check_format(output_format, align, log_probs, n_best)
-    from seq2seq_cli.decoding.stream import Job, translate_stream
+    from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 
     search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
     more = decoding_overrides(banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk)
@@ -306,12 +307,11 @@ def _run_instead(
 def _translate_with_ray(job: "Job", given: _ActorOptions, pattern: Path, folder: Path) -> None:
     from tqdm import tqdm
 
-    from seq2seq_cli.decoding.ray_translate import Actors, sources_of, translate_files
-
-    actors = Actors.parse(*given)
-    sources = sources_of(pattern)
+    ray = plugins.load("ray", "translate")
+    actors = ray.Actors.parse(*given)
+    sources = ray.sources_of(pattern)
     with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
-        count = translate_files(job, sources, folder, actors, bar.update)
+        count = ray.translate_files(job, sources, folder, actors, bar.update)
     was_there = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
     typer.echo(f"translated {count:,} files into {folder}{was_there}", err=True)
 
@@ -389,7 +389,7 @@ def _opened(
 
     Ends the command if the shard is complete already.
     """
-    from seq2seq_cli.decoding.shards import Shard, ShardTask
+    from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
     from seq2seq_cli.text.io import WHOLE_FILE, lines_to_translate
 
     is_watched = is_terminal(sys.stderr) and not sentences
@@ -433,8 +433,8 @@ def _interactive(job: "Job") -> None:
     """Ask for a line, translate it and print the result, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
-    from seq2seq_cli.decoding.segmentation import Cuts
-    from seq2seq_cli.decoding.stream import translate_chunks
+    from seq2seq_cli.decoding.lines.segmentation import Cuts
+    from seq2seq_cli.decoding.lines.stream import translate_chunks
 
     translator = job.load()
     typer.echo("Type a sentence and press Enter; Ctrl-D ends.", err=True)

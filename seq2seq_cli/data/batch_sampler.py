@@ -14,7 +14,7 @@ from seq2seq_cli.data.shuffle_buffer import (
     pairs_of_blocks,
 )
 from seq2seq_cli.data.token_store import TokenStore
-from seq2seq_cli.text.subword_sampling import Samplers
+from seq2seq_cli.tokenizers.subword_sampling import Samplers
 
 _NO_SAMPLERS = Samplers()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.data.tokenization import Ids
-from seq2seq_cli.text.tokenizer import BOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID
 
 IGNORE_INDEX = -100  # the label of padding: the default ignore_index of cross_entropy
 

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.data.token_store import Sentences
 from seq2seq_cli.text.quoting import SPACE
-from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from seq2seq_cli.text.words import is_spaceless
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 _MOST_TOKENS = 20_000_000  # that are read of a large text: parts of it, evenly spaced
 _FEWEST_BITS, _MOST_BITS = 10, 20  # 2 to their power: places of the table

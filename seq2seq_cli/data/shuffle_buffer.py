@@ -10,7 +10,7 @@ from seq2seq_cli.data.batches import Batch, Plan, make_batch, padded_batch, plan
 from seq2seq_cli.data.mixture import Indices, pairs_of_epoch
 from seq2seq_cli.data.token_store import Sentences, TokenStore
 from seq2seq_cli.data.tokenization import Ids
-from seq2seq_cli.text.subword_sampling import Samplers, SubwordSampler
+from seq2seq_cli.tokenizers.subword_sampling import Samplers, SubwordSampler
 
 POOL = 128  # batches whose pairs are grouped by their sampled lengths
 

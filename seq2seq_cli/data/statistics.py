@@ -17,7 +17,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import is_listed, read_json, write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.sentences import MARKS, find_inner_marks, split_sentences
-from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 _LINES_TO_READ = 10_000  # source lines in which sentences and their marks are counted
 

@@ -41,7 +41,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
 from seq2seq_cli.machine import num_cores
 from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
-from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
 _FORMAT = 1  # increased when the file format changes, so that old caches are not read
 _IDS_AT_ONCE = 1 << 20

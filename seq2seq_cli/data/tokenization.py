@@ -16,7 +16,7 @@ import numpy.typing as npt
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.processes import end_with_parent, held_signals, process_context, unblock_signals
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer, Tokenizers
 
 Ids = npt.NDArray[np.int32]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request
-from seq2seq_cli.decoding.segmentation import Segment
+from seq2seq_cli.decoding.search.word_rules import TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput, naming_line
-from seq2seq_cli.decoding.word_rules import TargetWords
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer
 
 Search = Callable[[Sequence[Request]], list[list[Hypothesis]]]
 

@@ -17,14 +17,14 @@ from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statis
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
 from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
 from seq2seq_cli.decoding.engines.linear import Precision
-from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
 from seq2seq_cli.decoding.requests import Hypothesis, num_at_length_limit
-from seq2seq_cli.decoding.scoring import NOT_SCORED, score_given
-from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
+from seq2seq_cli.decoding.search.scoring import NOT_SCORED, score_given
+from seq2seq_cli.decoding.search.search import search
+from seq2seq_cli.decoding.search.word_rules import BannedWords
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
-from seq2seq_cli.decoding.word_rules import BannedWords
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.model.device import choose_device, use_threads
 from seq2seq_cli.model.transformer import Transformer, build_model
@@ -32,7 +32,7 @@ from seq2seq_cli.model.weights import load_weights
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.features import TAB, feature_names, feature_symbols
-from seq2seq_cli.text.tokenizer import Tokenizers, load_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers, load_tokenizers
 
 # OpenMP's threads do not survive a fork: a child that uses them would hang.
 os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))

@@ -33,7 +33,7 @@ from seq2seq_cli.model.layers import (
     source_positions,
 )
 from seq2seq_cli.model.packing import BatchLayout, Padded
-from seq2seq_cli.text.tokenizer import EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 
 class Memory(NamedTuple):

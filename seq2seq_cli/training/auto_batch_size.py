@@ -24,12 +24,12 @@ from seq2seq_cli.model.device import choose_bf16, choose_device
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
-from seq2seq_cli.training.averaging import Ema
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.training.checkpoints.averaging import Ema
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import free_memory
-from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer
+from seq2seq_cli.training.parallel.distributed import Ranks
 from seq2seq_cli.training.step import accumulate_gradients
 
 logger = logging.getLogger(__name__)

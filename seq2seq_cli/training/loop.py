@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.console import counted
 from seq2seq_cli.data.batches import Batch
@@ -16,25 +17,24 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import Scores, evaluate
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.attention_plots import AttentionPlots, plot_attention
-from seq2seq_cli.training.averaging import with_weights
-from seq2seq_cli.training.candidates import awaits_choice, choose_model, chosen_model
-from seq2seq_cli.training.checkpoint import NullSaver, Saver, record_score
-from seq2seq_cli.training.distributed import lock_patience, process_group
-from seq2seq_cli.training.launcher import launch, processes_to_start
-from seq2seq_cli.training.manifest import count_starts
-from seq2seq_cli.training.metrics_log import Monitor, NullMonitor
+from seq2seq_cli.training.checkpoints.averaging import with_weights
+from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model, chosen_model
+from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver, record_score
+from seq2seq_cli.training.checkpoints.manifest import count_starts
+from seq2seq_cli.training.logging.metrics_log import AttentionPlots, Monitor, NullMonitor
+from seq2seq_cli.training.logging.process_speed import ProcessSpeed
+from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
-from seq2seq_cli.training.optimizer import set_lr
+from seq2seq_cli.training.optimizers.optimizer import set_lr
+from seq2seq_cli.training.parallel.distributed import lock_patience, process_group
+from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
+from seq2seq_cli.training.parallel.sharding import AnySaver, gather_weights, saver_of
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates, plan_again
-from seq2seq_cli.training.process_speed import ProcessSpeed
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
-from seq2seq_cli.training.sharding import AnySaver, gather_weights, saver_of
 from seq2seq_cli.training.signals import StopRequest, stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
-from seq2seq_cli.training.summary import summarize
 
 logger = logging.getLogger(__name__)
 
@@ -301,7 +301,9 @@ def draw_attention(run: Run) -> AttentionPlots:
     """Draw the attention of the model as it is. Raises UserError when out of memory."""
     assert run.data.valid is not None, "the main process has read it"
     with evaluation_of(run):
-        return plot_attention(translator_of(run), run.data.valid.pairs)
+        plots = plugins.load("inspect", "attention_plots")
+        drawn: AttentionPlots = plots.plot_attention(translator_of(run), run.data.valid.pairs)
+        return drawn
 
 
 def translator_of(run: Run) -> Translator:

@@ -17,12 +17,12 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Packed, Padded
-from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.training.averaging import Weights
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
+from seq2seq_cli.training.checkpoints.averaging import Weights
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape, split_batches
+from seq2seq_cli.training.parallel.sharding import gathered
 from seq2seq_cli.training.run import Run
-from seq2seq_cli.training.sharding import gathered
 from seq2seq_cli.training.step import StepResult, seed_dropout
 
 logger = logging.getLogger(__name__)

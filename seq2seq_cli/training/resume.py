@@ -22,26 +22,26 @@ from seq2seq_cli.data.statistics import write_statistics
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import save_tokenizers
-from seq2seq_cli.training.checkpoint import (
+from seq2seq_cli.tokenizers.tokenizer import save_tokenizers
+from seq2seq_cli.training.checkpoints.checkpoint import (
     load_checkpoint,
     load_last_checkpoint,
     save_checkpoint,
     set_aside_later,
 )
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.manifest import (
+from seq2seq_cli.training.checkpoints.manifest import (
     check_vocabulary,
     read_manifest,
     record_continuation,
     text_hashes,
     write_manifest,
 )
-from seq2seq_cli.training.optimizer import check_same_state
+from seq2seq_cli.training.optimizers.optimizer import check_same_state
+from seq2seq_cli.training.parallel.distributed import Ranks
+from seq2seq_cli.training.parallel.sharding import shard_run
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run
-from seq2seq_cli.training.sharding import shard_run
 from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_options_of
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from seq2seq_cli.machine import available_memory
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import CorpusCounts
-from seq2seq_cli.text.tokenizer import Tokenizers
-from seq2seq_cli.training.averaging import Ema, Weights, trained_weights
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.optimizer import Plan
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
+from seq2seq_cli.training.checkpoints.averaging import Ema, Weights, trained_weights
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.optimizers.optimizer import Plan
+from seq2seq_cli.training.parallel.distributed import Ranks
 
 BatchShape = list[int]  # sentences and positions of the longer side (a list, as in JSON)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.presets import warn_of_defaults, with_preset
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
@@ -16,20 +17,19 @@ from seq2seq_cli.data.mixture import pairs_per_epoch
 from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
-from seq2seq_cli.inspection.figure_files import require_matplotlib
+from seq2seq_cli.metrics.metrics import share_with_4_grams
 from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.metrics import share_with_4_grams
-from seq2seq_cli.text.subword_sampling import make_samplers
-from seq2seq_cli.text.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
-from seq2seq_cli.text.vocabulary_size import with_vocab_size
+from seq2seq_cli.tokenizers.subword_sampling import make_samplers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
+from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
-from seq2seq_cli.training.averaging import Ema
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.training.checkpoints.averaging import Ema
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer
+from seq2seq_cli.training.parallel.distributed import Ranks
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
     if config.training.compile:
         check_compiler()
     if config.validation.attention:
-        require_matplotlib()
+        plugins.require("matplotlib", "plot", "validation.attention")
     config, data = load_data(config, ranks, hooks, folder)
     torch.manual_seed(config.training.seed)
     is_sharded = config.training.shard == "full" and ranks.world_size > 1

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from seq2seq_cli.processes import has_terminal
-from seq2seq_cli.training.distributed import RUN_ID, Ranks
+from seq2seq_cli.training.parallel.distributed import RUN_ID, Ranks
 
 _SECONDS_OF_COPIES = 1.0  # in which a launcher sends on a signal that its processes had already
 

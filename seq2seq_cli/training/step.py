@@ -10,8 +10,7 @@ from torch import nn
 
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.training.distributed import Ranks
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import (
     describe_shape,
     free_memory,
@@ -19,6 +18,7 @@ from seq2seq_cli.training.oom import (
     record_oom,
     split_batches,
 )
+from seq2seq_cli.training.parallel.distributed import Ranks
 from seq2seq_cli.training.run import Run
 
 if TYPE_CHECKING:  # its import takes time

@@ -13,7 +13,7 @@ from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 from seq2seq_cli.training.run import Run
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from headless_browser import open_browser
 from PIL import Image
 from studies import ARABIC, CHINESE, GERMAN, JAPANESE, study, with_text
 
-from seq2seq_cli.inspection.attention_page import attention_page
-from seq2seq_cli.inspection.attention_views import view_maps
+from seq2seq_cli.extras.inspect.attention_page import attention_page
+from seq2seq_cli.extras.inspect.attention_views import view_maps
 
 KINDS = {"encoder": "e", "decoder": "d", "cross": "c"}
 VIEWS = {"weights": "1", "renormalized": "2", "norms": "3"}

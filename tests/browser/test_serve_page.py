@@ -16,8 +16,8 @@ from number_task import write_config
 from playwright.sync_api import Browser, Page, Route, expect
 from served import Served, serving
 
-from seq2seq_cli.documents.formats import READERS
-from seq2seq_cli.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.documents.formats import READERS
+from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 
 ROOT = Path(__file__).parents[2]
 expect.set_options(timeout=20_000)
@@ -493,8 +493,8 @@ def test_a_file_is_dropped_and_its_language_found_once(open_page: OpenPage):
 CUT = [
     *((path, "markdown", 3_000) for path in sorted((ROOT / "docs").glob("[de][arv]*.md"))),
     (ROOT / "README.md", "text", 300),
-    (ROOT / "seq2seq_cli/serving/page/page.html", "html", 1_500),
-    (ROOT / "seq2seq_cli/inspection/attention_page.html", "html", 2_500),
+    (ROOT / "seq2seq_cli/extras/serve/page/page.html", "html", 1_500),
+    (ROOT / "seq2seq_cli/extras/inspect/attention_page.html", "html", 2_500),
 ]
 HOSTILE_TEXTS = [
     ("Ein Satz. Noch einer! " * 30 + "ohneLeerzeichen" * 20, "text", 100),

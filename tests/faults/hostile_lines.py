@@ -20,7 +20,7 @@ from random import Random
 import torch
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding.stream import Job, translate_stream
+from seq2seq_cli.decoding.lines.stream import Job, translate_stream
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.text.io import line_writer, lines_to_translate
 

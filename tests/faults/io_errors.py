@@ -211,7 +211,7 @@ def set_up(place: Place, phase: str) -> None:
 
 def outcome(place: Place, config: Path, case: Case) -> Outcome:
     """Give the command of a case while calls fail, and then once more."""
-    from seq2seq_cli.tools.run_diff import differing_results
+    from seq2seq_cli.commands.diff import differing_results
 
     set_up(place, case.phase)
     before = kept(place)

@@ -36,8 +36,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from seq2seq_cli.cli import app
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tools.run_diff import differing_results
 
 STEPS = 40
 FINISHED, REFUSED = 0, 2

@@ -27,7 +27,7 @@ from small_models import build
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import PlainDecoder, PlainDecodingState
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, CpuDecodingState
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
 # Name: options of the compiler, and what is put in place of what.

@@ -31,21 +31,21 @@ from starlette.requests import Request
 
 from seq2seq_cli.config.safe_yaml import parse_yaml
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
+from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
-from seq2seq_cli.documents.document import Sentence, SentenceTranslation
-from seq2seq_cli.documents.document_writer import DocumentWriter
-from seq2seq_cli.documents.formats import READERS, FormatName
-from seq2seq_cli.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.serving.glossary import Glossary
-from seq2seq_cli.serving.request_errors import RequestError
-from seq2seq_cli.serving.request_fields import Fields
+from seq2seq_cli.extras.serve.documents.document import Sentence, SentenceTranslation
+from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
+from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
+from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.glossary import Glossary
+from seq2seq_cli.extras.serve.request_errors import RequestError
+from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.sentences import find_inner_marks, join_sentences, split_sentences
 from seq2seq_cli.text.tmx import read_units
-from seq2seq_cli.text.tokenizer import Tokenizer
 from seq2seq_cli.text.words import word_spans
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 LENGTH = 4_000  # characters of the shorter text
 LONGER = 4

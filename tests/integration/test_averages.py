@@ -16,12 +16,12 @@ from number_task import numbers_config, write_config
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training.candidates import find_candidates
-from seq2seq_cli.training.checkpoint import read_state
+from seq2seq_cli.training.checkpoints.candidates import find_candidates
+from seq2seq_cli.training.checkpoints.checkpoint import read_state
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.run import Hooks
 

@@ -10,8 +10,8 @@ from commands import Command, last_checkpoint
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.metrics.metrics import share_with_4_grams
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.metrics import share_with_4_grams
 from seq2seq_cli.training.loop import train
 
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from commands import Command
 
+from seq2seq_cli.commands.check.check import check
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.tools.preflight import check
 
 WORDS = ("Haus house", "Baum tree", "Katze cat", "Weg way", "Wasser water", "Brot bread", "rot red")
 

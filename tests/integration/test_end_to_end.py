@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.evaluation import evaluate_corpus
-from seq2seq_cli.text.metrics import Scoring
+from seq2seq_cli.metrics.metrics import Scoring
 
 SCALARS = {
     "train/loss",

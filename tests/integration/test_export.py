@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.export.comparison import DIFFICULT_LINES
-from seq2seq_cli.export.huggingface_tokenizer import fast_tokenizer
-from seq2seq_cli.text.tokenizer import EOS_ID, Tokenizer
+from seq2seq_cli.extras.export.comparison import DIFFICULT_LINES
+from seq2seq_cli.extras.export.huggingface_tokenizer import fast_tokenizer
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, Tokenizer
 
 ct2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")

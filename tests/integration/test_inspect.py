@@ -12,7 +12,7 @@ from commands import Command
 from number_task import numbers_config, write_config
 
 from seq2seq_cli import Translator
-from seq2seq_cli.inspection.trace import trace_sentence
+from seq2seq_cli.extras.inspect.trace import trace_sentence
 
 
 @pytest.fixture(scope="module")

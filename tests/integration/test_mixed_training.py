@@ -15,8 +15,8 @@ from seq2seq_cli import Translator
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.evaluation import read_held_out
-from seq2seq_cli.inspection.attention_collector import study_attention
-from seq2seq_cli.inspection.head_facts import head_facts
+from seq2seq_cli.extras.inspect.attention_collector import study_attention
+from seq2seq_cli.extras.inspect.head_facts import head_facts
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.training.loop import train
 

@@ -29,7 +29,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.training import loop
-from seq2seq_cli.training.loss import BatchLoss, Losses
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss, Losses
 from seq2seq_cli.training.run import Hooks
 
 SHORT = ("training.max_steps=40", "training.log_every=5", "training.warmup_steps=10")

@@ -11,8 +11,8 @@ from bare_runs import stop_at
 from commands import ROOT, Command
 from number_task import numbers_config, write_config
 
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.loop import train
 
 BOTH = {
@@ -110,8 +110,8 @@ SAMPLE = """
 import hashlib, sys
 import numpy as np
 from pathlib import Path
-from seq2seq_cli.text.subword_sampling import SubwordSampler
-from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.tokenizers.subword_sampling import SubwordSampler
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(Path(sys.argv[1]))
 sentences = [np.array(ids) for ids in tokenizer.to_ids_batch(["seven three", "zero nine"] * 30)]
 sampled = SubwordSampler(tokenizer, 0.3, 99, [1, 0])(sentences, range(60), 1)

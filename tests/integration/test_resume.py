@@ -22,14 +22,14 @@ from safetensors.torch import load_file
 from seams import before_forward, signal_after
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import PAD_ID
-from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training.checkpoint import Allowance, read_state
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID
+from seq2seq_cli.training.checkpoints.checkpoint import Allowance, read_state
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.run import Hooks
 
 STEPS = 24
@@ -480,7 +480,7 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
 
 
 def _pieces(run: Path) -> list[str]:
-    from seq2seq_cli.text.tokenizer import Tokenizer
+    from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
     return Tokenizer.load(run / "src.model").pieces()
 

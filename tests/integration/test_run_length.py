@@ -15,10 +15,10 @@ from commands import Command, last_checkpoint
 from number_task import number_pairs, numbers_config, write_config, write_pairs
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.tools.run_diff import differing_results
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.run import Hooks
 
 

@@ -11,7 +11,7 @@ import zstandard
 from commands import Command
 from number_task import number_pairs
 
-from seq2seq_cli.decoding.shards import Shard, lines_of_shard
+from seq2seq_cli.decoding.lines.shards import Shard, lines_of_shard
 from seq2seq_cli.text.io import raw_lines
 
 LINES = [src for src, _ in number_pairs(40, seed=8)]

@@ -14,7 +14,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import load_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import load_tokenizers
 
 TAG = "<to-names>"
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from seq2seq_cli import Translator
+from seq2seq_cli.commands.bench_decoding import DecodingSpeed, table
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.merging import Outputs
-from seq2seq_cli.decoding.segmentation import Bounds, Cuts, segment_lines
+from seq2seq_cli.decoding.lines.merging import Outputs
+from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.evaluation import evaluate, read_held_out, valid_text
-from seq2seq_cli.tools.bench_decoding import DecodingSpeed, table
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq_cli.decoding.stream import Job, automatic_processes
+from seq2seq_cli.decoding.lines.stream import Job, automatic_processes
 from seq2seq_cli.errors import UserError
 
 TRANSLATE = [sys.executable, "-m", "seq2seq_cli", "translate"]

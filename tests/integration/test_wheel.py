@@ -62,7 +62,7 @@ def test_a_wheel_made_without_a_compiler_has_all_but_the_compiled_decoder(tmp_pa
     package = [path for path in (source / "seq2seq_cli").rglob("*") if path.is_file()]
     needed = {str(path.relative_to(source)): path for path in package}
     for path in (source / "data/quickstart").iterdir():
-        needed[f"seq2seq_cli/tools/example/data/quickstart/{path.name}"] = path
+        needed[f"seq2seq_cli/commands/init/example/data/quickstart/{path.name}"] = path
     assert {name for name in found if ".dist-info/" not in name} == set(needed)
     for name, path in needed.items():
         assert found[name] == path.read_bytes(), name

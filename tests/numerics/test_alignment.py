@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
-from seq2seq_cli.decoding.scoring import GivenScore
-from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
+from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
+from seq2seq_cli.decoding.search.scoring import GivenScore
 from seq2seq_cli.decoding.translation import Translation
-from seq2seq_cli.text.tokenizer import UNK_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import is_spaceless, split_words
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizer, Tokenizers
 
 SEEN = "the quick brown fox , über den Hund ! a b c . 私 は 東京 に 行きます 。"
 LEARNED = [SEEN, SEEN.replace(" ", ""), *SEEN.split()] * 4

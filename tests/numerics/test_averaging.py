@@ -10,16 +10,16 @@ from torch import nn
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.averaging import (
+from seq2seq_cli.training.checkpoints.averaging import (
     Ema,
     averaged_steps,
     mean_of_files,
     trained_weights,
     with_weights,
 )
-from seq2seq_cli.training.checkpoint import load_checkpoint, save_checkpoint
-from seq2seq_cli.training.loss import BatchLoss
-from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.run import Run
 
 SCHEDULE_FREE = TrainingConfig(optimizer="schedule_free_adamw", lr=0.01, adam_beta1=0.8)

@@ -11,9 +11,9 @@ from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Cutoff, Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from seq2seq_cli.training.consistency import draw_cutoff, terms_of, twice
-from seq2seq_cli.training.loss import BatchLoss, sequence_loss
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.training.losses.consistency import draw_cutoff, terms_of, twice
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss, sequence_loss
 from seq2seq_cli.training.step import seed_dropout, train_step
 
 KINDS = {

@@ -20,17 +20,17 @@ from small_models import (
 )
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.beam import best_candidates, unfinished
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
 from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
-from seq2seq_cli.decoding.search import search
+from seq2seq_cli.decoding.search.beam import best_candidates, unfinished
+from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 
 pytestmark = pytest.mark.skipif(
     not cpu_library.precisions(), reason="not compiled, or a processor without AVX-512"

@@ -21,19 +21,19 @@ from small_models import (
 )
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.beam import length_penalty
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
-from seq2seq_cli.decoding.lexical_constraints import missing_tokens
-from seq2seq_cli.decoding.logit_rules import NEVER_OUTPUT
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
-from seq2seq_cli.decoding.scoring import score_given
-from seq2seq_cli.decoding.search import search
-from seq2seq_cli.decoding.top_k import top_k
+from seq2seq_cli.decoding.search.beam import length_penalty
+from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
+from seq2seq_cli.decoding.search.logit_rules import NEVER_OUTPUT
+from seq2seq_cli.decoding.search.scoring import score_given
+from seq2seq_cli.decoding.search.search import search
+from seq2seq_cli.decoding.search.top_k import top_k
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 def naive_greedy(model: Transformer, src: list[int], max_length: int) -> list[int]:

@@ -21,15 +21,15 @@ from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 from torch import distributed
 
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.tools.run_diff import differing_results
-from seq2seq_cli.training.distributed import Ranks, choose_num_processes, process_group
-from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.parallel.distributed import Ranks, choose_num_processes, process_group
+from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.step import train_step
 
 
@@ -124,8 +124,8 @@ from functools import partial
 from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.training.distributed import process_group
-from seq2seq_cli.training.launcher import launch
+from seq2seq_cli.training.parallel.distributed import process_group
+from seq2seq_cli.training.parallel.launcher import launch
 
 def work(config):
     with process_group(config) as ranks:

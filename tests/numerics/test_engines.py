@@ -15,7 +15,7 @@ from seq2seq_cli.decoding.engines.choice import ENGINES, choose_precision, make_
 from seq2seq_cli.decoding.engines.known_options import unsupported_option
 from seq2seq_cli.decoding.engines.support import unsupported_model
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.export.limits import ACTIVATIONS, exports, unsupported
+from seq2seq_cli.extras.export.limits import ACTIVATIONS, exports, unsupported
 from seq2seq_cli.model import layers
 
 OPTIONS: dict[str, Any] = {

@@ -17,15 +17,15 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.inspection.attention_collector import (
+from seq2seq_cli.extras.inspect.attention_collector import (
     attention_modules,
     study_attention,
     value_norms,
 )
-from seq2seq_cli.inspection.attention_files import attention_text
-from seq2seq_cli.inspection.attention_page import attention_page
-from seq2seq_cli.inspection.attention_views import Kind, axes
-from seq2seq_cli.inspection.head_facts import (
+from seq2seq_cli.extras.inspect.attention_files import attention_text
+from seq2seq_cli.extras.inspect.attention_page import attention_page
+from seq2seq_cli.extras.inspect.attention_views import Kind, axes
+from seq2seq_cli.extras.inspect.head_facts import (
     TokenPair,
     batches_of,
     head_facts,
@@ -36,7 +36,7 @@ from seq2seq_cli.inspection.head_facts import (
 )
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
 
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 CPU = torch.device("cpu")

@@ -15,15 +15,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.config.types import AttentionScale, OptimizerName
-from seq2seq_cli.inspection.costs import count_flops, measure_memory
-from seq2seq_cli.inspection.parameters import count_parts, tabulate_parameters
-from seq2seq_cli.inspection.tensor_summary import NamedTensor, summarize, table
-from seq2seq_cli.inspection.trace import trace_tensors
+from seq2seq_cli.extras.inspect.costs import count_flops, measure_memory
+from seq2seq_cli.extras.inspect.parameters import count_parts, tabulate_parameters
+from seq2seq_cli.extras.inspect.tensor_summary import NamedTensor, summarize, table
+from seq2seq_cli.extras.inspect.trace import trace_tensors
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
-from seq2seq_cli.text.tokenizer import PAD_ID
-from seq2seq_cli.training.optimizer import build_optimizer
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 
 SHAPE = {"d_model": 16, "heads": 2, "layers": {"encoder": 3, "decoder": 2}, "d_ff": 24}
 SRC_BS = torch.tensor([[5, 6, 7, 8, 9, 10, 3]])

@@ -34,7 +34,7 @@ from seq2seq_cli.model.weights import (
     save_tensors,
     unique_parameters,
 )
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 
 PAD = 0
 KINDS = [{"attention_scale": scale} for scale in get_args(AttentionScale)] + [

@@ -9,8 +9,8 @@ from small_models import MODES, build, make_requests, random_sources
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
 from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
 from seq2seq_cli.decoding.requests import NotFiniteError, Phrase
-from seq2seq_cli.decoding.scoring import score_given
-from seq2seq_cli.decoding.search import search
+from seq2seq_cli.decoding.search.scoring import score_given
+from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.model.transformer import Transformer
 
 HEALTHY = build(0)

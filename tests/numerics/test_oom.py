@@ -26,10 +26,10 @@ from seq2seq_cli.training.auto_batch_size import (
     largest_that_fits,
     sentences_on_gpu,
 )
-from seq2seq_cli.training.distributed import Ranks, process_group
-from seq2seq_cli.training.launcher import launch
-from seq2seq_cli.training.loss import BatchLoss, Losses
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss, Losses
 from seq2seq_cli.training.oom import is_out_of_memory
+from seq2seq_cli.training.parallel.distributed import Ranks, process_group
+from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, train_step
 

@@ -18,12 +18,12 @@ from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import unique_parameters
-from seq2seq_cli.training.distributed import process_group
-from seq2seq_cli.training.launcher import launch
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.loss import BatchLoss
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.parallel.distributed import process_group
+from seq2seq_cli.training.parallel.launcher import launch
+from seq2seq_cli.training.parallel.sharding import gathered, scatter, shard_loss
 from seq2seq_cli.training.run import Hooks, WholeModel
-from seq2seq_cli.training.sharding import gathered, scatter, shard_loss
 from seq2seq_cli.training.step import compute_gradients, train_step
 
 SHARDED = "training.shard=full"

@@ -19,10 +19,16 @@ from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from seq2seq_cli.training.checkpoint import load_last_checkpoint, save_checkpoint
-from seq2seq_cli.training.loss import BatchLoss, sequence_loss
-from seq2seq_cli.training.optimizer import OPTIMIZERS, SCHEDULES, Plan, build_optimizer, set_lr
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.training.checkpoints.checkpoint import load_last_checkpoint, save_checkpoint
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss, sequence_loss
+from seq2seq_cli.training.optimizers.optimizer import (
+    OPTIMIZERS,
+    SCHEDULES,
+    Plan,
+    build_optimizer,
+    set_lr,
+)
 from seq2seq_cli.training.run import BestModel, Run
 from seq2seq_cli.training.step import seed_dropout, train_step
 

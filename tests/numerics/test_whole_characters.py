@@ -11,11 +11,11 @@ from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
-from seq2seq_cli.decoding.merging import Outputs
+from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizer, Tokenizers
 from seq2seq_cli.text.words import split_words
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizer, Tokenizers
 
 BYTES = Tokenizer.fit(["a tea art, seat."] * 4, TokenizerConfig(kind="bpe", vocab_size=280))
 SOURCES = ["a tea", "art", "seat, a tea art.", "rest"]

@@ -8,12 +8,12 @@ import torch
 from seq2seq_cli import Translator
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.decoding.lexical_constraints import missing_tokens
+from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
+from seq2seq_cli.decoding.search.word_rules import BannedWords, TargetWords
 from seq2seq_cli.decoding.translation import TranslationInput
-from seq2seq_cli.decoding.word_rules import BannedWords, TargetWords
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizer, Tokenizers
 
 ENGLISH = "do does doing done the they then these tea team art party start see seem a an at . , !"
 JAPANESE = "私は東京に行きます。東京タワーを見ます。京都の人です。Tom と do"

@@ -14,9 +14,9 @@ import torch
 from studies import CHINESE, GERMAN, JAPANESE, study, with_text
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.inspection.attention_figure import draw_attention
-from seq2seq_cli.inspection.attention_views import axes, view_maps
-from seq2seq_cli.inspection.figure_files import figure_bytes
+from seq2seq_cli.extras.inspect.attention_figure import draw_attention
+from seq2seq_cli.extras.inspect.attention_views import axes, view_maps
+from seq2seq_cli.extras.plot.figure_files import figure_bytes
 
 
 def test_words_are_those_of_the_sentence():

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.tools.duplicates import LineHashes
-from seq2seq_cli.tools.scripts import (
+from seq2seq_cli.commands.check.duplicates import LineHashes
+from seq2seq_cli.commands.check.scripts import (
     CONTROL,
     lacks_capitals,
     looks_like_mojibake,
@@ -14,6 +13,7 @@ from seq2seq_cli.tools.scripts import (
     script_of,
     truncate_for_terminal,
 )
+from seq2seq_cli.text.corpus import Pair
 
 
 @pytest.mark.parametrize(

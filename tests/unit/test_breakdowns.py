@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from seq2seq_cli.text.breakdowns import (
+from seq2seq_cli.metrics.breakdowns import (
     Translated,
     break_down,
     by_source_length,
     by_training_frequency,
     worst_lines,
 )
-from seq2seq_cli.text.edits import Change, find_errors
-from seq2seq_cli.text.metrics import Scoring, score_text
-from seq2seq_cli.text.significance import References
-from seq2seq_cli.text.units import CHARACTERS, CLUSTERS, SYMBOLS, WORDS
+from seq2seq_cli.metrics.edits import Change, find_errors
+from seq2seq_cli.metrics.metrics import Scoring, score_text
+from seq2seq_cli.metrics.significance import References
+from seq2seq_cli.metrics.units import CHARACTERS, CLUSTERS, SYMBOLS, WORDS
 
 SCORING = Scoring(("bleu", "exact_match"))
 

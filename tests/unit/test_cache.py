@@ -14,7 +14,7 @@ from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.cache import FILES, cache_folder, make_room, size_of, total_size
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.tokenizer import Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
 
 LINES = ["ein Bier", "zwei Biere bitte", "ja"]
 

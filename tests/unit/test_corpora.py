@@ -25,8 +25,8 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import Pair, count_corpus, hash_of_files, read_pairs
 from seq2seq_cli.text.features import feature_symbols
 from seq2seq_cli.text.io import lines_to_translate
-from seq2seq_cli.text.subword_sampling import Samplers
-from seq2seq_cli.text.tokenizer import (
+from seq2seq_cli.tokenizers.subword_sampling import Samplers
+from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
     UNK_ID,
     Tokenizers,

@@ -22,7 +22,7 @@ from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import Pair, count_corpus, read_pairs
 from seq2seq_cli.text.io import lines_to_translate
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
 
 PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
 

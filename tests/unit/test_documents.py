@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from seq2seq_cli.documents.document import Sentence, SentenceTranslation
-from seq2seq_cli.documents.document_writer import DocumentWriter
-from seq2seq_cli.documents.formats import READERS, FormatName
-from seq2seq_cli.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.documents.document import Sentence, SentenceTranslation
+from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
+from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
+from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.text.sentences import sentence_spans, split_sentences
 from seq2seq_cli.text.words import word_spans
 

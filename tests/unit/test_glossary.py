@@ -5,7 +5,7 @@ from time import process_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.serving.glossary import Glossary
+from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.text.words import continues_word
 
 TEXTS = st.text(st.sampled_from("abAB_\u0301.- \n北京"), max_size=30)

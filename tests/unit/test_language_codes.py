@@ -2,8 +2,8 @@
 
 import pytest
 
-from seq2seq_cli.serving.language_codes import find_language
-from seq2seq_cli.serving.language_detection import detect
+from seq2seq_cli.extras.serve.language_codes import find_language
+from seq2seq_cli.extras.serve.language_detection import detect
 
 
 @pytest.mark.parametrize(

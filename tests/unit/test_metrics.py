@@ -8,10 +8,10 @@ from sacrebleu.metrics.ter import TER
 
 from seq2seq_cli.config.schema import ValidationConfig
 from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.metrics.metrics import TEXT_METRICS, Scoring, TextScore, make_metric, score_text
+from seq2seq_cli.metrics.references import group_by_source, references_of
+from seq2seq_cli.metrics.test_sets import PublicTestSet
 from seq2seq_cli.text.corpus import Pair
-from seq2seq_cli.text.metrics import TEXT_METRICS, Scoring, TextScore, make_metric, score_text
-from seq2seq_cli.text.references import group_by_source, references_of
-from seq2seq_cli.text.test_sets import PublicTestSet
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
 ALL = ValidationConfig(metrics=("ter", "ser", "cer", "wer"))

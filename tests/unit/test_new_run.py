@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 
+from seq2seq_cli.commands.init.time_limit import less_dropout
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, preset_for
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.tools.time_limit import less_dropout
 
 WORDS = ["red", "green", "old", "new", "house", "tree", "cat", "dog", "way", "sees", "likes"]
 

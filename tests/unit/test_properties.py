@@ -30,13 +30,13 @@ from seq2seq_cli.data.batches import (
     plan_epoch,
     regroup,
 )
-from seq2seq_cli.decoding.merging import Outputs, SegmentResult, merge_segments
-from seq2seq_cli.decoding.scoring import NOT_SCORED
-from seq2seq_cli.decoding.segmentation import Bounds, segment_lines
+from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
+from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
+from seq2seq_cli.decoding.search.scoring import NOT_SCORED
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.io import lines_to_translate, raw_lines
-from seq2seq_cli.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, Tokenizers
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from seq2seq_cli.serving.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
-from seq2seq_cli.serving.scheduler import (
+from seq2seq_cli.extras.serve.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
+from seq2seq_cli.extras.serve.scheduler import (
     OverloadedError,
     Scheduler,
     SentenceToTranslate,

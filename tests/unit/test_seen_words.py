@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.seen_words import SeenWords, UnseenWords, WordFinder, hash_of, seen_words
 from seq2seq_cli.data.token_store import open_store
-from seq2seq_cli.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer, Tokenizers
 
 QUICKSTART = ROOT / "data" / "quickstart"
 LINE = "Das Haus (blau) ist groß, ein Café. 东京 3.5 Häuser"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq_cli.export.sentence_splitter import write_sentence_splitter
+from seq2seq_cli.extras.export.sentence_splitter import write_sentence_splitter
 from seq2seq_cli.text.sentences import MARKS, split_sentences
 
 minisbd = pytest.importorskip("minisbd")

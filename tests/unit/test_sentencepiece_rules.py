@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.config.text import TokenizerConfig
-from seq2seq_cli.export.comparison import DIFFICULT_LINES
-from seq2seq_cli.export.sentencepiece_rules import with_quoting
-from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.extras.export.comparison import DIFFICULT_LINES
+from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 
 SEEN = "the quick brown fox, über den Hund! 你好，世界 42 . 。 <b>a</b> <0x4> </s 0x"
 SLOW = [
@@ -54,7 +54,7 @@ def test_difficult_lines_have_the_same_ids_and_come_back(kind, normalization, li
 @pytest.mark.slow
 def test_rules_are_read_as_sentencepiece_has_written_them():
     """Reading the rules of a model and having them compiled again gives the same bytes."""
-    from seq2seq_cli.export.sentencepiece_rules import compiled_rules, rules_in
+    from seq2seq_cli.extras.export.sentencepiece_rules import compiled_rules, rules_in
 
     ours, _ = both("bpe", "nfkc_cf")
     proto = sentencepiece_model_pb2.ModelProto.FromString(ours.model)

@@ -9,8 +9,8 @@ from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
-from seq2seq_cli.text.subword_sampling import Samplers, make_samplers
-from seq2seq_cli.text.tokenizer import PAD_ID, Tokenizers, fit_tokenizers
+from seq2seq_cli.tokenizers.subword_sampling import Samplers, make_samplers
+from seq2seq_cli.tokenizers.tokenizer import PAD_ID, Tokenizers, fit_tokenizers
 
 NUM_PAIRS = 5 * 4_096 + 100  # five blocks, and a part of one
 MOST_PAIRS = 2 * 4_096  # so that there are three buffers

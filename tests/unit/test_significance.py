@@ -7,8 +7,8 @@ import pytest
 from sacrebleu.significance import PairedTest
 
 from seq2seq_cli.config.types import Metric
-from seq2seq_cli.text.metrics import Scoring, make_metric, score_text, statistics_of
-from seq2seq_cli.text.significance import PAIRED_TESTS, TestName
+from seq2seq_cli.metrics.metrics import Scoring, make_metric, score_text, statistics_of
+from seq2seq_cli.metrics.significance import PAIRED_TESTS, TestName
 
 NAMES: tuple[Metric, ...] = ("bleu", "chrf", "chrf++", "ter", "exact_match", "ser", "cer", "wer")
 SCORING = Scoring(NAMES, resamples=80)

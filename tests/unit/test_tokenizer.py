@@ -11,8 +11,8 @@ import regex
 from seq2seq_cli.config.text import Kinds, ParallelText, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.sampling import sample
-from seq2seq_cli.text.tokenizer import (
+from seq2seq_cli.tokenizers.sampling import sample
+from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
     PAD_ID,
     UNK_ID,
@@ -103,7 +103,7 @@ def test_fitting_is_deterministic():
 
 LEARN_A_SAMPLE = """
 import hashlib
-from seq2seq_cli.text.tokenizer import Tokenizer
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 from seq2seq_cli.config.text import TokenizerConfig
 lines = ["early"] * 101 + [f"late{i % 40}" for i in range(2_000)]
 config = TokenizerConfig(kind="word", vocab_size=60, max_sentences=101)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from seq2seq_cli.serving.turns import Turns, long_text_thread
+from seq2seq_cli.extras.serve.turns import Turns, long_text_thread
 
 
 def test_requests_take_turns():

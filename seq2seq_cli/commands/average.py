@@ -1,0 +1,134 @@
+"""`seq2seq average`: averages weights that a run has kept, and scores the average."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from seq2seq_cli.config.types import DeviceName, Metric
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import Scores, evaluate_corpus, located, valid_text
+from seq2seq_cli.metrics.metrics import Scoring
+from seq2seq_cli.model.model_scores import facts_of
+from seq2seq_cli.model.weights import save_tensors
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.averaging import mean_of_files
+from seq2seq_cli.training.checkpoints.candidates import (
+    Candidate,
+    average_of,
+    best_files,
+    candidate_table,
+    install,
+    score_candidates,
+)
+from seq2seq_cli.training.checkpoints.checkpoint import read_state
+
+_LAST = 5  # checkpoints, or as many as there are
+
+
+class Selection(NamedTuple):
+    """Which weights of a run are averaged; by default those of the last checkpoints."""
+
+    last: int | None = None
+    best: int | None = None
+    steps: Sequence[int] = ()
+
+
+def average_weights(
+    run_dir: Path,
+    selection: Selection,
+    output: Path | None,
+    device: DeviceName,
+    *,
+    force: bool,
+) -> str:
+    """Average weights of a run, and score the average and the run's model on its validation text.
+
+    The average becomes the run's model if it is better or with `force`, or else is written to the
+    file `output` whatever its scores, or without any if that text is gone. Returns what to print.
+    Raises UserError if there are not so many weights, or if the run has no validation text though
+    it has to decide.
+    """
+    folder = RunFolder(run_dir)
+    folder.ensure_is_run()
+    if output is not None:
+        _check_output(folder, output)
+    with folder.locked():
+        average = select(folder, selection)
+        has_model = folder.model.is_file()
+        which = "best" if has_model else str(average.files[0])
+        loaded = Translator.load(run_dir, device, which=which, exact=True)
+        model, config = loaded.model, loaded.config
+        decides = output is None and not force
+        if config.data.valid is None and decides:
+            raise UserError(
+                f"{run_dir} has no validation text to score the average on: write it to a file "
+                "with --output, or replace the run's model with --force"
+            )
+
+        def score() -> Scores:
+            translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
+            text, options = valid_text(config, run_dir), config.validation
+            scoring = Scoring.of(options)
+            return evaluate_corpus(translator, text, decode=options.decode, scoring=scoring)
+
+        lines, is_better, metrics = [], False, dict[Metric, float]()
+        if decides or (config.valid_text and located(config.valid_text, run_dir)):
+            present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
+            scored = score_candidates(model, [average, *present], score)
+            metric = config.validation.metric
+            best = min(reversed(scored), key=lambda one: one.quality(metric))
+            is_better, metrics = best.candidate == average, scored[0].metrics
+            lines.append(candidate_table(scored, None))
+        if output is not None:
+            facts = facts_of(average.name, metrics)
+            save_tensors(mean_of_files(average.files, model), output, facts)
+            lines.append(f"written to {output}")
+        elif force or is_better:
+            last = folder.last_checkpoint
+            install(folder, model, average, metrics, None if last is None else read_state(last))
+            lines.append(f"{folder.model} is now the {average.name}")
+        else:
+            lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
+        return "\n".join(lines)
+
+
+def _check_output(folder: RunFolder, output: Path) -> None:
+    """Raise UserError for a file that cannot be written, and for weights that the run needs."""
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    path = output.resolve()
+    own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
+    if any(path.is_relative_to(one) for one in own):
+        raise UserError(f"{output} belongs to the run: choose another --output")
+
+
+def select(folder: RunFolder, selection: Selection) -> Candidate:
+    """Return the average that is asked for. Raises UserError if its weights are not there."""
+    kept = {step: path for step, path in folder.all_weights().items() if step > 0}
+    if selection.steps:
+        files = {step: kept[step] for step in selection.steps if step in kept}
+        _check_number(kept, files, len(selection.steps), folder)
+        return average_of(files)
+    if selection.best is not None:
+        last = folder.last_checkpoint
+        best = {} if last is None else best_files(folder, read_state(last))
+        files = dict(list(best.items())[: selection.best])
+        _check_number(best, files, selection.best, folder)
+        return Candidate(f"average of the best {len(files)}", tuple(files.values()))
+    count = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
+    files = dict(sorted(kept.items())[-count:])
+    _check_number(kept, files, count, folder)
+    return average_of(files)
+
+
+def _check_number(
+    kept: Iterable[int], files: Mapping[int, Path], wanted: int, folder: RunFolder
+) -> None:
+    if len(files) < wanted:
+        steps = ", ".join(map(str, sorted(kept))) or "none"
+        raise UserError(
+            f"{folder.path} has not kept the weights to average, only those of steps {steps}; "
+            "training.average_checkpoints, keep_last and keep_every, and for the best models "
+            "validation.keep_best, determine what a run keeps"
+        )

@@ -1,0 +1,280 @@
+"""Audits a text for `check`: counts, suspicious lines, and the first examples of each kind.
+
+Memory grows by 24 bytes per line (hashes and length ratios), temporarily by about 100.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from seq2seq_cli.commands.check.duplicates import LineHashes, Overlap
+from seq2seq_cli.commands.check.scripts import (
+    CONTROL,
+    REPLACEMENT,
+    is_nfc,
+    lacks_capitals,
+    looks_like_mojibake,
+    looks_tokenized,
+    script_of,
+    truncate_for_terminal,
+)
+from seq2seq_cli.config.text import DataConfig, ParallelText
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
+from seq2seq_cli.text.io import bounded_lines
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
+
+OUTLIER_FACTOR = 3  # between a pair's length ratio and the median
+OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences vary
+
+_MAIN_SHARE = 0.2  # the fraction of a side's letters from which a script is a main script
+_EXAMPLES = 3
+_COLUMNS = 72  # of an example
+_LINES_AT_ONCE = 10_000
+
+Ratios = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, order=True)
+class Example:
+    line: int  # counted from 1
+    text: str  # truncated to a line on the terminal
+
+
+@dataclass
+class Finding:
+    """Lines with the same defect."""
+
+    count: int = 0
+    examples: list[Example] = field(default_factory=list)  # the first lines
+
+    def add(self, line: int, *sides: str) -> None:
+        self.count += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(_example(line, *sides))
+
+
+@dataclass(frozen=True)
+class SideAudit:
+    """One side of all pairs that are readable and have no empty side."""
+
+    tokens: int  # EOS included, as in batches
+    unknown: int
+    scripts: dict[str, float]  # fractions of the letters, counting a letter once per line
+    main_scripts: list[str]
+    findings: dict[str, Finding]
+
+
+@dataclass(frozen=True)
+class LengthRatio:
+    """The ratio of target tokens to source tokens, EOS included."""
+
+    median: float
+    percentile_1: float
+    percentile_99: float
+    outliers: Finding  # more than OUTLIER_FACTOR off the median; the farthest are the examples
+
+
+@dataclass(frozen=True)
+class FileAudit:
+    path: str
+    lines: int
+    byte_order_mark: bool
+    crlf: int  # lines that end in CRLF
+    invalid_utf8: int
+
+
+@dataclass(frozen=True)
+class TextAudit:
+    files: list[FileAudit]
+    lines: int
+    pairs: int  # readable and without an empty side
+    findings: dict[str, Finding]
+    src: SideAudit
+    tgt: SideAudit
+    length_ratio: LengthRatio
+    repeated: Overlap  # lines that repeat an earlier one
+
+
+def audit_text(
+    text: ParallelText, tokenizers: Tokenizers, data: DataConfig, like: TextAudit | None = None
+) -> tuple[TextAudit, LineHashes]:
+    """Audit a text; its main scripts are expected to be those of `like`, or else its own.
+
+    Raises UserError if the text cannot be read or has no pairs.
+    """
+    findings = {name: Finding() for name in ("unreadable", "empty", "too_long", "copied")}
+    src, tgt, ratios, hashes = _SideCounter(), _SideCounter(), _RatioCounter(), LineHashes()
+    numbered = enumerate(read_pairs(text.once(), data.on_bad_line), start=1)
+    num_lines = num_pairs = 0
+    while chunk := list(itertools.islice(numbered, _LINES_AT_ONCE)):
+        num_lines += len(chunk)
+        pairs: list[tuple[int, Pair]] = []
+        for line, pair in chunk:
+            if pair is None:
+                findings["unreadable"].add(line, "")
+            elif pair.is_empty:
+                findings["empty"].add(line, pair.src, pair.tgt)
+            else:
+                pairs.append((line, pair))
+            hashes.add(None if pair is None or pair.is_empty else pair)
+        num_pairs += len(pairs)
+        all_src_ids = tokenizers.src.to_ids_batch([pair.src for _, pair in pairs])
+        all_tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for _, pair in pairs])
+        for (line, pair), src_ids, tgt_ids in zip(pairs, all_src_ids, all_tgt_ids, strict=True):
+            src.add(line, pair.src, src_ids)
+            tgt.add(line, pair.tgt, tgt_ids)
+            if max(len(src_ids), len(tgt_ids)) > data.max_length:
+                findings["too_long"].add(line, pair.src, pair.tgt)
+            is_copy = pair.src == pair.tgt and not pair.features  # a form may equal its lemma
+            if is_copy and any(map(str.isalpha, pair.src)):
+                findings["copied"].add(line, pair.src)
+        ratios.add(pairs, all_src_ids, all_tgt_ids)
+    if not num_pairs:
+        reason = "no line is readable and has text on both sides"
+        raise UserError(f"no pairs in {text.name}: {reason}")
+    audit = TextAudit(
+        files=_audit_files(text),
+        lines=num_lines,
+        pairs=num_pairs,
+        findings=findings,
+        src=src.audit(like.src.main_scripts if like else None),
+        tgt=tgt.audit(like.tgt.main_scripts if like else None),
+        length_ratio=ratios.audit(),
+        repeated=hashes.repeated(),
+    )
+    return audit, hashes
+
+
+def _audit_files(text: ParallelText) -> list[FileAudit]:
+    audits = []
+    for corpus in text.corpora:
+        for part in corpus.parts():
+            with files_of_lines(part) as files:
+                audits += [_audit_file(name, file) for name, file in files.items()]
+    return audits
+
+
+def _audit_file(name: str, file: BinaryIO) -> FileAudit:
+    num_lines = crlf = invalid = 0
+    has_mark = False
+    for raw in bounded_lines(file):
+        has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
+        num_lines += 1
+        crlf += raw.endswith(b"\r\n")
+        invalid += not _is_utf8(raw)
+    return FileAudit(name, num_lines, has_mark, crlf, invalid)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _example(line: int, *sides: str) -> Example:
+    columns = _COLUMNS // len(sides)
+    return Example(line, " → ".join(truncate_for_terminal(side, columns) for side in sides))
+
+
+class _SideCounter:
+    """Collects a SideAudit line by line."""
+
+    def __init__(self) -> None:
+        self._tokens = self._unknown = 0
+        self._letters: Counter[str] = Counter()
+        self._by_scripts: dict[frozenset[str], Finding] = {}
+        names = ("mojibake", "not_nfc", "tokenized", "lower_case", "unknown")
+        self._findings = {name: Finding() for name in names}
+
+    def add(self, line: int, text: str, ids: list[int]) -> None:
+        scripts = Counter(filter(None, map(script_of, set(text))))
+        self._letters.update(scripts)
+        self._by_scripts.setdefault(frozenset(scripts), Finding()).add(line, text)
+        num_unknown = ids.count(UNK_ID)
+        self._tokens += len(ids) + 1
+        self._unknown += num_unknown
+        defects = (
+            looks_like_mojibake(text),
+            not is_nfc(text),
+            looks_tokenized(text),
+            lacks_capitals(text),
+            num_unknown > 0,
+        )
+        for finding, has_defect in zip(self._findings.values(), defects, strict=True):
+            if has_defect:
+                finding.add(line, text)
+
+    def audit(self, main_scripts: list[str] | None) -> SideAudit:
+        """Return the audit; every line should have letters of `main_scripts`, or of its own."""
+        letters = Counter(
+            {name: n for name, n in self._letters.items() if name not in (CONTROL, REPLACEMENT)}
+        )
+        scripts = {name: n / letters.total() for name, n in letters.most_common()}
+        if main_scripts is None:
+            main_scripts = [name for name, share in scripts.items() if share >= _MAIN_SHARE]
+
+        def lines_with(is_defect: Callable[[frozenset[str]], bool]) -> Finding:
+            findings = [
+                f for line_scripts, f in self._by_scripts.items() if is_defect(line_scripts)
+            ]
+            examples = sorted(itertools.chain.from_iterable(f.examples for f in findings))
+            return Finding(sum(finding.count for finding in findings), examples[:_EXAMPLES])
+
+        findings = {
+            "wrong_script": lines_with(
+                lambda s: bool(s & scripts.keys() and main_scripts) and s.isdisjoint(main_scripts)
+            ),
+            "control": lines_with(lambda s: CONTROL in s),
+            "replaced": lines_with(lambda s: REPLACEMENT in s),
+        }
+        return SideAudit(
+            self._tokens, self._unknown, scripts, main_scripts, findings | self._findings
+        )
+
+
+class _RatioCounter:
+    """Collects a LengthRatio chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._ratios: list[Ratios] = []
+        self._ratios_of_long_pairs: list[Ratios] = []
+        self._extremes: list[tuple[float, Example]] = []
+
+    def add(
+        self, pairs: list[tuple[int, Pair]], src_ids: list[list[int]], tgt_ids: list[list[int]]
+    ) -> None:
+        src, tgt = (np.array([len(i) + 1 for i in ids], np.float32) for ids in (src_ids, tgt_ids))
+        ratios: Ratios = tgt / src
+        self._ratios.append(ratios)
+        is_long = np.maximum(src, tgt) >= OUTLIER_TOKENS
+        self._ratios_of_long_pairs.append(ratios[is_long])
+        order = [i for i in np.argsort(ratios, kind="stable") if is_long[i]]
+        for i in {*order[:_EXAMPLES], *order[-_EXAMPLES:]}:
+            line, pair = pairs[i]
+            self._extremes.append((float(ratios[i]), _example(line, pair.src, pair.tgt)))
+        self._extremes.sort()
+        del self._extremes[_EXAMPLES:-_EXAMPLES]
+
+    def audit(self) -> LengthRatio:
+        ratios, ratios_of_long_pairs = map(
+            np.concatenate, (self._ratios, self._ratios_of_long_pairs)
+        )
+        low, median, high = (float(x) for x in np.percentile(ratios, (1, 50, 99)))
+
+        def distance(ratio: float) -> float:
+            return abs(math.log(ratio / median))
+
+        limit = math.log(OUTLIER_FACTOR)
+        count = int((np.abs(np.log(ratios_of_long_pairs / median)) > limit).sum())
+        extremes = sorted(self._extremes, key=lambda extreme: -distance(extreme[0]))
+        examples = [example for ratio, example in extremes if distance(ratio) > limit]
+        return LengthRatio(median, low, high, Finding(count, examples[:_EXAMPLES]))

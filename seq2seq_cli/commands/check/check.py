@@ -1,0 +1,131 @@
+"""`seq2seq check`: audits a run's text and config before training time is spent on it."""
+
+import functools
+import logging
+import math
+import statistics
+
+import torch
+
+from seq2seq_cli import plugins
+from seq2seq_cli.commands.check.audit import audit_text
+from seq2seq_cli.commands.check.duplicates import Overlap
+from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report, TimeEstimate
+from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit, audit_vocabulary
+from seq2seq_cli.training.logging.summary import summarize, summary_json
+from seq2seq_cli.training.plan import validation_interval
+from seq2seq_cli.training.run import TrainingData
+from seq2seq_cli.training.setup import validation_cost
+
+logger = logging.getLogger(__name__)
+
+_MAX_UPDATES = 10  # to time
+_MAX_SECONDS = 3.0
+
+
+def check(config: Config, test: ParallelText | None) -> Report | None:
+    """Make some updates of a temporary run, and audit all text of the config and `test`.
+
+    Returns None in all processes of torchrun but the main one. Raises UserError for errors that
+    would stop training.
+    """
+    return dry_run(functools.partial(_check, test), config)
+
+
+def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
+    run, ranks = trial.run, trial.run.ranks
+    retain_freed_pages()
+    logger.info("timing some updates, on the longest batches and on others")
+    longest_batches = _run_longest_batches(trial)
+    pace = time_updates(trial)
+    ranks.barrier()
+    if not ranks.is_main:
+        return None
+    logger.info("auditing the text")
+    data, tokenizers = run.config.data, run.data.tokenizers
+    train, train_hashes = audit_text(run.config.train_text, tokenizers, data)
+    texts, hashes = {"train": train}, {"train": train_hashes}
+    overlaps: dict[str, Overlap] = {}
+    for name, text in (("valid", run.config.valid_text), ("test", test)):
+        if text is not None:
+            texts[name], own = audit_text(text, tokenizers, data, like=train)
+            overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
+            hashes[name] = own
+    return Report(
+        summary=summarize(run),
+        numbers=summary_json(run),
+        vocabularies=_audit_vocabularies(
+            run.config.tokenizer.with_symbols(run.config.train_text.tags), run.data
+        ),
+        max_length=data.max_length,
+        texts=texts,
+        overlaps=overlaps,
+        longest_batches=longest_batches,
+        pace=pace,
+        exports=plugins.load("export", "limits").exports(run.config, tokenizers),
+    )
+
+
+def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str, VocabularyAudit]:
+    """Audit vocabularies of subwords that this run has learnt; they may omit rare characters."""
+    if config.reuse is not None:
+        return {}
+    tokenizers, store = data.tokenizers, data.train
+    src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
+    if tokenizers.is_shared:
+        sides = {"vocabulary": (tokenizers.src, src + tgt)}
+    else:
+        sides = {"source vocabulary": (tokenizers.src, src)}
+        sides["target vocabulary"] = (tokenizers.tgt, tgt)
+    return {
+        name: audit_vocabulary(tokenizer, counts.tolist(), config.user_defined_symbols)
+        for name, (tokenizer, counts) in sides.items()
+        if tokenizer.kind in SUBWORDS
+    }
+
+
+def _run_longest_batches(trial: DryRun) -> LongestBatches:
+    """Make whole updates, as the state of the optimizer counts as memory too."""
+    device, ranks = trial.run.device, trial.run.ranks
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before = peak_memory_mb(device)
+    shapes, seconds = [], []
+    for batch in trial.run.data.batches.largest_batches():
+        trial.update_from(batch)
+        seconds.append(trial.seconds_of_last)
+        shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
+    peak = peak_memory_mb(device)
+    over_processes = ranks.all_reduce_max if device.type == "cuda" else ranks.all_reduce_sum
+    return LongestBatches(shapes, max(seconds), over_processes(peak), over_processes(peak - before))
+
+
+def time_updates(trial: DryRun) -> TimeEstimate:
+    """Make some updates, and estimate from them how long the run takes."""
+    trial.update()  # a warm-up, which is not timed
+    seconds: list[float] = []
+    all_reduce_max = trial.run.ranks.all_reduce_max
+    while len(seconds) < _MAX_UPDATES and all_reduce_max(sum(seconds)) < _MAX_SECONDS:
+        trial.update()
+        seconds.append(trial.seconds_of_last)
+    mean, run, data = statistics.mean(seconds), trial.run, trial.run.data
+    validation = 0.0  # seconds
+    if data.valid is not None:
+        cost = validation_cost(run.config, data.train, sum(data.batches.drawn), data.valid)
+        validation = cost * mean * run.updates_per_epoch
+    interval = validation_interval(run)
+    limit = math.inf if (hours := run.config.training.max_hours) is None else hours * 3_600
+    updates = min(run.total_steps, limit / (mean + validation / interval))
+    validations = math.ceil(updates / interval)
+    return TimeEstimate(
+        updates=len(seconds),
+        seconds_per_update=mean,
+        seconds_per_epoch=mean * run.updates_per_epoch,
+        validations=validations,
+        seconds_of_validations=validations * validation,
+        seconds_to_the_end=min(limit, mean * updates + validations * validation),
+    )

@@ -1,0 +1,265 @@
+"""The report of `check`: aligned lines of text, or the same as JSON."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from seq2seq_cli import plugins
+from seq2seq_cli.commands.check.audit import (
+    OUTLIER_FACTOR,
+    Example,
+    FileAudit,
+    Finding,
+    SideAudit,
+    TextAudit,
+)
+from seq2seq_cli.commands.check.duplicates import Overlap, Repeats
+from seq2seq_cli.commands.check.scripts import truncate_for_terminal
+from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.console import counted
+from seq2seq_cli.tokenizers.sampling import LEAST_FREQUENCY
+from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit
+
+# Fractions above which `check` warns.
+_MANY_REPEATED = 0.1  # of a text's pairs
+_MANY_UNKNOWN = 0.01  # of a side's tokens
+_FEWEST_SENTENCES = 5_000  # pairs; words, which characters or symbols are read of, need fewer
+_MANY_PREPROCESSED = 0.8  # of a text's pairs, or more
+_MANY_RARE = 0.1  # of a vocabulary's entries
+_SCRIPTS_SHOWN = 3
+
+_PAIR_DEFECTS = {
+    "unreadable": "that cannot be read",
+    "empty": "with an empty side",
+    "too_long": "over data.max_length, {max_length:,} tokens",
+    "copied": "with the same text on both sides",
+}
+_SIDE_DEFECTS = {
+    "wrong_script": "without a letter of {scripts}",
+    "control": "with control characters, or with byte-order marks inside",
+    "replaced": "with U+FFFD in place of lost characters",
+    "mojibake": "with what seems to be UTF-8 read as Latin-1",
+    "not_nfc": "not in Unicode's composed form, NFC",
+}
+# Of sentences, where most lines are so.
+_PREPROCESSED = {
+    "tokenized": "with spaces before commas and periods, or as in can 't; give detokenized text, "
+    "which reads, and is scored, as users write",
+    "lower_case": "without capital letters; give the text with its capitals, as users write it",
+}
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """The shape of a batch; positions include padding."""
+
+    pairs: int
+    src_positions: int
+    tgt_positions: int
+
+
+@dataclass(frozen=True)
+class LongestBatches:
+    """The batch with the most positions, and the one with the most attention weights."""
+
+    shapes: list[BatchShape]
+    seconds: float  # of the slower update
+    peak_memory_mb: float  # resident, of all processes; on GPUs allocated, of the fullest one
+    growth_mb: float  # above the peak before, which on a CPU is that of reading the text
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """The time of updates, which were timed, and of validations, estimated from the text's size."""
+
+    updates: int  # that were timed
+    seconds_per_update: float
+    seconds_per_epoch: float
+    validations: int
+    seconds_of_validations: float
+    seconds_to_the_end: float  # validations included; at most `training.max_hours`
+
+
+class Warned(NamedTuple):
+    text: str
+    examples: list[Example]
+
+
+@dataclass(frozen=True)
+class Report:
+    summary: str  # as printed by `train`
+    numbers: dict[str, Any]  # of the summary
+    max_length: int
+    vocabularies: dict[str, VocabularyAudit]  # of subwords that were learnt from this text
+    texts: dict[str, TextAudit]  # train, valid, test
+    overlaps: dict[str, Overlap]  # by "valid in train" and the like
+    longest_batches: LongestBatches
+    pace: TimeEstimate
+    exports: dict[str, str | None]  # why a format cannot represent the model; None if it can
+
+    def report(self) -> dict[str, Any]:
+        """Return the output of `check --json`."""
+        return {
+            "run": self.numbers,
+            "vocabularies": {name: asdict(audit) for name, audit in self.vocabularies.items()},
+            "texts": {name: asdict(text) for name, text in self.texts.items()},
+            "overlap": {name: asdict(overlap) for name, overlap in self.overlaps.items()},
+            "longest_batches": asdict(self.longest_batches),
+            "time": asdict(self.pace),
+            "exports": self.exports,
+            "warnings": [warning.text for warning in self.warnings()],
+        }
+
+    def as_text(self) -> str:
+        """Return the output of `check`."""
+        rows = [*self._text_rows(), *self._update_rows()]
+        warnings = self.warnings()
+        rows += [] if warnings else [("warnings", "none")]
+        lines = [self.summary, *(f"{label:<16} {text}" for label, text in rows)]
+        for warning in warnings:
+            lines.append(f"{'WARNING':<16} {warning.text}")
+            lines += [
+                f"{'':<18} line {example.line:,}: {example.text}" for example in warning.examples
+            ]
+        return "\n".join(lines)
+
+    def _text_rows(self) -> Iterator[tuple[str, str]]:
+        train = self.texts["train"]
+        ratio = train.length_ratio
+        if test := self.texts.get("test"):
+            unknown = test.src.unknown + test.tgt.unknown
+            share = unknown / (test.src.tokens + test.tgt.tokens)
+            yield "test text", f"{counted(test.pairs, 'pair')}; {share:.2%} unknown tokens"
+        yield "encoding", self._encoding()
+        yield "scripts", f"source {_scripts(train.src)}; target {_scripts(train.tgt)}"
+        yield "repeated", _repeated(train)
+        if self.overlaps:
+            counts = (f"{o.sources.count:,} {name}" for name, o in self.overlaps.items())
+            yield "same sources", ", ".join(counts)
+        yield (
+            "length ratio",
+            f"target/source tokens {ratio.median:.2f} in the median, {ratio.percentile_1:.2f} to "
+            f"{ratio.percentile_99:.2f} in 98% of the pairs",
+        )
+
+    def _update_rows(self) -> Iterator[tuple[str, str]]:
+        longest, pace = self.longest_batches, self.pace
+        validations = counted(pace.validations, "validation")
+        shapes = " and ".join(
+            f"{shape.pairs:,} × ({shape.src_positions:,} + {shape.tgt_positions:,})"
+            for shape in longest.shapes
+        )
+        yield (
+            "longest batches",
+            f"{shapes} positions; an update takes {longest.seconds:.2f} s at most; peak memory "
+            f"{longest.peak_memory_mb:,.0f} MB, of which {longest.growth_mb:,.0f} MB for them",
+        )
+        yield (
+            "time",
+            f"{1000 * pace.seconds_per_update:,.1f} ms per update, "
+            f"{_duration(pace.seconds_per_epoch)} per epoch, "
+            f"{_duration(pace.seconds_to_the_end)} in total, of which about "
+            f"{_duration(pace.seconds_of_validations)} for {validations}",
+        )
+        yield "exports", plugins.load("export", "limits").exports_text(self.exports)
+
+    def warnings(self) -> list[Warned]:
+        train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
+        warnings = []
+        if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
+            few = f"train: {counted(train.pairs, 'pair')}, which is very little text for sentences"
+            warnings.append(Warned(f"{few}: others may come out as nonsense", []))
+        warnings += [
+            w for name, text in self.texts.items() for w in self._text_warnings(name, text)
+        ]
+        for name, overlap in self.overlaps.items():
+            if overlap.sources.count:
+                warnings.append(Warned(f"{name}: {_overlap(overlap)}", []))
+        for name, vocabulary in self.vocabularies.items():
+            if vocabulary.rare_characters > _MANY_RARE * vocabulary.entries:
+                warnings.append(Warned(f"{name}: {_rare(vocabulary)}", []))
+        return warnings
+
+    def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
+        def warn(where: str, finding: Finding, defect: str) -> Iterator[Warned]:
+            if finding.count:
+                lines = f"{counted(finding.count, 'line')} ({finding.count / text.lines:.2%})"
+                yield Warned(f"{where}: {lines} {defect}", finding.examples)
+
+        for key, defect in _PAIR_DEFECTS.items():
+            yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
+        defect = f"with lengths {OUTLIER_FACTOR} times off the median ratio, or more"
+        yield from warn(name, text.length_ratio.outliers, defect)
+        kinds = self.numbers["vocabulary"]["kind"]
+        for where, side, kind in (
+            (f"{name} source", text.src, kinds["src"]),
+            (f"{name} target", text.tgt, kinds["tgt"]),
+        ):
+            for key, defect in _SIDE_DEFECTS.items():
+                defect = defect.format(scripts=" or ".join(side.main_scripts))
+                yield from warn(where, side.findings[key], defect)
+            if kind in SUBWORDS:
+                for key, defect in _PREPROCESSED.items():
+                    if side.findings[key].count >= _MANY_PREPROCESSED * text.pairs:
+                        yield from warn(where, Finding(side.findings[key].count), defect)
+            if side.unknown > _MANY_UNKNOWN * side.tokens:
+                defect = f"with unknown tokens, {side.unknown / side.tokens:.2%} of all tokens"
+                yield from warn(where, side.findings["unknown"], defect)
+        if text.repeated.pairs.count > _MANY_REPEATED * text.pairs:
+            yield Warned(f"{name} has many duplicates: {_repeated(text)}", [])
+
+    def _encoding(self) -> str:
+        notes = [
+            note for text in self.texts.values() for file in text.files for note in _notes(file)
+        ]
+        return "; ".join(notes) or "UTF-8, no byte-order marks, lines end in LF"
+
+
+def _notes(file: FileAudit) -> Iterator[str]:
+    if file.byte_order_mark:
+        yield f"{file.path} begins with a byte-order mark"
+    if file.crlf:
+        yield f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}"
+    if file.invalid_utf8:
+        yield f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8"
+
+
+def _scripts(side: SideAudit) -> str:
+    shares = list(side.scripts.items())[:_SCRIPTS_SHOWN]
+    return ", ".join(f"{name} {share:.1%}" for name, share in shares) or "no letters"
+
+
+def _repeated(text: TextAudit) -> str:
+    pairs, sources = text.repeated.pairs, text.repeated.sources
+    return (
+        f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
+        f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
+    )
+
+
+def _rare(vocabulary: VocabularyAudit) -> str:
+    rare, entries = vocabulary.rare_characters, vocabulary.entries
+    characters = ", ".join(truncate_for_terminal(c, 10) for c in vocabulary.examples)
+    return (
+        f"{rare:,} of {entries:,} entries ({rare / entries:.1%}) are single characters that occur "
+        f"fewer than {LEAST_FREQUENCY} times ({characters}, ...); raise "
+        "tokenizer.min_character_frequency"
+    )
+
+
+def _overlap(overlap: Overlap) -> str:
+    return (
+        f"{counted(overlap.sources.count, 'source')} and "
+        f"{counted(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
+    )
+
+
+def _examples(repeats: Repeats) -> str:
+    examples = ", ".join(f"line {line:,} is line {first:,}" for line, first in repeats.examples)
+    return f" ({examples})" if examples else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7_200 else f"{seconds / 3600:,.1f} h"

@@ -1,0 +1,203 @@
+"""`seq2seq compare`: scores systems on one text, and tests whether they differ significantly."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
+from seq2seq_cli.config.validation import ValidationConfig
+from seq2seq_cli.console import table
+from seq2seq_cli.decoding.translator import Translator, check_features
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import valid_text
+from seq2seq_cli.metrics.metrics import Scoring, TextScore, statistics_of, text_score
+from seq2seq_cli.metrics.references import LineGroup, group_by_source, references_of
+from seq2seq_cli.metrics.significance import PAIRED_TESTS, RESAMPLES, References, TestName, Texts
+from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.text.corpus import Pair, readable_pairs
+from seq2seq_cli.text.io import lines_to_translate
+
+logger = logging.getLogger(__name__)
+
+
+class System(NamedTuple):
+    """A system's translations, and the (first) references as it would spell them."""
+
+    name: str
+    hypotheses: Texts
+    references: Texts
+
+
+Run = tuple[str, Translator]
+
+
+def scoring_of(
+    runs: Sequence[Run],
+    tokenize: BleuTokenize | None,
+    *,
+    lowercase: bool,
+    metrics: str | None,
+    test_set: PublicTestSet | None,
+) -> Scoring:
+    """Return the scoring of the first run, or the default one, with other options."""
+    scoring = (
+        Scoring.of_run(runs[0][1].config, metrics, test_set=test_set)
+        if runs
+        else Scoring.of(ValidationConfig(), metrics, test_set=test_set)
+    )
+    return replace(
+        scoring,
+        tokenize=tokenize or scoring.tokenize,
+        lowercase=lowercase or scoring.lowercase,
+    )
+
+
+def read_systems(
+    runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None
+) -> tuple[list[System], list[Pair]]:
+    """Translate a text with runs and read its translations by others; also return its pairs.
+
+    Without a text, it is the validation text of the first run. Raises UserError if there is no
+    text, or if a file has not one translation for each of its lines.
+    """
+    if text is None and not runs:
+        raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
+    if text is None:
+        name, run = runs[0]  # whose own tag the other runs do not have
+        untagged = run.config.decoding.model_copy(update={"tag": None})
+        text = valid_text(run.config.model_copy(update={"decoding": untagged}), Path(name))
+    # Skipping a line would shift the translations in files.
+    on_bad_line = "error" if files else runs[0][1].config.data.on_bad_line
+    pairs = [pair for _, pair in readable_pairs(text, on_bad_line)]
+    if not pairs:
+        raise UserError(f"there is no text in {text.name}")
+    for _, run in runs:
+        check_features(pairs, run.tokenizers, text.name)
+    read = [_read_translations(path, pairs) for path in files]
+    return [*(_translated(name, run, pairs) for name, run in runs), *read], pairs
+
+
+def _translated(name: str, translator: Translator, pairs: Sequence[Pair]) -> System:
+    normalize = translator.tokenizers.tgt.normalize
+    hypotheses = [""] * len(pairs)
+    groups = group_by_source(pairs, merge=True)  # each source is translated once
+    firsts = [pairs[group[0]] for group in groups]
+    for group, hypothesis in zip(groups, translator.translate_pairs(firsts), strict=True):
+        for number in group:
+            hypotheses[number] = hypothesis
+    return System(name, hypotheses, [normalize(pair.tgt) for pair in pairs])
+
+
+def _read_translations(path: Path, pairs: Sequence[Pair]) -> System:
+    hypotheses = list(lines_to_translate(path))
+    if len(hypotheses) != len(pairs):
+        raise UserError(
+            f"{path} has {len(hypotheses):,} translations, but the text has {len(pairs):,} lines"
+        )
+    return System(str(path), hypotheses, [pair.tgt for pair in pairs])
+
+
+class Result(NamedTuple):
+    """The score of a system by one metric."""
+
+    system: str
+    score: TextScore
+    p_value: float | None  # of the difference from the first system; None for that
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of all systems by each metric; the output of `compare`."""
+
+    test: TestName
+    trials: int
+    num_lines: int
+    num_sources: int  # fewer than lines if references were merged
+    results: dict[Metric, list[Result]]
+
+    def table(self) -> str:
+        title = f"{PAIRED_TESTS[self.test].title}, {self.trials:,} trials"
+        size = f"{self.num_lines:,} lines"
+        if self.num_sources < self.num_lines:
+            size += f" with {self.num_sources:,} different sources"
+        parts = [f"{size}; p-value against the first system: {title}"]
+        for name, results in self.results.items():
+            rows = [[name, "score", "p-value"]]
+            for system, score, p_value in results:
+                rows.append([system, f"{score:.2f}", "" if p_value is None else f"{p_value:.4f}"])
+            signature = results[0].score.signature
+            parts.append(f"{table(rows)}\n{signature or METRICS[name].unit}")
+        return "\n\n".join(parts)
+
+    def report(self) -> dict[str, Any]:
+        """Return the output of `compare --json`."""
+        metrics = {
+            str(name): {
+                "signature": results[0].score.signature,
+                "systems": [
+                    {"system": one.system, **one.score.report("score"), "p_value": one.p_value}
+                    for one in results
+                ],
+            }
+            for name, results in self.results.items()
+        }
+        return {
+            "num_lines": self.num_lines,
+            "num_sources": self.num_sources,
+            "test": self.test,
+            "trials": self.trials,
+            "metrics": metrics,
+        }
+
+
+def compare_systems(
+    systems: Sequence[System],
+    pairs: Sequence[Pair],
+    scoring: Scoring,
+    test: TestName,
+    trials: int | None = None,
+) -> Comparison:
+    """Score systems on a text, and test the difference between the first and each other one.
+
+    Intervals are of sacreBLEU's number of resamples, or of those of a test by bootstrap.
+    """
+    groups = group_by_source(pairs, merge=scoring.merge_references)
+    references = _references(systems, pairs, groups, scoring)
+    hypotheses = [[system.hypotheses[first] for first, *_ in groups] for system in systems]
+    trials = trials or PAIRED_TESTS[test].trials
+    is_bootstrap = test == "bootstrap"
+    scoring = replace(scoring, resamples=trials if is_bootstrap else RESAMPLES)
+    settings = {} if is_bootstrap else {"ar": trials}
+    results = {}
+    for name in scoring.names:
+        statistics = [statistics_of(name, texts, references, scoring) for texts in hypotheses]
+        results[name] = [
+            Result(
+                system.name,
+                text_score(name, of_system, scoring, **settings),
+                PAIRED_TESTS[test].p_value(statistics[0], of_system, trials) if number else None,
+            )
+            for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))
+        ]
+    return Comparison(test, trials, len(pairs), len(groups), results)
+
+
+def _references(
+    systems: Sequence[System], pairs: Sequence[Pair], groups: Sequence[LineGroup], scoring: Scoring
+) -> Sequence[References]:
+    """Return the references in the one spelling of all systems, otherwise as they are.
+
+    Those of public test sets are always as they are.
+    """
+    if scoring.test_set:
+        return scoring.test_set.read_references()
+    if all(system.references == systems[0].references for system in systems):
+        return references_of(systems[0].references, groups)
+    logger.warning(
+        "the systems normalize text in different ways (tokenizer.normalization): they are compared "
+        "with the references as they are"
+    )
+    return references_of([pair.tgt for pair in pairs], groups)

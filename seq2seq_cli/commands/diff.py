@@ -1,0 +1,155 @@
+"""`seq2seq diff`: compares two runs."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.config.loader import differing_options, load_config
+from seq2seq_cli.model.weights import read_tensors
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.checkpoint import read_state
+from seq2seq_cli.training.checkpoints.manifest import continuations, read_manifest
+from seq2seq_cli.training.checkpoints.sharded_files import read_whole
+
+# Scalars that say how a run went, not what it learned; the last part of their names.
+_CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "processes", "starts"}
+_RESULTS = ("weights", "progress", "metrics")
+_ENVIRONMENT = ("from", "device", "threads", "processes", "python", "seq2seq_cli", "git")
+
+
+class Difference(NamedTuple):
+    """One item that differs between two runs."""
+
+    kind: str  # option, data, tokenizer, version, device, git, weights, progress, metrics, ...
+    name: str
+    first: Any = None
+    second: Any = None
+    note: str = ""  # instead of two values
+
+    def __str__(self) -> str:
+        name = f"{self.name}: " if self.name else ""
+        return f"{self.kind:<12} {name}{self.note or f'{self.first} | {self.second}'}"
+
+
+def differing_results(first_dir: Path, second_dir: Path) -> list[Difference]:
+    """Return the differences in the results of training: weights, progress, metrics."""
+    return [d for d in compare_runs(first_dir, second_dir) if d.kind in _RESULTS]
+
+
+def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
+    """Return all differences; for weights their distance, for metrics the first step that differs.
+
+    Raises UserError if one of the folders is not a run folder or is damaged.
+    """
+    first, second = RunFolder(first_dir), RunFolder(second_dir)
+    for run in (first, second):
+        run.ensure_is_run()
+    options = differing_options(load_config(first.config), load_config(second.config))
+    return [
+        *(Difference("option", name, *values) for name, values in options.items()),
+        *_compare_manifests(read_manifest(first), read_manifest(second)),
+        *_compare_weights(first, second),
+        *_compare_values("progress", _progress(first), _progress(second)),
+        *_compare_metrics(first, second),
+    ]
+
+
+def _compare_values(
+    kind: str, first: dict[str, Any], second: dict[str, Any]
+) -> Iterator[Difference]:
+    for name in dict.fromkeys([*first, *second]):
+        if first.get(name) != second.get(name):
+            yield Difference(kind, name, first.get(name), second.get(name))
+
+
+def _compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Difference]:
+    """Compare what was recorded about text, vocabulary, versions and machine."""
+    for kind in ("data", "tokenizer"):
+        sections = (manifest.get(kind) for manifest in (first, second))
+        yield from _compare_values(kind, *(s if isinstance(s, dict) else {} for s in sections))
+    for kind, name in (("package", "packages"), *((name, name) for name in _ENVIRONMENT)):
+        yield from _compare_values(kind, _history(first, name), _history(second, name))
+
+
+def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
+    """Return the values at the start of the run, followed by those that changed on resuming."""
+    histories: dict[str, list[str]] = {}
+    for entry in (manifest, *continuations(manifest)):
+        values = entry.get(name)
+        for key, value in (values if isinstance(values, dict) else {"": values}).items():
+            histories.setdefault(key, []).append(str(value))
+    return {
+        key: ", then ".join(value for value, _ in itertools.groupby(values))
+        for key, values in histories.items()
+    }
+
+
+def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
+    yield from _compare_tensors("best model", first.model, second.model)
+    files = {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}
+    for name, file in files.items():
+        checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
+        paths = (
+            shards if (shards := checkpoint / file).is_dir() else checkpoint / f"{file}.safetensors"
+            for checkpoint in checkpoints
+        )
+        yield from _compare_tensors(name, *paths)
+
+
+def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Difference]:
+    """Compare two files, or folders of shards, bit by bit."""
+    exists = ["there" if path.exists() else None for path in (first, second)]
+    if None in exists:  # nothing differs if neither is there, as an EMA in most runs
+        yield from _compare_values("weights", {name: exists[0]}, {name: exists[1]})
+        return
+    a, b = (read_whole(p) if p.is_dir() else read_tensors(p) for p in (first, second))
+    shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]
+    if reshaped := sorted(d.name for d in _compare_values("weights", *shapes)):
+        yield Difference("weights", name, note=f"other names or shapes: {', '.join(reshaped[:3])}")
+    elif unequal := [n for n in a if not _same_bits(a[n], b[n])]:
+        greatest, where = max((float((a[n] - b[n]).abs().max()), n) for n in unequal)
+        note = f"greatest absolute difference {greatest:.3g}, in {where}"
+        yield Difference("weights", name, note=note)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.flatten().view(torch.uint8).equal(b.flatten().view(torch.uint8))
+
+
+def _progress(run: RunFolder) -> dict[str, Any]:
+    """Return the state in the last checkpoint, without timings."""
+    if run.last_checkpoint is None:
+        return {}
+    state = asdict(read_state(run.last_checkpoint))
+    del state["seconds"], state["updating"], state["validation_seconds"]
+    del state["window"]["seconds"]
+    return state
+
+
+def _compare_metrics(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
+    """Return the differences at the first logged step that differs, timings aside."""
+    missing: dict[str, str] = {}
+    for a, b in itertools.zip_longest(_points(first), _points(second), fillvalue=missing):
+        step = a.get("step", b.get("step"))
+        if not (a and b):
+            yield Difference("metrics", f"step {step}", note="logged in one run only")
+            return
+        if differences := list(_compare_values("metrics", a, b)):
+            yield from (d._replace(name=f"{d.name} at step {step}") for d in differences)
+            return
+
+
+def _points(run: RunFolder) -> Iterator[dict[str, str]]:
+    """Yield the entries of metrics.jsonl, with numbers as text, so that NaN equals itself."""
+    for point in run.metrics_points():
+        results = (name for name in point if not _is_circumstance(name))
+        yield {name: str(point[name]) for name in results}
+
+
+def _is_circumstance(scalar: str) -> bool:
+    return scalar.startswith("train/") and scalar.rpartition("/")[2] in _CIRCUMSTANCES

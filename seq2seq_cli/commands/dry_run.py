@@ -1,0 +1,141 @@
+"""Updates as `train` makes them, of a temporary run: for `bench train`, `check` and `find-lr`."""
+
+import functools
+import gc
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import peak_memory
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.optimizers.optimizer import Plan, set_lr
+from seq2seq_cli.training.parallel.distributed import process_group
+from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
+from seq2seq_cli.training.resume import StartOptions, start_or_resume
+from seq2seq_cli.training.run import Hooks, Run
+from seq2seq_cli.training.step import train_step
+
+Result = TypeVar("Result")
+
+
+class DryRun:
+    """Times the updates of a run that is thrown away, in one of its processes."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._stopwatch = _Stopwatch(run)
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """The seconds of all updates, by part: data, forward, backward, optimizer."""
+        return self._stopwatch.seconds
+
+    @property
+    def seconds_of_last(self) -> float:
+        return sum(times[-1] for times in self.seconds.values())
+
+    def update(self) -> list[Batch]:
+        """Make the next update of the run; return its batches."""
+        self._stopwatch.start()
+        batches = self.run.next_batches()
+        self._stopwatch.note("data")
+        self._train_on(batches)
+        self._count(batches)
+        return batches
+
+    def update_at(self, lr: float) -> float:
+        """Make the next update at another learning rate; return its loss in nats per target token.
+
+        An update whose loss or gradient is not finite is not applied; its loss is returned as NaN.
+        """
+        self._stopwatch.start()
+        run, batches = self.run, self.run.next_batches()
+        training = {"lr": lr, "schedule": "constant"}
+        set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, Plan())
+        result = train_step(run, batches)
+        self._count(batches)
+        num_tokens = sum(batch.num_tokens for batch in batches)
+        return result.loss / num_tokens if result.is_finite else math.nan
+
+    def _count(self, batches: Sequence[Batch]) -> None:
+        state = self.run.state
+        state.step, state.position = state.step + 1, state.position + len(batches)
+        if state.position == self.run.data.batches.num_left(state.epoch, state.earlier_parts):
+            state.epoch, state.position = state.epoch + 1, 0
+
+    def update_from(self, batch: Batch) -> None:
+        """Make the next update from another batch than its own, without counting it."""
+        self._stopwatch.start()
+        self._train_on([batch])
+
+    def _train_on(self, batches: Sequence[Batch]) -> None:
+        run, step = self.run, self.run.state.step + 1
+        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.state.plan)
+        if not train_step(run, batches).is_finite:
+            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
+        self._stopwatch.note("optimizer")
+
+
+def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
+    """Start a run in a temporary folder, and call `work` with it in all of its processes.
+
+    Returns what `work` returned in the main process; None in torchrun's other processes. Raises
+    UserError as `train` does.
+    """
+    if (num_processes := processes_to_start(config)) > 1:
+        return launch(functools.partial(dry_run, work, config), num_processes)
+    try:
+        with (
+            process_group(config) as ranks,
+            tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
+        ):
+            run_folder = RunFolder(Path(ranks.broadcast(folder)) / "run")
+            run = start_or_resume(run_folder, config, StartOptions(), ranks, Hooks())
+            result = work(DryRun(run))
+            return result if ranks.is_main else None
+    finally:
+        gc.unfreeze()  # what `start_or_resume` froze
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Return this process's peak memory in MB: allocated on its GPU, or else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / (1 << 20)
+    return peak_memory() / (1 << 20)
+
+
+class _Stopwatch:
+    """Measures the parts of every update through hooks, so that the code that trains is timed."""
+
+    def __init__(self, run: Run) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self._device = run.device
+        self._last = 0.0
+        run.loss.register_forward_pre_hook(lambda *_: self.note("backward"))
+        run.loss.register_forward_hook(lambda *_: self.note("forward"))
+        run.optimizer.register_step_pre_hook(lambda *_: self.note("backward"))
+
+    def start(self) -> None:
+        """Start an update."""
+        for name in ("data", "forward", "backward", "optimizer"):
+            self.seconds.setdefault(name, []).append(0.0)
+        self._last = self._now()
+
+    def note(self, name: str) -> None:
+        """Count the time since the last note as that of this part."""
+        now = self._now()
+        self.seconds[name][-1] += now - self._last
+        self._last = now
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()

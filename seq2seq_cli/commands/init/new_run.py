@@ -1,0 +1,367 @@
+"""`seq2seq init`: looks at a text, and chooses the options of a first run."""
+
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from seq2seq_cli import plugins
+from seq2seq_cli.commands.check.scripts import CONTROL, REPLACEMENT, script_of
+from seq2seq_cli.commands.init.held_out_split import split, split_files
+from seq2seq_cli.config.languages import languages_in_names
+from seq2seq_cli.config.loader import load_config
+from seq2seq_cli.config.presets import PRESETS, Choice, as_tree, commented_yaml, preset_for
+from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
+from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
+from seq2seq_cli.console import counted, printable
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
+from seq2seq_cli.tokenizers.sampling import MAX_LINE_BYTES, sample
+from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
+
+_HELD_OUT = 1_000  # pairs to set aside at most,
+_HELD_OUT_SHARE = 20  # and one pair in so many
+_SAMPLE = 10_000  # lines that scripts and words are counted in
+_MAIN_SHARE = 0.2  # of a side's letters, from which a script is one of its main scripts
+_BYTES_OF_A_TOKEN = 4  # nearly; of subwords in any script
+_SMALLEST_BATCH = 512  # tokens
+
+# Scripts without spaces between words: the most characters that words have in the mean. If more
+# stand between two spaces, they are a sentence, for which BLEU needs a tokenization of its own.
+_LONGEST_WORDS = {"Kana": 9, "Han": 6, "Thai": 14, "Lao": 14}
+_LONGEST_WORDS |= {"Khmer": 14, "Myanmar": 14, "Tibetan": 14}
+_BLEU_TOKENIZE = dict.fromkeys(_LONGEST_WORDS, "char") | {"Han": "zh"}
+
+# A side of single words: spelling, pronunciation, transliteration, inflection.
+_MOST_WORDS = 1.5  # per line
+_FEW_WORDS = 3  # per line, if the other side is words or symbols: forms have auxiliaries
+_MOST_SENTENCES = 0.1  # share of lines that end in punctuation
+_LONGEST_SYMBOLS = 3  # characters with the space between them, in the mean: such as phones
+_MARKS = ".|_-"  # that separate symbols in some texts, where this program expects spaces
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a sample of one side looks like; means are those of lines."""
+
+    words: float
+    characters: float
+    sentences: float  # share of lines that end in punctuation
+    not_nfkc: float  # share of lines that NFKC changes
+    scripts: list[str]  # the main ones, the most frequent first
+    separated: str = ""  # an example, if words look like symbols between marks, as k.æ.t
+
+    @property
+    def unspaced_script(self) -> str | None:
+        """The main script, if any, that has no spaces between words unless they were put there."""
+        scripts = _LONGEST_WORDS.keys() & {*self.scripts}
+        return max(scripts, key=_LONGEST_WORDS.__getitem__, default=None)
+
+    @property
+    def is_run_together(self) -> bool:
+        script = self.unspaced_script
+        return script is not None and self.characters > _LONGEST_WORDS[script] * self.words
+
+    def is_words(self, most: float = _MOST_WORDS) -> bool:
+        is_sentences = self.sentences > _MOST_SENTENCES or self.is_run_together
+        return self.words <= most and not is_sentences
+
+    @property
+    def is_symbols(self) -> bool:
+        return self.words > _MOST_WORDS and self.characters <= _LONGEST_SYMBOLS * self.words
+
+    def __str__(self) -> str:
+        scripts = " and ".join(self.scripts) or "no letters"
+        return f"{self.words:.1f} words and {self.characters:.1f} characters per line; {scripts}"
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What to write: the answers to the questions of `seq2seq init`."""
+
+    config: Path
+    train: ParallelText
+    valid: ParallelText | None
+    sizes: dict[str, int]  # pairs to set aside, by part: valid, test
+
+    @property
+    def _splits(self) -> dict[str, dict[str, Path]]:
+        """The files to write beside the config, by part and side."""
+        if not any(self.sizes.values()):
+            return {}
+        return split_files(self.config.with_suffix(""), self.sizes)
+
+    def existing_files(self) -> list[Path]:
+        """Return the files that would be overwritten.
+
+        Raises UserError if the text itself is among them.
+        """
+        written = [self.config, *(path for part in self._splits.values() for path in part.values())]
+        existing = [path for path in written if path.exists()]
+        texts = [text for text in (self.train, self.valid) if text is not None]
+        for path in existing:
+            if any(path.samefile(file) for text in texts for file in text.files):
+                raise UserError(f"{path} is part of the text: choose another --output")
+        return existing
+
+    def write(self, text: "Text", preset: PresetName, hours: float) -> tuple[list[Path], Config]:
+        """Write the config, and parts of the text if pairs are set aside; return files and config.
+
+        With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
+        has too few pairs to set some aside, or if nothing can be trained from it.
+        """
+        train, valid, files, limits = self.train, self.valid, [], dict[str, Choice]()
+        if 0 < hours < math.inf:
+            from seq2seq_cli.commands.init.time_limit import within_hours  # imports torch
+
+            limits = within_hours(choose(text, preset, train, None), hours)
+        if parts := self._splits:
+            pairs = split(train, self.config.with_suffix(""), self.sizes)
+            text = replace(text, counts=CorpusCounts(lines=pairs["train"]))
+            files = [path for part in parts.values() for path in part.values()]
+            features = "2" if train.has_features else None
+            train = text_of(list(parts["train"].values()), features=features)
+            if "valid" in parts:
+                valid = text_of(list(parts["valid"].values()), features=features)
+        chosen = choose(text, preset, train, valid) | limits
+        if (languages := languages_in_names(self.train.corpora[0])) is not None:
+            chosen["data.languages"] = Choice(languages._asdict(), "by the names of the text")
+        write_atomic(self.config, config_text(text, preset, in_order(chosen)).encode())
+        return [*files, self.config], load_config(self.config, is_given_now=True)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A training text: its pairs, and what its sides look like."""
+
+    counts: CorpusCounts
+    src: Side
+    tgt: Side
+    bytes_of_longer_side: int
+
+    @property
+    def held_out(self) -> int:
+        """The suggested number of pairs to set aside for validation, and as many for tests."""
+        return min(_HELD_OUT, self.counts.pairs // _HELD_OUT_SHARE)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what there is to say of the text, with labels."""
+        dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
+        return [
+            ("training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"),
+            ("source", str(self.src)),
+            ("target", str(self.tgt)),
+            *(("note", note) for note in self.notes()),
+        ]
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the text should be looked at for."""
+        for name, side in (("source", self.src), ("target", self.tgt)):
+            if side.separated:
+                yield (
+                    f"the {name} looks like symbols that a mark separates, such as "
+                    f"{printable(side.separated)}; with spaces in place of the mark, each symbol "
+                    "would be one token"
+                )
+
+
+def text_of(
+    files: Sequence[Path], fields: Sequence[str] | None = None, features: str | None = None
+) -> ParallelText:
+    """Return two files, or one file of pairs with the fields of its sides, as a text.
+
+    Raises UserError for other files, and for a file of pairs that lacks its fields.
+    """
+    if len(files) > 2:
+        raise UserError(f"a text is one file of pairs, or two files; {len(files)} are given")
+    names = ("pairs",) if len(files) == 1 else ("src", "tgt")
+    given = dict(zip(names, files, strict=True)) | {"fields": fields, "features": features}
+    try:
+        return ParallelText((Corpus.model_validate(given, context={"is_given_now": True}),))
+    except ValidationError as error:
+        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
+
+
+def look_at(given: ParallelText) -> Text:
+    """Read a text once.
+
+    Raises UserError if it has no pairs or only very long ones, or files of different lengths.
+    """
+    counts = CorpusCounts()
+    num_bytes = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal num_bytes
+        for pair in count_pairs(given, "skip", counts):
+            num_bytes += max(len(pair.src.encode()), len(pair.tgt.encode()))
+            yield f"{pair.src}\n{pair.tgt}"
+
+    sampled = [line.split("\n") for line in sample(lines(), _SAMPLE)]
+    if not sampled:
+        raise UserError(
+            f"all pairs of {given.name} have more than {MAX_LINE_BYTES:,} characters: is the text "
+            "split into lines?"
+        )
+    src, tgt = (_side([pair[side] for pair in sampled]) for side in (0, 1))
+    return Text(counts, src, tgt, num_bytes)
+
+
+def _side(lines: Sequence[str]) -> Side:
+    letters = Counter(script_of(letter) for line in lines for letter in set(line))
+    counted = {s: n for s, n in letters.items() if s not in (None, CONTROL, REPLACEMENT)}
+    main = [
+        s for s, n in Counter(counted).most_common() if n >= _MAIN_SHARE * sum(counted.values())
+    ]
+    ends = [unicodedata.category(line.strip()[-1]) for line in lines]
+    return Side(
+        words=sum(len(line.split()) for line in lines) / len(lines),
+        characters=sum(map(len, lines)) / len(lines),
+        sentences=ends.count("Po") / len(lines),
+        not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
+        scripts=[script for script in main if script is not None],
+        separated=_separated(lines),
+    )
+
+
+def _separated(lines: Sequence[str]) -> str:
+    """Return a word of symbols that marks separate, if most lines are such words."""
+    for mark in _MARKS:
+        apart = [line for line in lines if mark in line.strip(f"{mark} ") and " " not in line]
+        symbols = sum(len(line.split(mark)) for line in apart)
+        if len(apart) > len(lines) / 2 and sum(map(len, apart)) <= _LONGEST_SYMBOLS * symbols:
+            return apart[0]
+    return ""
+
+
+def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
+    """Return the preset asked for, or that for so many pairs; raises UserError for another name."""
+    if asked is None:
+        return preset_for(num_pairs)
+    for name in PRESETS:
+        if name == asked:
+            return name
+    raise UserError(f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}")
+
+
+def choose(
+    text: Text, preset: PresetName, train: ParallelText, valid: ParallelText | None
+) -> dict[str, Choice]:
+    """Return the options of a first run: those of the preset, and what the text asks for."""
+    chosen = {"data.train": Choice(_as_given(train), counted(text.counts.pairs, "pair"))}
+    if valid is not None:
+        chosen["data.valid"] = Choice(_as_given(valid))
+    if text.counts.bad:
+        reason = f"{text.counts.bad:,} lines cannot be read"
+        chosen["data.on_bad_line"] = Choice("skip", reason)
+    chosen |= _tokenizer(text)
+    chosen |= PRESETS[preset].choices
+    wanted = chosen["training.tokens_per_batch"].value
+    fitting = _num_tokens(text) // FEWEST_BATCHES // 128 * 128
+    if fitting < wanted:
+        fitting = min(wanted, max(_SMALLEST_BATCH, fitting))
+        reason = f"about {FEWEST_BATCHES} batches per epoch; {wanted:,} in the preset {preset}"
+        chosen["training.tokens_per_batch"] = Choice(fitting, reason)
+        lr = chosen["training.lr"].value
+        reason = f"{lr:g} in the preset, times the root of the smaller batch (Malladi et al. 2022)"
+        chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
+    chosen |= _validation(text)
+    return in_order(chosen)
+
+
+def _is_spelling(text: Text) -> bool:
+    """Return True if words become words or symbols, or symbols words."""
+    src, tgt = text.src, text.tgt
+    if tgt.is_symbols:
+        return src.is_words(_FEW_WORDS)
+    return tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
+
+
+def _kind_of_words(side: Side) -> TokenizerKind:
+    return "word" if side.is_symbols else "char"
+
+
+def _num_tokens(text: Text) -> int:
+    """Estimate the number of tokens on the longer side."""
+    if _is_spelling(text):
+        return int(text.counts.pairs * max(text.src.characters, text.tgt.characters))
+    return text.bytes_of_longer_side // _BYTES_OF_A_TOKEN
+
+
+def _tokenizer(text: Text) -> dict[str, Choice]:
+    if _is_spelling(text):
+        kinds = {side: _kind_of_words(getattr(text, side)) for side in SIDES}
+        reason = f"{text.src.words:.1f} words per source line: single words"
+        kind, size = Choice("char", reason), Choice("auto", "every character")
+        if "word" in kinds.values():
+            reason = "letters; symbols between spaces, such as phones"
+            kind = Choice(kinds, reason)
+            size = Choice("auto", "every character and every symbol")
+    else:
+        kind = Choice("bpe", "nothing is out of vocabulary")
+        pieces = num_pieces("bpe", text.counts.pairs)
+        pairs = counted(text.counts.pairs, "pair")
+        reason = f"{pieces:,} pieces for {pairs}, beside bytes and characters"
+        size = Choice("auto", reason)
+    chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
+    if not {*text.src.scripts} & {*text.tgt.scripts}:
+        chosen["tokenizer.shared"] = Choice(False, "the sides have no script in common")
+    if text.src.not_nfkc:
+        reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
+        chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
+    if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:
+        reason = "Korean syllables are taken apart into their letters"
+        chosen["tokenizer.normalization"] = Choice({"src": "nfd", "tgt": "identity"}, reason)
+    return chosen
+
+
+def _validation(text: Text) -> dict[str, Choice]:
+    if _is_spelling(text):
+        metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
+        rate, of = ("ser", "symbols") if text.tgt.is_symbols else ("cer", "characters")
+        return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
+    script = text.tgt.unspaced_script
+    if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):
+        reason = f"{script} has no spaces between words"
+        return {"validation.bleu_tokenize": Choice(_BLEU_TOKENIZE[script], reason)}
+    return {}
+
+
+def in_order(chosen: dict[str, Choice]) -> dict[str, Choice]:
+    """Return the options in the order of the sections of a config."""
+    sections = list(Config.model_fields)
+    return dict(sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0])))
+
+
+def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
+    """Return the config to write, with what was found out about the text at its head."""
+    limits = plugins.load("export", "limits")
+    head = [
+        f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
+        f"Source: {text.src}.",
+        f"Target: {text.tgt}.",
+        f"Exports: {limits.exports_text(limits.exports(Config.model_validate(as_tree(chosen))))}.",
+        "Options that are not here have the defaults of configs/reference.yaml.",
+    ]
+    schema = Path("configs/schema.json")
+    return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
+
+
+def _as_given(text: ParallelText) -> dict[str, Any]:
+    """Return the options of the text's corpus as the documents write them: columns are numbers."""
+    given = text.corpora[0].model_dump(mode="json", exclude_defaults=True)
+    if fields := given.get("fields"):
+        given["fields"] = [_as_number(field) for field in fields]
+    if "features" in given:
+        given["features"] = _as_number(given["features"])
+    return given
+
+
+def _as_number(field: str) -> int | str:
+    return int(field) if field.isascii() and field.isdecimal() else field

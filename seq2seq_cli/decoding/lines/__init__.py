@@ -1,0 +1,1 @@
+"""Translation of lines of text: streams, long lines, shards."""

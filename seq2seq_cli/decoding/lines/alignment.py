@@ -1,0 +1,79 @@
+"""Word alignments: attention between tokens turned into attention between words.
+
+S source tokens and T target tokens of a segment; N source words and M target words of the whole
+line.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.lines.segmentation import Segment
+from seq2seq_cli.text.words import split_words, words_of_spans
+from seq2seq_cli.tokenizers.tokenizer import Tokenizer
+
+
+class Placed(NamedTuple):
+    """A segment whose translation has its place in the text of the line's translation."""
+
+    segment: Segment
+    attention_TS: Tensor  # of every target token over the source tokens; rows sum to 1
+    spans: Sequence[tuple[int, int]]  # of the target tokens in the text
+    copies: dict[int, int]  # target tokens that copy the text of a source token
+
+
+def align(
+    line: str, text: str, placed: Sequence[Placed], tokenizer: Tokenizer
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[float, ...], ...]]:
+    """Return the source word with the most attention for each target word, and all attention, MN.
+
+    Words are those of `words.split_words`, in the line and in the text. The attention of a target
+    word is the mean over its tokens; a source token that spans several words gives each of them an
+    equal share.
+    """
+    attention_MN = torch.zeros(len(split_words(text)), len(split_words(line)))
+    num_tokens_M = torch.zeros(len(attention_MN))
+    for part in placed if len(attention_MN) else ():
+        tgt_words = words_of_spans(text, part.spans)
+        src_words = source_words(part.segment, tokenizer)
+        tokens, words = _expanded(src_words)
+        shares = 1 / torch.tensor([len(token_words) for token_words in src_words])
+        attention_TN = torch.zeros(len(tgt_words), attention_MN.size(1))
+        attention_TN.index_add_(1, words, (part.attention_TS * shares)[:, tokens])
+        tokens, words = _expanded(tgt_words)
+        attention_MN.index_add_(0, words, attention_TN[tokens])
+        num_tokens_M.index_add_(0, words, torch.ones(len(words)))
+        for token, copied in part.copies.items():
+            share = part.attention_TS[token, copied]
+            _align_copy(attention_MN, share, tgt_words[token], src_words[copied])
+    attention_MN /= num_tokens_M.clamp(min=1)[:, None]
+    links = [(source, target) for target, source in enumerate(attention_MN.argmax(dim=1).tolist())]
+    matrix = (tuple(round(share, 4) for share in row) for row in attention_MN.tolist())
+    return tuple(sorted(links)), tuple(matrix)
+
+
+def source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
+    """Return the words of the line that each token of the segment belongs to."""
+    text, spans = tokenizer.spans(segment.sentence)
+    own = spans[segment.first_token : segment.first_token + len(segment.ids)]
+    return [
+        range(segment.first_word + words.start, segment.first_word + words.stop)
+        for words in words_of_spans(text, own)
+    ]
+
+
+def _align_copy(attention_MN: Tensor, share: Tensor, tgt: range, src: range) -> None:
+    """Align a copy of several words with its source word by word."""
+    if len(tgt) == len(src):
+        for target, source in zip(tgt, src, strict=True):
+            attention_MN[target, src.start : src.stop] -= share / len(src)
+            attention_MN[target, source] += share
+
+
+def _expanded(words: Sequence[range]) -> tuple[Tensor, Tensor]:
+    """Return the indices of tokens and words, one pair for each word of a token."""
+    tokens = [token for token, token_words in enumerate(words) for _ in token_words]
+    indices = [word for token_words in words for word in token_words]
+    return torch.tensor(tokens, dtype=torch.int64), torch.tensor(indices, dtype=torch.int64)

@@ -1,0 +1,114 @@
+"""Translations of a line's segments, merged into translations of the line."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from seq2seq_cli.decoding.lines.alignment import Placed, align
+from seq2seq_cli.decoding.lines.segmentation import Segment
+from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.search.scoring import GivenScore
+from seq2seq_cli.decoding.translation import Translation
+from seq2seq_cli.text.sentences import join_sentences, separator
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
+
+
+class Outputs(NamedTuple):
+    """Outputs beside the text; each costs a forward pass."""
+
+    log_probs: bool = False
+    alignment: bool = False
+
+
+class SegmentResult(NamedTuple):
+    """A translation of a segment of a line."""
+
+    segment: Segment
+    ids: Ids
+    score: float | None  # None where the search ranks nothing
+    given: GivenScore
+
+
+def merge_segments(
+    line: str,
+    segments: Sequence[Sequence[SegmentResult]],
+    tokenizers: Tokenizers,
+    outputs: Outputs,
+    *,
+    is_ranked: bool,
+) -> list[Translation]:
+    """Make the line's n-th translation of the n-th of every segment, or of its last."""
+    count = max(map(len, segments), default=0)
+    if count == 0:
+        blank = Translation("", (), 0.0 if is_ranked else None)
+        if outputs.log_probs:
+            blank = replace(blank, log_probs=())
+        return [replace(blank, alignment=(), attention=()) if outputs.alignment else blank]
+    return [
+        _translation(line, [each[min(n, len(each) - 1)] for each in segments], tokenizers, outputs)
+        for n in range(count)
+    ]
+
+
+def _translation(
+    line: str, segments: Sequence[SegmentResult], tokenizers: Tokenizers, outputs: Outputs
+) -> Translation:
+    tgt = tokenizers.tgt
+    ids = [token for segment in segments for token in segment.ids]
+    log_probs, alignment, attention = None, None, None
+    if outputs.log_probs:
+        log_probs = tuple(itertools.chain.from_iterable(s.given.log_probs for s in segments))
+    if outputs.alignment or UNK_ID in ids:
+        text, placed = write_segments(segments, tokenizers)
+        if outputs.alignment:
+            alignment, attention = align(line, text, placed, tokenizers.src)
+        text = " ".join(text.split())
+    else:
+        text = join_sentences(tgt.to_text(segment.ids) for segment in segments)
+    scores = [segment.score for segment in segments if segment.score is not None]
+    return Translation(
+        text=text,
+        tokens=tuple(tgt.pieces_of(ids)),
+        score=sum(scores) if scores else None,
+        log_probs=log_probs,
+        alignment=alignment,
+        attention=attention,
+    )
+
+
+def write_segments(
+    segments: Sequence[SegmentResult], tokenizers: Tokenizers
+) -> tuple[str, list[Placed]]:
+    """Write the text, its white space untidied, and find the tokens of each segment in it."""
+    line, placed = "", []
+    for result in segments:
+        assert result.given.attention_TS is not None
+        attention_TS = result.given.attention_TS.cpu()
+        copies = {
+            place: int(attention_TS[place].argmax())
+            for place, token in enumerate(result.ids)
+            if token == UNK_ID
+        }
+        surfaces = _surfaces(result, copies, tokenizers)
+        text = "".join(surfaces)
+        if line and text.strip():
+            line += separator(line)
+        start, num_stripped = len(line), len(text) - len(text.lstrip())
+        line += text.strip()
+        ends = itertools.accumulate(map(len, surfaces), initial=start - num_stripped)
+        spans = itertools.pairwise(min(max(end, start), len(line)) for end in ends)
+        placed.append(Placed(result.segment, attention_TS, list(spans), copies))
+    return line, placed
+
+
+def _surfaces(result: SegmentResult, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
+    """Return each token's text; an unknown token has that of the source token it copies."""
+    surfaces = tokenizers.tgt.surfaces(result.ids)
+    if copies:
+        source, spans = tokenizers.src.spans(result.segment.sentence)
+        for place, copied in copies.items():
+            start, end = spans[result.segment.first_token + copied]
+            surface = source[start:end]
+            surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
+    return surfaces

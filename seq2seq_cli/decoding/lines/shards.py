@@ -1,0 +1,307 @@
+"""Shards of a large file, which any scheduler can translate one by one, and joining them again.
+
+Shard 3 of 20 has the lines that begin in the third twentieth of the bytes. Beside its translations
+lies a record of what they are translations of, and by what.
+"""
+
+import functools
+import itertools
+import json
+import logging
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import fsync, lock, read_json, write_json
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
+from seq2seq_cli.text.corpus import hash_of_files
+from seq2seq_cli.text.io import (
+    STANDARD_STREAM,
+    Place,
+    decoded_lines,
+    refuse_archive,
+    strip_line_ends,
+)
+
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.lines.stream import Job
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1  # of records
+_RECORD = ".shard.json"  # what the name of a record ends in
+_BLOCK = 1 << 20
+_MOST_LISTED = 10
+
+
+class Shard(NamedTuple):
+    """One of several shards; the first has number 1."""
+
+    number: PositiveInt
+    num_shards: PositiveInt
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Read `3/20`. Raises UserError for anything else."""
+        match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if match is None or int(match[1]) > int(match[2]):
+            raise UserError(f"--shard {text}: give its number and their count, such as 3/20")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.num_shards}"
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The whole file that shards belong to."""
+
+    name: str
+    sha256: str
+    num_bytes: NonNegativeInt  # unpacked
+
+    @classmethod
+    def of(cls, path: Path) -> "SourceText":
+        if path.exists() and not path.is_file():
+            raise UserError(f"the input {path} is not a file")
+        return cls(_as_text(path.name), hash_of_files([path]), _num_bytes(path))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the translations of a shard are; lies beside them when all of them are written."""
+
+    format: int
+    shard: Shard
+    source: SourceText
+    job: dict[str, Any]  # models and options
+    sha256: str  # of the translations
+
+    @classmethod
+    def path(cls, output: Path) -> Path:
+        return output.parent / (output.name + _RECORD)
+
+    @classmethod
+    def read(cls, output: Path) -> "Record":
+        """Read the record of an output. Raises UserError if it has none, or if that is damaged."""
+        path = cls.path(output)
+        if not path.is_file():
+            raise UserError(f"{output} has no {path.name} beside it: is its shard complete?")
+        try:
+            record = TypeAdapter(cls).validate_python(read_json(path))
+        except ValidationError:
+            raise UserError(f"{path} is damaged: it is not the record of a shard") from None
+        if record.format != _FORMAT:
+            raise UserError(f"{path} was written by another version of this program")
+        return record
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """The translation of one shard of a file into a file of its own."""
+
+    job: "Job"
+    shard: Shard
+    source: Path
+    output: Path
+
+    def is_done(self) -> bool:
+        """Return True if the output has the translations that this task would write."""
+        if not (self.output.is_file() and Record.path(self.output).is_file()):
+            return False
+        try:
+            return Record.read(self.output) == self._record(self.output)
+        except UserError:  # damaged, or of another version
+            return False
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Place, Iterator[str], Path]]:
+        """Give the place of the lines in the file, the lines, and the file to write to.
+
+        That becomes the output at the end of the block, if it ends without an error. Raises
+        UserError for what is no text, and if another process is writing it.
+        """
+        refuse_archive(self.source)
+        part = _part_of(self.output, [self.source])
+        place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
+        _ = self._described_job  # before the models may change
+        with part.open("ab") as file:
+            _lock(file, part)
+            yield place, decoded_lines(lines, str(self.source), place.first_number + 1), part
+            fsync(part)
+            record = self._record(part)
+            Record.path(self.output).unlink(missing_ok=True)
+            part.replace(self.output)
+        write_json(Record.path(self.output), asdict(record))
+
+    @functools.cached_property
+    def _text(self) -> SourceText:
+        return SourceText.of(self.source)
+
+    @functools.cached_property
+    def _described_job(self) -> dict[str, Any]:
+        return described(self.job)
+
+    def _record(self, output: Path) -> Record:
+        translations = hash_of_files([output])
+        return Record(_FORMAT, self.shard, self._text, self._described_job, translations)
+
+
+def _part_of(output: Path, sources: Sequence[Path]) -> Path:
+    """Return the file to write until the output is complete.
+
+    Raises UserError if the output is something else than a file, or if a source would be written.
+    """
+    if not output.name or (output.exists() and not output.is_file()):
+        raise UserError(f"the output {output} is not a file")
+    part = output.with_name(output.name + ".part")
+    for path in (part, output):
+        if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
+            raise UserError(f"{path}, which would be written, is part of the input")
+    return part
+
+
+def _lock(file: BinaryIO, part: Path) -> None:
+    try:
+        has_locks = lock(file.fileno())
+    except BlockingIOError:
+        raise UserError(f"another process is writing {part}") from None
+    if not has_locks:
+        logger.warning(
+            f"{part} is on a file system without locks: make sure that no other process writes it"
+        )
+
+
+def _as_text(name: str) -> str:
+    """Return a name without the lone surrogates of bytes that are no UTF-8."""
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
+def described(job: "Job") -> dict[str, Any]:
+    """Return the models of a job by their hashes, and its options, as JSON gives them back."""
+    options = {field.name: getattr(job, field.name) for field in fields(job)}
+    for name in ("run_dirs", "which", "device"):
+        del options[name]
+    runs = [_hash_of_run(RunFolder(run_dir), job.which) for run_dir in job.run_dirs]
+    as_json = json.dumps({"runs": runs, **options}, ensure_ascii=False)
+    described: dict[str, Any] = json.loads(_as_text(as_json))
+    return described
+
+
+def _hash_of_run(run: RunFolder, which: str) -> str:
+    """Return the hash of everything that translations depend on."""
+    tokenizers = sorted(path for path in run.path.glob("*.model") if path.is_file())
+    files = [run.weights(which), run.config, *tokenizers, run.statistics]
+    return hash_of_files(path for path in files if path.exists())
+
+
+def _num_bytes(path: Path) -> int:
+    """Return the size of a file, unpacked."""
+    if path.suffix not in BY_SUFFIX:
+        return path.stat().st_size
+    with opened(path) as file:
+        return sum(map(len, limited(path, iter(lambda: file.read(_BLOCK), b""))))
+
+
+def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Iterator[bytes]]:
+    """Return where the shard is in a file, and its lines, without line ends.
+
+    `num_bytes` is the size of the file, unpacked. Every line is in the one shard in whose share of
+    the bytes it begins; a shard may have none.
+    """
+    numbers = (shard.number - 1, shard.number)
+    start, end = (num_bytes * number // shard.num_shards for number in numbers)
+    with opened(path) as file:
+        first_number, position = _skip_to(file, start)
+    lines = _lines_between(path, first_number, position, end)
+    return Place(first_number, 1 / shard.num_shards), lines
+
+
+def _lines_between(path: Path, first_number: int, start: int, end: int) -> Iterator[bytes]:
+    with opened(path) as file:
+        if path.suffix in BY_SUFFIX:
+            left = start
+            while left and (block := file.read(min(left, _BLOCK))):
+                left -= len(block)
+        else:
+            file.seek(start)
+        yield from limited(path, strip_line_ends(file, first_number, max(0, end - start)))
+
+
+def _skip_to(file: BinaryIO, start: int) -> tuple[int, int]:
+    """Read up to the first line that begins at byte `start` or later; return number and place."""
+    if start == 0:
+        return 0, 0
+    number, left = 0, start - 1
+    while left and (block := file.read(min(left, _BLOCK))):
+        number, left = number + block.count(b"\n"), left - len(block)
+    position = start - 1
+    while rest := file.readline(_BLOCK):  # empty at the end of the file
+        position += len(rest)
+        if rest.endswith(b"\n"):
+            break
+    return number + 1, position
+
+
+def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
+    """Write the translations of all shards, in order, to a file or standard output (None or `-`).
+
+    Returns how many shards there were. Records among the outputs are ignored, so that `part-*`
+    names them all. Raises UserError if an output is missing, foreign, or not what its record says;
+    nothing is written then.
+    """
+    given = [path for path in outputs if not path.name.endswith(_RECORD)]
+    if not given:
+        raise UserError("give the outputs of all shards")
+    records = {path: Record.read(path) for path in given}
+    _check(records)
+    ordered = sorted(records, key=lambda path: records[path].shard)
+    if target is None or target == STANDARD_STREAM:
+        _copy(ordered, sys.stdout.buffer)
+    else:
+        part = _part_of(target, [*given, *map(Record.path, given)])
+        with part.open("wb") as file:
+            _copy(ordered, file)
+        fsync(part)
+        part.replace(target)
+    return len(ordered)
+
+
+def _copy(outputs: Sequence[Path], target: BinaryIO) -> None:
+    for path in outputs:
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, target, _BLOCK)
+
+
+def _check(records: Mapping[Path, Record]) -> None:
+    """Check that the outputs are those of all shards of one text, by one job."""
+    (first_path, first), *others = records.items()
+    for path, record in others:
+        if record.source != first.source:
+            raise UserError(f"{path} and {first_path} are translations of different texts")
+        if record.job != first.job:
+            raise UserError(f"{path} and {first_path} have different models or options")
+        if record.shard.num_shards != first.shard.num_shards:
+            raise UserError(f"{path} is shard {record.shard}, {first_path} is {first.shard}")
+    found: dict[int, Path] = {}
+    for path, record in records.items():
+        other = found.setdefault(record.shard.number, path)
+        if other != path:
+            raise UserError(f"{path} and {other} are the same shard, {record.shard}")
+    num_shards = first.shard.num_shards
+    missing = (str(n) for n in range(1, num_shards + 1) if n not in found)
+    if listed := list(itertools.islice(missing, _MOST_LISTED + 1)):
+        numbers = ", ".join([*listed[:_MOST_LISTED], *["…"] * (len(listed) > _MOST_LISTED)])
+        raise UserError(f"of {num_shards:,} shards these are missing: {numbers}")
+    for path, record in records.items():
+        if not path.is_file() or hash_of_files([path]) != record.sha256:
+            raise UserError(f"{path} is not what its record says: it was changed or cut short")

@@ -1,0 +1,310 @@
+"""translate_stream(): many lines, in order, in bounded memory, in one process or several."""
+
+import math
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import torch
+
+from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.decoding.lines.merging import Outputs
+from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput, naming_line
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import available_memory, num_cores
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.processes import (
+    end_with_parent,
+    held_signals,
+    process_context,
+    unblock_signals,
+)
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
+
+Line = list[str]  # what is printed for one line of the input
+Chunk = tuple[int, list[TranslationInput]]  # with the number of its first line
+Translated = tuple[list[Line], Cuts]
+
+_CHARACTERS_AT_ONCE = 1 << 22
+_LINES_AT_ONCE = 1_000  # in a chunk, so that they can be batched by length
+_SECONDS_TO_GATHER = 0.02  # that a line from a pipe waits for others to join its chunk
+_LARGE_FILE = 400_000  # bytes; from this size on, starting more processes pays
+_CHUNKS_AHEAD = 2  # for every process
+# Memory of a process, in bytes: Python, PyTorch and a batch take some 300 to 450 MB; the weights as
+# they are read, as a model, and packed for search take less than three times their file.
+_BYTES_OF_A_PROCESS = 500_000_000
+_TIMES_ITS_WEIGHTS = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """How every line is translated and written; can be sent to another process."""
+
+    run_dirs: tuple[Path, ...]  # more than one: an ensemble
+    device: DeviceName = "auto"
+    overrides: tuple[str, ...] = ()
+    which: str = "best"
+    input_format: Literal["text", "jsonl"] = "text"
+    output_format: OutputFormat = "text"
+    log_probs: bool = False
+    align: bool = False
+    split_sentences: bool = False
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+
+    def memory(self) -> int:
+        """Estimate the bytes that a process needs. Raises UserError if there are no weights."""
+        paths = (RunFolder(run_dir).weights(self.which) for run_dir in self.run_dirs)
+        num_bytes = sum(path.stat().st_size for path in paths if path.exists())
+        return _BYTES_OF_A_PROCESS + _TIMES_ITS_WEIGHTS * num_bytes
+
+    def load(self) -> Translator:
+        """Load the model, or the ensemble."""
+        retain_freed_pages()
+        translators = [
+            Translator.load(run_dir, self.device, self.overrides, which=self.which)
+            for run_dir in self.run_dirs
+        ]
+        return translators[0] if len(translators) == 1 else Translator.ensemble(translators)
+
+    def parse(self, number: int, line: str) -> TranslationInput:
+        """Read an input from a line; the first line has number 0."""
+        if self.input_format == "text":
+            return TranslationInput(line, self.prefix, self.required)
+        with naming_line(number):
+            parsed = TranslationInput.from_json(line)
+        prefix, required = parsed.prefix or self.prefix, parsed.required + self.required
+        return replace(parsed, prefix=prefix, required=required)
+
+
+def translate_stream(
+    job: Job,
+    lines: Iterable[str],
+    file: Path | None,
+    processes: int | None,
+    place: Place = WHOLE_FILE,
+) -> Iterator[Line]:
+    """Return what is printed for each line, as soon as the lines of its chunk are translated.
+
+    `lines` are those of `file`, or of a `place` in it, or of standard input if it is None, unless
+    they are a sequence.
+    `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
+    cannot be read raises UserError after all lines before it. Cut lines are reported at the end.
+    """
+    processes = processes or _choose_processes(job, file, place.share)
+    inputs = (job.parse(number, line) for number, line in enumerate(lines, place.first_number))
+    if isinstance(lines, Sequence) or not may_wait(file):
+        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), place.first_number)
+    else:
+        live = live_chunks(inputs, _LINES_AT_ONCE, polls=processes > 1)
+        chunks = _numbered(live, place.first_number)
+    if processes > 1:
+        return _translate_in_processes(job, chunks, processes)
+    return translate_chunks(job, job.load(), chunks, Cuts.report)
+
+
+def translate_chunks(
+    job: Job, translator: Translator, chunks: Iterable[Chunk], report: Callable[[Cuts], None]
+) -> Iterator[Line]:
+    """Translate one chunk after the other in this process; `report` at the end what was cut."""
+    cuts: list[Cuts] = []
+    outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
+    best = 1 if job.output_format == "text" else None
+    try:
+        for first_number, inputs in chunks:
+            results = translator.search(
+                inputs,
+                outputs,
+                first_number=first_number,
+                split_sentences=job.split_sentences,
+                report=cuts.append,
+            )
+            for n, (line, translations) in enumerate(zip(inputs, results, strict=True)):
+                yield write(first_number + n, line, translations[:best])
+    finally:
+        report(sum(cuts, Cuts()))
+
+
+def translate_lines(
+    job: Job,
+    translator: Translator,
+    lines: Iterable[str],
+    first_number: int,
+    report: Callable[[Cuts], None],
+) -> Iterator[Line]:
+    """Translate lines, of which the first has a number, in this process."""
+    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
+    chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), first_number)
+    return translate_chunks(job, translator, chunks, report)
+
+
+def _choose_processes(job: Job, file: Path | None, share: float) -> int:
+    is_large = file is not None and file.is_file() and file.stat().st_size * share >= _LARGE_FILE
+    is_cpu = job.device == "cpu" or not torch.cuda.is_available()
+    if is_large and is_cpu:
+        return automatic_processes(job, num_cores(), available_memory())
+    return 1
+
+
+def automatic_processes(job: Job, cores: int, memory: int) -> int:
+    """Return one process for each core, or fewer if that needs more than `memory` bytes."""
+    return max(1, min(cores, memory // job.memory()))
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, with the processes that it has started."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise Interrupted("terminated", 128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -> Iterator[Line]:
+    context = process_context(__name__)
+    all_cuts = Cuts()
+    with (
+        _ending_at_sigterm(),
+        ProcessPoolExecutor(processes, context, _start_in_process, (job, processes)) as pool,
+    ):
+        ahead: deque[Future[Translated]] = deque()
+        chunk: Chunk | None = (0, [])
+        unreadable: UserError | None = None
+        try:
+            while chunk is not None or ahead:
+                try:
+                    chunk = next(chunks, None)
+                except UserError as error:
+                    chunk, unreadable = None, error
+                if chunk is not None and chunk[1]:
+                    with held_signals(
+                        signal.SIGINT, signal.SIGTERM
+                    ):  # the first chunk starts the processes
+                        ahead.append(pool.submit(_translate_in_process, chunk))
+                most = 1 if chunk is None else _CHUNKS_AHEAD * processes
+                while ahead and (ahead[0].done() or len(ahead) >= most):
+                    translated, cuts = ahead.popleft().result()
+                    all_cuts += cuts
+                    yield from translated
+        except BrokenProcessPool:
+            raise UserError(
+                "a translating process died (out of memory?); try --processes 1"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)  # if exit came first, the processes would never end
+            all_cuts.report()
+    if unreadable is not None:
+        raise unreadable
+
+
+# Set in a process that translates for another: its job and model, or the reason why it has none.
+_loaded: tuple[Job, Translator] | UserError | OSError | None = None
+
+
+def _start_in_process(job: Job, processes: int) -> None:
+    global _loaded
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
+    unblock_signals()
+    threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
+    torch.set_num_threads(max(1, num_cores() // processes))
+    try:
+        _loaded = job, job.load()
+    except (UserError, OSError) as error:
+        _loaded = error
+
+
+def _translate_in_process(chunk: Chunk) -> Translated:
+    assert _loaded is not None, "the pool has started this process"
+    if isinstance(_loaded, UserError | OSError):
+        raise _loaded
+    cuts: list[Cuts] = []
+    lines = list(translate_chunks(*_loaded, [chunk], cuts.append))
+    return lines, cuts[0]
+
+
+def _numbered(chunks: Iterable[list[TranslationInput]], number: int) -> Iterator[Chunk]:
+    for inputs in chunks:
+        yield number, inputs
+        number += len(inputs)
+
+
+def fixed_chunks(inputs: Iterator[TranslationInput], most: int) -> Iterator[list[TranslationInput]]:
+    """Cut the inputs into chunks of `most`, the same chunks whenever the inputs arrive.
+
+    A UserError of the inputs is raised after the chunk of those before it.
+    """
+    end: Exception | None = None
+    while end is None:
+        chunk: list[TranslationInput] = []
+        num_characters = 0
+        try:
+            while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
+                chunk.append(next(inputs))
+                num_characters += len(chunk[-1].text)
+        except (StopIteration, UserError) as error:
+            end = error
+        if chunk:
+            yield chunk
+    if isinstance(end, UserError):
+        raise end
+
+
+def live_chunks(
+    inputs: Iterable[TranslationInput], most: int, *, polls: bool
+) -> Iterator[list[TranslationInput]]:
+    """Put the inputs that have arrived into chunks of `most` at most; none waits long for others.
+
+    The first input of a chunk is waited for; or, with `polls`, an empty chunk says that none has
+    arrived yet.
+    """
+    arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(maxsize=most)
+
+    def read() -> None:
+        try:
+            for line in inputs:
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as error:
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    is_open = True
+    while is_open:
+        chunk: list[TranslationInput] = []
+        end: BaseException | None = None
+        num_characters = 0
+        deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
+        while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
+            left = deadline - time.monotonic()
+            try:
+                item = arrived.get(timeout=max(left, 0) if left < math.inf else None)
+            except queue.Empty:
+                break
+            if not isinstance(item, TranslationInput):
+                is_open, end = False, item
+                break
+            if not chunk:
+                deadline = time.monotonic() + _SECONDS_TO_GATHER
+            chunk.append(item)
+            num_characters += len(item.text)
+        if chunk or polls:
+            yield chunk
+        if end is not None:
+            raise end

@@ -1,0 +1,1 @@
+"""Search for the best hypotheses, on token ids."""

@@ -1,0 +1,261 @@
+"""Beam search: several hypotheses at once, ranked by normalised log-probability.
+
+B sentences still being decoded, W hypotheses of each in G groups, K candidates for their
+continuation, T target positions so far, V target vocabulary.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.types import LengthPenalty
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.requests import Hypothesis, Ids
+from seq2seq_cli.decoding.search.active_batch import ActiveBatch
+from seq2seq_cli.decoding.search.lexical_constraints import allocate_beam, restrict
+from seq2seq_cli.decoding.search.top_k import top_k
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
+
+_IMPOSSIBLE = -1e4  # score of the empty translation where requirements exclude each other
+
+
+def length_penalty(formula: LengthPenalty, alpha: float, length: int) -> float:
+    """Return the divisor of the log-probability of `length` tokens, EOS included.
+
+    power: length^α, which for α = 1 gives the mean log-probability; gnmt: ((5 + length) / 6)^α (Wu
+    et al. 2016, eq. 14, without the coverage penalty). 1 for α = 0.
+    """
+    base: float = length if formula == "power" else (5 + length) / 6
+    return math.pow(base, alpha)
+
+
+class Candidates(NamedTuple):
+    """Continuations of hypotheses, the best first, BK."""
+
+    sums: Tensor  # log-probabilities
+    origins: Tensor  # the hypothesis that is continued
+    tokens: Tensor
+
+
+class FinishedTranslations:
+    """The best finished translations of a sentence, with different texts.
+
+    Each group of beams contributes as many.
+    """
+
+    def __init__(
+        self, n_best: int, text_of: Callable[[Ids], object], num_groups: int = 1, width: int = 1
+    ) -> None:
+        """`width`: the hypotheses of a group, and the most that one of several contributes."""
+        self._n_best = n_best
+        self._text_of = text_of
+        self._most = n_best if num_groups == 1 else min(n_best, width)  # of a group
+        self._groups: list[list[Hypothesis]] = [[] for _ in range(num_groups)]  # in falling order
+        self._by_text: dict[object, tuple[int, Hypothesis]] = {}  # with the number of the group
+
+    @property
+    def best(self) -> list[Hypothesis]:
+        """The n best of all groups, in falling order."""
+        found = [hypothesis for group in self._groups for hypothesis in group]
+        return sorted(found, key=lambda finished: -finished.score)[: self._n_best]
+
+    def are_all_better_than(self, score: float, group: int = 0) -> bool:
+        """Whether the group's list is full, and no hypothesis of that score would enter it."""
+        finished = self._groups[group]
+        return len(finished) == self._most and finished[-1].score >= score
+
+    def add(self, ids: Ids, score: float, group: int = 0) -> None:
+        """Add a translation of a group; one whose text another group has already stays there."""
+        if self.are_all_better_than(score, group):
+            return
+        text = self._text_of(ids)
+        if text in self._by_text:  # in other tokens, or from another group
+            group, same = self._by_text[text]
+            if score <= same.score:
+                return
+            self._groups[group].remove(same)
+        hypothesis = Hypothesis(ids, score)
+        self._by_text[text] = group, hypothesis
+        finished = self._groups[group]
+        finished.append(hypothesis)
+        finished.sort(key=lambda finished: -finished.score)
+        for dropped in finished[self._most :]:
+            del self._by_text[self._text_of(dropped.ids)]
+        del finished[self._most :]
+
+
+class BeamSearch:
+    """The beams of a batch, and the translations that have come out of them.
+
+    A sentence is finished when no growing hypothesis can overtake its group's finished ones:
+    log-probability only falls, and no translation is divided by more than the longest one.
+    """
+
+    def __init__(
+        self, batch: ActiveBatch, config: DecodingConfig, text_of: Callable[[Ids], object]
+    ) -> None:
+        """Translations differ in what `text_of` makes of them."""
+        self._batch = batch
+        self._config = config
+        self._num_groups = config.diversity_groups
+        self._width = config.beam_size // self._num_groups  # of a group
+        self._is_constrained = any(request.required for request in batch.requests)
+        self._is_plain = self._num_groups == 1 and not self._is_constrained
+        self._finished = [
+            FinishedTranslations(config.n_best, text_of, self._num_groups, self._width)
+            for _ in batch.requests
+        ]
+        # The best with all required phrases, should no hypothesis that has them end by itself.
+        self._spare = [FinishedTranslations(1, tuple) for _ in batch.requests]
+
+    def advance(self, logits_BWV: Tensor) -> None:
+        """Choose the hypotheses of the next step, and keep the translations that end here."""
+        batch = self._batch
+        totals_BW1 = cpu_library.log_sum_exp(logits_BWV)
+        batch.check_finite(totals_BW1)
+        batch.rules.apply(logits_BWV, batch.past_BWT)
+        score_offsets_BW1 = batch.sums_BW[:, :, None] - totals_BW1
+        if self._is_constrained:
+            self._forbid_ends(logits_BWV, score_offsets_BW1)
+        batch.sums_BW, origins_BW, tokens_BW = self._continuations(logits_BWV, score_offsets_BW1)
+        batch.reorder(origins_BW)
+        batch.append(tokens_BW)
+
+    def finished(self) -> set[int]:
+        """Return the rows in which no growing hypothesis can become one of the n best."""
+        sums_BW = self._batch.sums_BW
+        best_BG = sums_BW.view(len(sums_BW), self._num_groups, self._width).amax(dim=2).tolist()
+        return {row for row, best_G in enumerate(best_BG) if self._is_finished(row, best_G)}
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        return [
+            finished.best or spare.best or [Hypothesis([], _IMPOSSIBLE)]
+            for finished, spare in zip(self._finished, self._spare, strict=True)
+        ]
+
+    def _is_finished(self, row: int, best_G: list[float]) -> bool:
+        """`best` are the greatest log-probabilities among the growing hypotheses of each group."""
+        finished = self._finished[self._batch.active[row]]
+        penalty = self._penalty(self._batch.requests[row].max_length + 1)
+        return all(
+            not math.isfinite(best) or finished.are_all_better_than(best / penalty, group)
+            for group, best in enumerate(best_G)
+        )
+
+    def _forbid_ends(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> None:
+        """Let no hypothesis end before it has all required phrases; note the best that may."""
+        batch = self._batch
+        has_met = [bool(self._finished[n].best or self._spare[n].best) for n in batch.active]
+        restrict(logits_BWV, batch.past_BWT, batch.requests, has_met)
+        ends_BW = logits_BWV[..., EOS_ID] + score_offsets_BW1[..., 0]
+        best_B, places_B = ends_BW.max(dim=1)
+        penalty = self._penalty(batch.length + 1)
+        for row, request in enumerate(batch.requests):
+            if request.required and best_B[row].isfinite():
+                ids = batch.past_BWT[row, places_B[row]].tolist()
+                self._spare[batch.active[row]].add(ids, best_B[row].item() / penalty)
+
+    def _continuations(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> Candidates:
+        """Return the hypotheses of the next step, group by group, and finish what ends.
+
+        `score_offsets` turn logits into sums of log-probabilities.
+        """
+        if self._is_plain and cpu_library.can_read(logits_BWV):
+            return self._native_continuations(logits_BWV, score_offsets_BW1)
+        width, chosen = self._width, list[Candidates]()
+        for first in range(0, self._config.beam_size, width):
+            start = 0 if logits_BWV.size(1) == 1 else first
+            group = (
+                logits_BWV[:, start : start + width],
+                score_offsets_BW1[:, start : start + width],
+            )
+            if chosen:
+                best = self._diverse_candidates(*group, torch.cat([c.tokens for c in chosen], 1))
+            else:
+                best = best_candidates(*group, 2 * width)
+            if self._is_constrained:
+                self._allocate(best, *group)
+            best = best._replace(origins=best.origins + start)
+            self._finish_ended(best, first // width)
+            chosen.append(unfinished(best, width))
+        return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
+
+    def _native_continuations(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> Candidates:
+        """Do the same in C, for one group and without required phrases."""
+        *grown, ended_BW = cpu_library.beam_step(logits_BWV, score_offsets_BW1, self._width, EOS_ID)
+        for row, ended_W in enumerate(ended_BW.tolist()):
+            for origin, log_prob in enumerate(ended_W):
+                if log_prob > -math.inf:
+                    self._finish(row, origin, log_prob)
+        return Candidates(*grown)
+
+    def _diverse_candidates(
+        self, logits_BWV: Tensor, score_offsets_BW1: Tensor, used_BK: Tensor
+    ) -> Candidates:
+        """Charge for tokens that earlier groups took at this step (Vijayakumar et al. 2016)."""
+        cost_BV = logits_BWV.new_zeros(len(logits_BWV), logits_BWV.size(2))
+        cost_BV.scatter_add_(1, used_BK, torch.ones_like(used_BK, dtype=cost_BV.dtype))
+        cost_BV *= self._config.diversity_penalty
+        best = best_candidates(logits_BWV - cost_BV[:, None], score_offsets_BW1, 2 * self._width)
+        return best._replace(sums=best.sums + cost_BV.gather(1, best.tokens))
+
+    def _allocate(self, best: Candidates, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> None:
+        """Order the candidates of sentences with required phrases by what they have met."""
+        for row, request in enumerate(self._batch.requests):
+            if request.required:
+                candidates, past_WT = [part[row] for part in best], self._batch.past_BWT[row]
+                sums_WV = logits_BWV[row] + score_offsets_BW1[row]
+                ordered = allocate_beam(candidates, sums_WV, past_WT, request.required)
+                for part, values_K in zip(best, ordered, strict=True):
+                    part[row] = values_K
+
+    def _finish_ended(self, candidates: Candidates, group: int) -> None:
+        """Keep a group's translations that end here, if in the better half of its candidates."""
+        ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
+        ends_BK[:, self._width :] = False
+        for row, place in ends_BK.nonzero().tolist():
+            origin = int(candidates.origins[row, place])
+            self._finish(row, origin, candidates.sums[row, place].item(), group)
+
+    def _finish(self, row: int, origin: int, log_prob: float, group: int = 0) -> None:
+        """Keep a hypothesis of a group as a translation that ends here."""
+        batch = self._batch
+        ids = batch.past_BWT[row, origin].tolist()
+        score = log_prob / self._penalty(batch.length + 1)
+        self._finished[batch.active[row]].add(ids, score, group)
+
+    def _penalty(self, length: int) -> float:
+        formula, alpha = self._config.length_penalty_formula, self._config.length_penalty
+        return length_penalty(formula, alpha, length)
+
+
+def best_candidates(logits_BWV: Tensor, score_offsets_BW1: Tensor, count: int) -> Candidates:
+    """Return the best continuations; `score_offsets` turn logits into sums of log-probabilities."""
+    best = top_k(logits_BWV, count)
+    sums_BM = (best.logits + score_offsets_BW1).flatten(1)
+    sums_BK, places_BK = sums_BM.topk(min(count, sums_BM.size(1)))
+    return Candidates(
+        sums_BK, places_BK // best.tokens.size(2), best.tokens.flatten(1).gather(1, places_BK)
+    )
+
+
+def unfinished(ranked: Candidates, width: int) -> Candidates:
+    """Return the first `width` that do not end, filled up with some of log-probability -inf.
+
+    Of 2 · width candidates at most `width` end, one for every hypothesis.
+    """
+    ends_BK = ranked.tokens == EOS_ID
+    count = ends_BK.size(1)
+    if count < width:  # a vocabulary smaller than the beam
+        ranked = Candidates(*(part[:, [*range(count), *[0] * (width - count)]] for part in ranked))
+        ends_BK = torch.ones_like(ranked.tokens, dtype=torch.bool)
+        ends_BK[:, :count] = ranked.tokens[:, :count] == EOS_ID
+    order_BK = ends_BK * ends_BK.size(1) + torch.arange(ends_BK.size(1), device=ends_BK.device)
+    places_BW = order_BK.argsort(dim=1)[:, :width]
+    sums_BK = ranked.sums.masked_fill(ends_BK, -torch.inf)
+    tokens_BK = ranked.tokens.masked_fill(sums_BK == -torch.inf, EOS_ID)  # some token of the model
+    return Candidates(*(p.gather(1, places_BW) for p in (sums_BK, ranked.origins, tokens_BK)))

@@ -1,0 +1,120 @@
+"""Greedy search and sampling: tokens that are chosen for good, one after the other.
+
+B sentences still being decoded, W hypotheses of each, V target vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.base import NO_TOKEN
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, not_finite
+from seq2seq_cli.decoding.search.active_batch import ActiveBatch
+from seq2seq_cli.decoding.search.top_k import top_k
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
+
+_SEGMENTS_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
+
+
+class GreedyOrSampling:
+    """Independent hypotheses of each sentence, one in greedy search, `n_best` in sampling."""
+
+    def __init__(self, batch: ActiveBatch, config: DecodingConfig, vocab_size: int) -> None:
+        self._batch = batch
+        self._width = config.n_best
+        self._choose: Callable[[Tensor, Sequence[int]], Tensor] = argmax_token
+        if config.sampling:
+            self._choose = Sampling(config, batch.requests, vocab_size)
+        self._growing = [set(range(self._width)) for _ in batch.requests]
+
+    def advance(self, logits_BWV: Tensor) -> None:
+        """Choose the next token of every hypothesis."""
+        batch = self._batch
+        batch.check_finite(logits_BWV[..., EOS_ID])
+        if logits_BWV.size(1) < self._width:  # the first step: all hypotheses begin alike
+            batch.reorder(batch.last_BW.new_zeros(len(batch.active), self._width))
+            logits_BWV = logits_BWV.expand(-1, self._width, -1).contiguous()
+        batch.rules.apply(logits_BWV, batch.past_BWT)
+        batch.append(self._choose(logits_BWV, batch.active))
+
+    def finished(self) -> set[int]:
+        """Return the rows whose hypotheses have all ended or reached their greatest length.
+
+        Raises NotFiniteError if an engine has found no greatest logit.
+        """
+        rows = set(self._batch.rules.at_max_length(self._batch.length))
+        for row, tokens in enumerate(self._batch.last_BW.tolist()):
+            if tokens[0] == NO_TOKEN:
+                raise not_finite(self._batch.requests[row].number)
+            growing = self._growing[self._batch.active[row]]
+            if EOS_ID in tokens:
+                growing -= {w for w, token in enumerate(tokens) if token == EOS_ID}
+            if not growing:
+                rows.add(row)
+        return rows
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        return [[Hypothesis(until_end(ids), 0.0) for ids in each] for each in self._batch.outputs]
+
+
+def until_end(ids: Ids) -> Ids:
+    """Cut off EOS and everything after it."""
+    return ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+
+
+def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
+    """Return the most probable token of each hypothesis, BW; EOS where the rules leave none."""
+    if cpu_library.can_read(logits_BWV):
+        return cpu_library.argmax_token(logits_BWV, EOS_ID)
+    best = top_k(logits_BWV, 1)
+    return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
+
+
+class Sampling:
+    """Draws tokens from the softmax of the logits, with temperature, top-k and nucleus sampling.
+
+    A draw depends on the seed, on the numbers of line and segment, and on the position only. It is
+    EOS where the rules leave no token.
+    """
+
+    def __init__(
+        self, config: DecodingConfig, requests: Sequence[Request], vocab_size: int
+    ) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+        self._generators = [
+            torch.Generator().manual_seed(
+                (config.seed * 1_000_003 + request.number + request.segment * _SEGMENTS_APART)
+                % 2**63
+            )
+            for request in requests
+        ]
+
+    def __call__(self, logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
+        logits_BWV = logits_BWV[..., : self._vocab_size] / self._config.temperature
+        if self._config.top_k is not None:
+            least = logits_BWV.topk(min(self._config.top_k, logits_BWV.size(-1))).values[..., -1:]
+            logits_BWV = logits_BWV.masked_fill(logits_BWV < least, -torch.inf)
+        if self._config.top_p < 1:
+            logits_BWV = _nucleus(logits_BWV, self._config.top_p)
+        size = logits_BWV.shape[1:]
+        noise_BWV = torch.stack(
+            [torch.empty(size).exponential_(generator=self._generators[b]) for b in sentences]
+        )
+        gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
+        drawn = (logits_BWV + gumbel_BWV).max(dim=-1)  # the Gumbel-max trick: an exact draw
+        return drawn.indices.masked_fill(drawn.values == -torch.inf, EOS_ID)
+
+
+def _nucleus(logits_BWV: Tensor, top_p: float) -> Tensor:
+    """Keep the most probable tokens that together have the probability `top_p`, at least one.
+
+    Holtzman et al. 2020.
+    """
+    ordered, index = logits_BWV.sort(dim=-1, descending=True)
+    probabilities = ordered.softmax(dim=-1)
+    is_beyond = probabilities.cumsum(dim=-1) - probabilities >= top_p
+    return logits_BWV.scatter(-1, index, ordered.masked_fill(is_beyond, -torch.inf))

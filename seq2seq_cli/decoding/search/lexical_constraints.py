@@ -1,0 +1,124 @@
+"""Lexical constraints: phrases that the translation must contain.
+
+Beam search with dynamic beam allocation (Post and Vilar 2018). Beside the best continuations, the
+tokens that a constraint needs are candidates (where a phrase ends inside a word, the most probable
+token that ends the word). The beam is divided among candidates by the number of constraint tokens
+that they have met, so that a rare word is not pruned before the hypothesis can profit from it.
+
+B sentences still being decoded, W hypotheses of each, K candidates, T positions, V vocabulary.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.decoding.requests import Ids, Phrase, Request
+from seq2seq_cli.decoding.search.logit_rules import force
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
+
+Candidate = tuple[float, int, int]  # sum of log-probabilities, hypothesis, token
+
+
+def missing_tokens(past: Ids, phrases: Sequence[Phrase]) -> tuple[int, list[int]]:
+    """Return how many tokens of the phrases are missing, and which of them may come next.
+
+    A phrase is met if the past contains it, also at its end, where the word may still continue. If
+    the past ends within an unmet phrase, only the rest of it is missing, and it should continue;
+    otherwise any unmet phrase may begin.
+    """
+    unmet = [_form(past, phrase) for phrase in phrases if not _is_met(past, phrase)]
+    furthest, form = max(((_progress(past, form), form) for form in unmet), default=(0, ()))
+    missing = sum(map(len, unmet)) - furthest
+    if furthest:
+        return missing, [form[furthest]]
+    return missing, [form[0] for form in unmet]
+
+
+def _form(past: Ids, phrase: Phrase) -> tuple[int, ...]:
+    """Return the tokens of a phrase, which differ at the beginning of a translation."""
+    return phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
+
+
+def restrict(
+    logits_BWV: Tensor,
+    past_BWT: Tensor,
+    requests: Sequence[Request],
+    has_met: Sequence[bool],
+) -> None:
+    """Allow EOS only if every phrase is met, or at the greatest length if none has been met.
+
+    Within a character of a phrase, allow only its next byte.
+    """
+    rows = zip(logits_BWV, past_BWT, requests, has_met, strict=True)
+    for logits_WV, past_WT, request, is_met in rows:
+        if not request.required:
+            continue
+        missing = [missing_tokens(past, request.required) for past in past_WT.tolist()]
+        lacks = [count > 0 for count, _ in missing]
+        is_full = past_WT.size(1) >= request.max_length
+        if not is_full or is_met or not all(lacks):
+            logits_WV[torch.tensor(lacks), EOS_ID] = -torch.inf
+        inner_bytes = frozenset().union(*(phrase.inner_bytes for phrase in request.required))
+        for logits_V, (_, needed) in zip(logits_WV, missing, strict=True):
+            if not is_full and inner_bytes.intersection(needed):
+                force(logits_V, needed[0])
+
+
+def allocate_beam(
+    candidates: Sequence[Tensor], sums_WV: Tensor, past_WT: Tensor, phrases: Sequence[Phrase]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the candidates of one sentence (sums, origins, tokens; K each) by priority.
+
+    `sums_WV` are those of all continuations.
+    """
+    pasts = past_WT.tolist()
+    pool: set[Candidate] = set(zip(*(part.tolist() for part in candidates), strict=True))
+    for row, past in enumerate(pasts):
+        needed = missing_tokens(past, phrases)[1]
+        for phrase in phrases:
+            if phrase.word_ends is not None and _has_just_ended(past, phrase):
+                ends_N = phrase.word_ends.ids_N.to(sums_WV.device)
+                needed.append(int(ends_N[sums_WV[row, ends_N].argmax()]))
+        pool.update((sums_WV[row, token].item(), row, token) for token in needed)
+    alive = [candidate for candidate in pool if candidate[0] > -torch.inf]
+    banks: dict[int, list[Candidate]] = defaultdict(list)
+    for candidate in sorted(alive, reverse=True):
+        _, row, token = candidate
+        banks[missing_tokens([*pasts[row], token], phrases)[0]].append(candidate)
+    ordered: list[Candidate] = []
+    while any(banks.values()):  # round-robin, beginning with the bank that misses least
+        ordered += [banks[missing].pop(0) for missing in sorted(banks) if banks[missing]]
+    count = len(candidates[0])
+    ordered = ordered[:count]
+    ordered += [(-torch.inf, 0, 0)] * (count - len(ordered))
+    sums, origins, tokens = zip(*ordered, strict=True)
+    return torch.tensor(sums), torch.tensor(origins), torch.tensor(tokens)
+
+
+def _is_met(past: Ids, phrase: Phrase) -> bool:
+    """Whether the past contains the phrase, and no word continues at its end."""
+    for form in {phrase.inner, phrase.first}:
+        for start in _places(past, form):
+            following = past[start + len(form) : start + len(form) + 1]
+            if not following or phrase.word_ends is None or following[0] in phrase.word_ends.tokens:
+                return True
+    return False
+
+
+def _has_just_ended(past: Ids, phrase: Phrase) -> bool:
+    return any(tuple(past[-len(form) :]) == form for form in phrase[:2])
+
+
+def _places(past: Ids, form: tuple[int, ...]) -> Iterator[int]:
+    size = len(form)
+    return (i for i in range(len(past) - size + 1) if tuple(past[i : i + size]) == form)
+
+
+def _progress(past: Ids, form: tuple[int, ...]) -> int:
+    """Return the number of first tokens of the phrase with which the past ends."""
+    for size in range(min(len(form) - 1, len(past)), 0, -1):
+        if tuple(past[-size:]) == form[:size]:
+            return size
+    return 0

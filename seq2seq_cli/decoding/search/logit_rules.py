@@ -1,0 +1,124 @@
+"""Rules about the next token: lengths, prefixes, repetition, banned words.
+
+B sentences still being decoded, W hypotheses of each, T target positions so far, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.decoding.requests import Request, WordEnds
+from seq2seq_cli.decoding.search.word_rules import BannedWords
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+
+NEVER_OUTPUT = (PAD_ID, BOS_ID, UNK_ID)
+
+
+class LogitRules:
+    """The rules of one batch. Each only lowers logits, so that no hypothesis gains by it."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        config: DecodingConfig,
+        word_rules: Sequence[BannedWords],
+        device: torch.device,
+    ) -> None:
+        """`device` is the one that holds the logits."""
+        never = NEVER_OUTPUT[:-1] if config.replace_unk else NEVER_OUTPUT
+        self._never = torch.tensor(never, device=device)
+        self._never_nor_end = torch.tensor((*never, EOS_ID), device=device)
+        self._repetition_penalty = config.repetition_penalty
+        self._ngram = config.no_repeat_ngram_size
+        self._word_rules = word_rules
+        self._needs_logits = bool(
+            word_rules or config.no_repeat_ngram_size or config.repetition_penalty != 1
+        )
+        self.take(requests)
+
+    def take(self, requests: Sequence[Request]) -> None:
+        """Apply to these sentences from now on."""
+        # The lengths at which a rule begins or ends to hold for one of the sentences, or for all.
+        self._requests = requests
+        self._min_max_length = min(request.max_length for request in requests)
+        self._min_min_length = min(request.min_length for request in requests)
+        self._max_min_length = max(request.min_length for request in requests)
+        self._max_prefix = max(
+            len(request.prefix) + (request.after_prefix is not None) for request in requests
+        )
+
+    def at_max_length(self, length: int) -> list[int]:
+        """Return the rows whose translations may not become longer than `length` tokens."""
+        if length < self._min_max_length:  # nearly always: no loop over the sentences
+            return []
+        return [b for b, request in enumerate(self._requests) if request.max_length <= length]
+
+    def forbidden(self, length: int) -> Tensor | None:
+        """Return the tokens that are forbidden after `length` tokens, if the rules say no more.
+
+        Sentences at their greatest length end all the same. None where a rule needs the logits or
+        differs between sentences.
+        """
+        if self._needs_logits or length < self._max_prefix:
+            return None
+        if length >= self._max_min_length:
+            return self._never
+        return self._never_nor_end if length < self._min_min_length else None
+
+    def apply(self, logits_BWV: Tensor, past_BWT: Tensor) -> None:
+        """Change the logits of the token after `past_BWT` in place."""
+        length = past_BWT.size(2)
+        if length and self._repetition_penalty != 1:
+            _penalize(logits_BWV, past_BWT, self._repetition_penalty)
+        logits_BWV.index_fill_(-1, self._never, -torch.inf)
+        if full := self.at_max_length(length):
+            ends_BW = logits_BWV[full, :, EOS_ID]
+        if self._ngram and length >= self._ngram:
+            _forbid_repeated(logits_BWV, past_BWT, self._ngram)
+        for rule in self._word_rules:
+            rule.apply(logits_BWV, past_BWT)
+        if length < self._max_min_length:
+            short = [b for b, request in enumerate(self._requests) if request.min_length > length]
+            is_all = len(short) == len(self._requests)  # filling a slice is faster than rows
+            logits_BWV[slice(None) if is_all else short, :, EOS_ID] = -torch.inf
+        if full:  # at the greatest length no rule may forbid the end
+            logits_BWV[full] = -torch.inf
+            logits_BWV[full, :, EOS_ID] = ends_BW
+        for b, request in enumerate(self._requests):
+            if length < len(request.prefix):
+                force(logits_BWV[b], request.prefix[length])
+            elif length == len(request.prefix) and request.after_prefix is not None:
+                _end_word(logits_BWV[b], request.after_prefix)
+
+
+def force(logits_WV: Tensor, token: int) -> None:
+    """Allow that token only, even if another rule forbids it; may be the logits of one row, V."""
+    logits_W = logits_WV[..., token].clone().nan_to_num_(neginf=-1e4)
+    logits_WV.fill_(-torch.inf)
+    logits_WV[..., token] = logits_W
+
+
+def _end_word(logits_WV: Tensor, word_ends: WordEnds) -> None:
+    """Allow only tokens that do not continue the word before them."""
+    ids_N = word_ends.ids_N.to(logits_WV.device)
+    logits_WN = logits_WV[:, ids_N]
+    logits_WV.fill_(-torch.inf)
+    logits_WV[:, ids_N] = logits_WN
+
+
+def _penalize(logits_BWV: Tensor, past_BWT: Tensor, penalty: float) -> None:
+    """Make tokens of the past less probable (Keskar et al. 2019, section 4.1)."""
+    seen_BWT = logits_BWV.gather(-1, past_BWT)
+    lowered_BWT = torch.where(seen_BWT > 0, seen_BWT / penalty, seen_BWT * penalty)
+    logits_BWV.scatter_(-1, past_BWT, lowered_BWT)
+
+
+def _forbid_repeated(logits_BWV: Tensor, past_BWT: Tensor, n: int) -> None:
+    """Forbid tokens that would complete an n-gram of the past."""
+    grams = past_BWT.unfold(-1, n, 1)  # B, W, places, n
+    begun = past_BWT[..., past_BWT.size(-1) - (n - 1) :]
+    repeats = (grams[..., :-1] == begun[:, :, None]).all(dim=-1)
+    limits = torch.where(repeats, -torch.inf, torch.inf).to(logits_BWV.dtype)
+    logits_BWV.scatter_reduce_(-1, grams[..., -1], limits, "amin")

@@ -1,0 +1,111 @@
+"""Given translations under the model: log-probability and attention of every token.
+
+B sentences, S source positions, T target positions, V target vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.decoding.requests import Ids, not_finite
+from seq2seq_cli.model.attention import AttentionLog, AttentionRecord
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+
+class GivenScore(NamedTuple):
+    """The score of a given translation under the model."""
+
+    log_probs: list[float]  # of every token, EOS last
+    attention_TS: Tensor | None  # of every token over the source, both without EOS; rows sum to 1
+
+    def without_control_tokens(self, length: int) -> "GivenScore":
+        """Return the score with attention to what follows so many control tokens alone."""
+        if self.attention_TS is None or not length:
+            return self
+        return self._replace(attention_TS=normalized_rows(self.attention_TS[:, length:]))
+
+
+NOT_SCORED = GivenScore([], None)
+
+
+@torch.inference_mode()
+def score_given(
+    models: Sequence[Transformer],
+    pairs: Sequence[tuple[Ids, Ids]],
+    tokens_per_batch: int,
+    *,
+    with_attention: bool = False,
+) -> list[GivenScore]:
+    """Score pairs of source and target ids, given without EOS, by teacher forcing in fp32.
+
+    Several models give the mean of their probabilities and attention. A model's attention is the
+    mean over the heads of the last layer but one, which aligns best (Garg et al. 2019). Raises
+    NotFiniteError for NaN and infinity.
+    """
+    scores = [NOT_SCORED] * len(pairs)
+    src_lengths, tgt_lengths = (
+        np.array([len(pair[side]) + 1 for pair in pairs], dtype=np.int32) for side in (0, 1)
+    )
+    for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
+        src_BS = pad_rows([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
+        tgt_BT = pad_rows([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
+        scored = [_score_batch(model, src_BS, tgt_BT, with_attention) for model in models]
+        log_probs_BT = torch.stack([log_probs_BT for log_probs_BT, _ in scored]).logsumexp(dim=0)
+        log_probs_BT -= math.log(len(models))
+        attentions = [attention_BTS for _, attention_BTS in scored if attention_BTS is not None]
+        attention_BTS = torch.stack(attentions).mean(dim=0) if attentions else None
+        for row, i in enumerate(batch):
+            attention_TS = None
+            if attention_BTS is not None:
+                attention_TS = without_eos(attention_BTS[row, : tgt_lengths[i], : src_lengths[i]])
+            log_probs = log_probs_BT[row, : tgt_lengths[i]].tolist()
+            if not math.isfinite(sum(log_probs)):
+                raise not_finite()
+            scores[i] = GivenScore(log_probs, attention_TS)
+    return scores
+
+
+def _score_batch(
+    model: Transformer, src_BS: Tensor, tgt_BT: Tensor, with_attention: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities of the tokens after BOS, and what each position looks at, BTS."""
+    attention_log: AttentionLog | None = [] if with_attention else None
+    logits_BTV = model.decode(
+        tgt_BT[:, :-1], model.start_cache(model.encode(src_BS)), attention_log
+    )
+    log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
+    log_probs_BT = log_probs_BTV.gather(-1, tgt_BT[:, 1:, None])[..., 0]
+    if attention_log is None:
+        return log_probs_BT, None
+    return log_probs_BT, aligning_layer(attention_log[1::2]).weights_BHQM.mean(dim=1)
+
+
+def aligning_layer(cross: AttentionLog) -> AttentionRecord:
+    """Return the cross-attention that aligns best: the last but one (Garg et al. 2019)."""
+    return cross[max(0, len(cross) - 2)]
+
+
+def without_eos(attention_TS: Tensor) -> Tensor:
+    """Return attention to a source without its EOS, the last; the rows of what is left sum to 1.
+
+    The target's EOS, the last row, is left out too.
+    """
+    return normalized_rows(attention_TS[..., :-1, :-1])
+
+
+def normalized_rows(attention_TS: Tensor) -> Tensor:
+    """Return attention whose rows sum to 1, unless all of a row is zero."""
+    smallest = torch.finfo(attention_TS.dtype).tiny  # for a head that attends to EOS alone
+    return attention_TS / attention_TS.sum(dim=-1, keepdim=True).clamp(min=smallest)
+
+
+def pad_rows(rows: Sequence[Ids]) -> Tensor:
+    """Return rows of ids side by side, BT, padded at their ends."""
+    longest = max(map(len, rows))
+    return torch.tensor([row + [PAD_ID] * (longest - len(row)) for row in rows])

@@ -1,0 +1,53 @@
+"""The command export: writes a model in the format of another program."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from seq2seq_cli.cli.app import RunDir, Tag, WhichModel, app, path_option
+
+License = Annotated[
+    str,
+    typer.Option(
+        "--license",
+        help="License of the model for its card, by the Hugging Face hub's name, as apache-2.0.",
+    ),
+]
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq export runs/quickstart --format ctranslate2 --output runs/quickstart-ct2\n\n"
+    "seq2seq export runs/quickstart --format huggingface --output runs/quickstart-hf\n\n"
+    "seq2seq export runs/quickstart --format argos --output quickstart.argosmodel"
+)
+def export(
+    run_dir: RunDir,
+    output: Annotated[
+        Path,
+        path_option("--output", "-o", help_text="Folder, or file of an Argos package, to write."),
+    ],
+    file_format: Annotated[
+        Literal["ctranslate2", "huggingface", "argos"],
+        typer.Option("--format", help="Target format."),
+    ],
+    model: WhichModel = "best",
+    langs: Annotated[
+        str | None,
+        typer.Option(
+            "--langs",
+            metavar="SRC-TGT",
+            help="Languages of source and target: de-en.",
+            show_default="those of data.languages",
+        ),
+    ] = None,
+    tag: Tag = None,
+    license_name: License = "unknown",
+) -> None:
+    """Export a trained model to another program's format, and check that its translations agree."""
+    from seq2seq_cli.extras.export.exporter import ExportOptions
+    from seq2seq_cli.extras.export.exporter import export as export_run
+
+    options = ExportOptions(model, langs, tag, license_name)
+    typer.echo(export_run(run_dir, file_format, output, options))

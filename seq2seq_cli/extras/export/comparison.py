@@ -1,0 +1,159 @@
+"""Compares what another program makes of an export with what this one makes of the run."""
+
+import itertools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
+
+logger = logging.getLogger(__name__)
+
+_LINES_TO_COMPARE = 200
+_SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
+
+# Lines that are difficult for tokenizers; their ids are compared in every export.
+DIFFICULT_LINES = (
+    "<s> </s> <pad> <unk> <0x41> ▁",
+    "a<s>b</s>c<pad>d<unk>e<0x41>f<0xE2><0x82>g",
+    "</s>",
+    "▁a ▁▁ b▁ ▁",
+    "a\tb\u00a0c  d\u3000e\u2028f\x1cg ",
+    "Kwyjibo Zxqv Qwrtz a Kwyjibo",
+    "ÄÖÜ äöü ß ŒÆ ĳ №½ ﬁ ①",
+    "你好，世界。こんにちは！カタカナ 안녕하세요",
+    "Привет, мир! שלום مرحبا हिन्दी ไทย",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇩🇪 \U0010ffff",
+    "\x00\x01\x7f\u200b\u200d\ufeff\ufffd\ufffe",
+    "||| \\n {} && <b>a</b> &amp; http://a.b/c?d=e#f",
+)
+
+
+class Source(NamedTuple):
+    """A sentence to compare translations of."""
+
+    text: str
+    ids: Ids  # without EOS; those of its tag and features come before those of the text
+    longest: int  # tokens of its translation
+
+
+class Format(Protocol):
+    """The module of a format: writing it, and using the result."""
+
+    LIBRARY: str  # that uses the result, by the name that the Hugging Face hub knows
+    MOST_POSITIONS: int  # of a source with EOS, and of a target with BOS
+    HAS_TAGS: bool  # whether every source may have a tag of its own
+
+    def write_model(
+        self, model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path
+    ) -> None:
+        """Write everything but the README."""
+
+    def usage(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Return code for the README that uses the model, and what it cannot do."""
+
+    def search(self, decoding: DecodingConfig) -> dict[str, Any]:
+        """Return the options of `decoding` that the compared search has, which is greedy."""
+
+    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of lines according to the other program, without EOS."""
+
+    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+        """Return translations by the other program, as text or as pieces."""
+
+    def shown(self, translation: Translation) -> str:
+        """Return a translation of this program in the same form."""
+
+
+def compare(target: Format, translator: Translator, run_dir: Path, folder: Path) -> str:
+    """Compare an export with the run; return a report of how many translations are equal.
+
+    Raises UserError if a line has other ids there, or if too many translations differ.
+    """
+    inputs = _validation_inputs(translator, run_dir)
+    lines = [*DIFFICULT_LINES, *(line.text for line in inputs)]
+    _check_ids(target, folder, lines, translator.tokenizers)
+    compared = _comparable(target, translator, inputs)
+    if not compared:
+        return "there are no validation lines to compare translations of"
+    inputs, sources = map(list, zip(*compared, strict=True))
+    options = target.search(translator.config.decoding)
+    ours = _greedy(translator, options).search(
+        inputs, report=lambda cuts: None
+    )  # it says nothing new
+    theirs = target.translate(folder, sources)
+    equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
+    report = f"{equal} of {len(inputs)} greedy translations of validation lines are equal"
+    if equal < _SHARE_EQUAL * len(inputs):
+        raise UserError(f"the export does not translate as the run does: {report}")
+    return report
+
+
+def _check_ids(target: Format, folder: Path, lines: Sequence[str], tokenizers: Tokenizers) -> None:
+    ids = tokenizers.src.to_ids_batch(lines)
+    for line, ours, theirs in zip(lines, ids, target.source_ids(folder, lines), strict=True):
+        if ours != theirs:
+            raise UserError(
+                f"the export has other tokens than the run for the line {short(line)!r}"
+            )
+
+
+def _greedy(translator: Translator, options: dict[str, Any]) -> Translator:
+    """Return a translator that searches greedily, with these options alone."""
+    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")
+    kept = {name: getattr(translator.config.decoding, name) for name in names}
+    config = translator.config.model_copy(update={"decoding": DecodingConfig(**(kept | options))})
+    model, tokenizers = translator.model, translator.tokenizers
+    return Translator(model, tokenizers, config, statistics=translator.statistics)
+
+
+def _comparable(
+    target: Format, translator: Translator, inputs: Sequence[TranslationInput]
+) -> list[tuple[TranslationInput, Source]]:
+    """Return inputs with what other programs translate.
+
+    Left out are lines that are split into segments, as other programs do not split lines, and those
+    for which the format has no positions, or not this tag.
+    """
+    config = translator.config
+    if not target.HAS_TAGS:
+        inputs = [line for line in inputs if line.tag in (None, config.decoding.tag)]
+    compared = []
+    for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
+        if len(segments) == 1:
+            ids = segments[0].src_ids
+            limit = config.decoding.max_length(len(ids))
+            is_rotary = config.model.positions == "rotary"
+            if is_rotary or max(len(ids), limit) < target.MOST_POSITIONS:
+                compared.append((line, Source(line.text, ids, limit)))
+    return compared
+
+
+def _validation_inputs(translator: Translator, run_dir: Path) -> list[TranslationInput]:
+    """Return some validation sources; none, with a warning, if the text no longer exists.
+
+    Paths in a config are relative to where training was started: the current folder, or a parent of
+    the run folder.
+    """
+    text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
+    if text is None:
+        return []
+    for folder in (Path(), *run_dir.resolve().parents):
+        moved = text.in_folder(folder)
+        if all(path.is_file() for path in moved.files):
+            pairs = itertools.islice(read_pairs(moved, on_bad_line), _LINES_TO_COMPARE)
+            return [input_of(pair) for pair in pairs if pair is not None]
+    logger.warning(
+        f"the run's validation text {text.files[0]} does not exist, so that translations are "
+        "not compared"
+    )
+    return []

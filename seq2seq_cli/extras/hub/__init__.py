@@ -1,0 +1,1 @@
+"""Pushing runs to a hub, and pulling them."""

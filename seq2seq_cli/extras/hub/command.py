@@ -1,0 +1,74 @@
+"""The commands push and pull: runs on a hub of models."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.app import RunDir, app, path_argument
+from seq2seq_cli.console import printable
+from seq2seq_cli.extras.export.command import License
+
+Repository = Annotated[
+    str, typer.Argument(metavar="REPO", help="Repository on the hub, as owner/name.")
+]
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq push runs/quickstart me/quickstart\n\n"
+    "seq2seq push runs/quickstart me/quickstart --public --license apache-2.0"
+)
+def push(
+    run_dir: RunDir,
+    repo: Repository,
+    is_public: Annotated[
+        bool,
+        typer.Option("--public/--private", help="Who may see the repository."),
+    ] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(metavar="BRANCH", help="Branch to push to.", show_default="main"),
+    ] = None,
+    license_name: License = "unknown",
+) -> None:
+    """Upload a run with a model card to the Hugging Face hub, or to that of HF_ENDPOINT.
+
+    Checkpoints, logs and the paths of this machine stay here. The token is that of HF_TOKEN or of
+    `hf auth login`.
+    """
+    from seq2seq_cli.extras.hub.hub import PushOptions
+    from seq2seq_cli.extras.hub.hub import push as push_run
+
+    address = push_run(run_dir, repo, PushOptions(is_public, revision, license_name))
+    typer.echo(f"pushed {printable(str(run_dir))} as {address}")
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq pull me/quickstart\n\n"
+    "seq2seq pull me/quickstart runs/theirs --revision v1"
+)
+def pull(
+    repo: Repository,
+    run_dir: Annotated[
+        Path | None,
+        path_argument("RUN", "Folder to write, which must not exist; runs/NAME if left out."),
+    ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main"),
+    ] = None,
+) -> None:
+    """Download a run from a hub into a folder that translate, eval and the others read.
+
+    Nothing in it is executed, and it is checked before it gets its name.
+    """
+    from seq2seq_cli.extras.hub.hub import default_folder
+    from seq2seq_cli.extras.hub.hub import pull as pull_run
+
+    folder = run_dir or default_folder(repo)
+    what = pull_run(repo, folder, revision)
+    name = printable(str(folder))
+    typer.echo(f"pulled {what} to {name}; next: seq2seq translate {shlex.quote(name)}")

@@ -1,0 +1,237 @@
+"""Pushes a run to a hub of models, and pulls one, by the client `huggingface_hub`.
+
+A push is one commit, and a pull a folder that appears when it is complete and checked. The token is
+that of the environment or of `hf auth login`; this program never sees it.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seq2seq_cli.config.loader import config_yaml, load_config
+from seq2seq_cli.config.portable import portable_config, portable_record
+from seq2seq_cli.config.safe_yaml import MOST_BYTES
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError, pip_arguments, short
+from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
+from seq2seq_cli.files import MEBIBYTE, fsync, read_json, write_atomic, write_json
+from seq2seq_cli.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+_MODEL, _CONFIG, _CARD = "model.safetensors", "config.yaml", "README.md"
+# What is pushed and pulled, with the most bytes that each may have; weights are checked otherwise.
+_MOST_BYTES: dict[str, float] = {
+    _CONFIG: MOST_BYTES,
+    _MODEL: float("inf"),
+    **dict.fromkeys(("tokenizer.model", "src.model", "tgt.model"), 64 * MEBIBYTE),
+    **dict.fromkeys(("statistics.json", "manifest.json"), 16 * MEBIBYTE),
+    "metrics.jsonl": 256 * MEBIBYTE,
+    "candidates.jsonl": MEBIBYTE,
+    _CARD: MEBIBYTE,
+}
+_CACHE = ".cache"  # of huggingface_hub, in a folder that it downloads to
+_USAGE = """```bash
+pip install '.[hub]'  # in a clone of seq2seq-cli
+seq2seq pull {repo} {name}
+seq2seq translate {name} "a sentence"
+```
+
+Nothing of the folder is executed when it is loaded: it holds safetensors, JSON, YAML and a
+SentencePiece model.
+"""
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """How a run is pushed."""
+
+    is_public: bool = False
+    revision: str | None = None  # a branch, which is made if there is none
+    license: str = UNKNOWN_LICENSE
+
+
+def push(run_dir: Path, repo: str, options: PushOptions = PushOptions()) -> str:
+    """Upload what `translate` and `eval` need, with a card, as one commit; return its address.
+
+    A repository that does not exist is made. Raises UserError if the run cannot be loaded, if the
+    hub refuses, and if the repository is public but the options are not.
+    """
+    hub = _hub()
+    translator = Translator.load(run_dir, "cpu")
+    run = RunFolder(run_dir)
+    with tempfile.TemporaryDirectory() as temporary:
+        files = _portable_files(run, Path(temporary), translator, repo, options)
+        with _hub_errors(repo):
+            api = _api(hub)
+            api.create_repo(repo, private=not options.is_public, exist_ok=True)
+            if not options.is_public and not api.repo_info(repo).private:
+                raise UserError(f"the repository {repo} is public: push to it with --public")
+            if options.revision is not None:
+                api.create_branch(repo, branch=options.revision, exist_ok=True)
+            present = api.list_repo_files(repo, revision=options.revision)
+            stale = (_MOST_BYTES.keys() - files.keys()) & set(present)
+            commit = api.create_commit(
+                repo,
+                [
+                    *(hub.CommitOperationAdd(name, str(path)) for name, path in files.items()),
+                    *(hub.CommitOperationDelete(name) for name in sorted(stale)),
+                ],
+                commit_message=f"Push {run_dir.resolve().name} with seq2seq-cli",
+                revision=options.revision,
+            )
+    return str(commit.commit_url)
+
+
+def _portable_files(
+    run: RunFolder, temporary: Path, translator: Translator, repo: str, options: PushOptions
+) -> dict[str, Path]:
+    """Return the files to upload by name; those that name paths of this machine are rewritten."""
+    config = load_config(run.config)
+    usage = _USAGE.format(repo=repo, name=f"runs/{_name_of(repo)}")
+    card_options = CardOptions("seq2seq-cli", usage, options.license)
+    card = model_card(run, config, translator.statistics, card_options)
+    write_atomic(temporary / _CARD, card.encode("utf-8"))
+    text = config_yaml(portable_config(config))
+    write_atomic(temporary / _CONFIG, text.encode("utf-8"))
+    if run.manifest.exists():
+        record = portable_record(read_json(run.manifest), config)
+        write_json(temporary / run.manifest.name, record)
+    written = {path.name: path for path in temporary.iterdir()}
+    kept = {name: run.path / name for name in _MOST_BYTES if (run.path / name).is_file()}
+    return kept | written
+
+
+def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
+    """Download a run to a new folder, which exists when it is complete and can be loaded.
+
+    An interrupted download goes on the next time. Raises UserError if the folder exists, if the
+    hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
+    """
+    hub = _hub()
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise UserError(f"{run_dir} exists and is not an empty folder: pull to another one")
+    part = run_dir.with_name(f"{run_dir.name}.part")
+    with _hub_errors(repo):
+        api = _api(hub)
+        info = api.repo_info(repo, revision=revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings}
+        names = _names_to_pull(repo, sizes)
+        _check_is_ours(part)
+        for name in names:
+            api.hf_hub_download(repo, name, revision=info.sha, local_dir=part)
+    shutil.rmtree(part / _CACHE, ignore_errors=True)
+    for stale in _MOST_BYTES.keys() - set(names):  # of another revision, interrupted before
+        (part / stale).unlink(missing_ok=True)
+    try:
+        RunFolder(part).ensure_is_run()
+        Translator.load(part, "cpu")
+    except UserError as error:
+        shutil.rmtree(part)
+        problem = str(error).replace(f"{part}/", "")
+        raise UserError(f"the run of {repo} cannot be loaded: {problem}") from None
+    for name in names:
+        fsync(part / name)
+    part.replace(run_dir)
+    fsync(run_dir.absolute().parent)
+    return f"{repo} at commit {info.sha[:12]}"
+
+
+def _names_to_pull(repo: str, sizes: dict[str, int]) -> list[str]:
+    """Return the names of a run's files; UserError if some are missing or too large."""
+    for name in (_CONFIG, _MODEL):
+        if name not in sizes:
+            raise UserError(f"{repo} is not a run of this program: it has no {name}")
+    names = [name for name in _MOST_BYTES if name in sizes]
+    for name in names:
+        if sizes[name] > _MOST_BYTES[name]:
+            raise UserError(
+                f"{repo}: {name} is larger than {_MOST_BYTES[name]:,.0f} bytes, the limit for such "
+                "a file"
+            )
+    return names
+
+
+def _check_is_ours(part: Path) -> None:
+    """Raise UserError if the folder of an interrupted download has anything else in it."""
+    found = {path.name for path in part.iterdir()} if part.is_dir() else set()
+    if (part.exists() and not part.is_dir()) or found - {*_MOST_BYTES, _CACHE}:
+        raise UserError(f"{part} is in the way: it is not what an interrupted pull has left")
+    for path in part.rglob("*"):
+        if path.is_symlink():
+            raise UserError(f"{part} is in the way: it is not what an interrupted pull has left")
+
+
+def _name_of(repo: str) -> str:
+    return repo.rpartition("/")[2]
+
+
+def default_folder(repo: str) -> Path:
+    """Return the folder that a repository is pulled to if none is named."""
+    return Path("runs") / _name_of(repo)
+
+
+def _hub() -> Any:
+    """Import the client; UserError if it is not installed."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise UserError(
+            f"a hub needs the package huggingface_hub: pip install {pip_arguments('hub')}"
+        ) from None
+    return huggingface_hub
+
+
+def _api(hub: Any) -> Any:
+    """Return the client for the hub of HF_ENDPOINT."""
+    return hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="seq2seq-cli")
+
+
+@contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Word what the client and the network raise as a UserError."""
+    from huggingface_hub import errors
+
+    network: Any = errors.HfHubHTTPError.__bases__  # of the library that the client uses
+    try:
+        with warnings.catch_warnings(record=True) as caught:  # of the hub, about the card
+            yield
+    except errors.HFValidationError as error:
+        raise UserError(f"{repo} is not the name of a repository: {short(str(error))}") from None
+    except errors.RevisionNotFoundError:
+        raise UserError(
+            f"{repo} has no such revision: --revision is a branch, tag or commit"
+        ) from None
+    except errors.LocalTokenNotFoundError:
+        raise UserError(
+            "the hub wants a token: log in with `hf auth login`, or set HF_TOKEN"
+        ) from None
+    except errors.HfHubHTTPError as error:
+        raise UserError(_problem(repo, error)) from None
+    except (*network, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        reason = short(str(error) or type(error).__name__)
+        raise UserError(f"the transfer to or from the hub failed: {reason}") from None
+    for warning in caught:
+        logger.warning(short(str(warning.message)))
+
+
+def _problem(repo: str, error: Any) -> str:
+    """Say what an answer of the hub means, by its status."""
+    status = error.response.status_code
+    if status == 401:
+        return f"the hub does not know the token, or {repo} needs one: `hf auth login`, or HF_TOKEN"
+    if status == 403:
+        return f"the token may not do this with {repo}: it needs the right to write"
+    if status == 404:
+        return f"the hub has no repository {repo}, or the token may not read it"
+    detail = short(str(error.server_message or error))
+    return f"the hub refused with status {status}: {detail}"

@@ -1,0 +1,151 @@
+"""The command attend: shows the attention of a trained model in given sentences."""
+
+import functools
+import itertools
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from seq2seq_cli.cli.app import (
+    Device,
+    Overrides,
+    RunDir,
+    WhichModel,
+    app,
+    check_model_of_runs,
+    decoding_overrides,
+    path_option,
+)
+from seq2seq_cli.cli.translate import BeamSize, NBest
+from seq2seq_cli.console import printable
+from seq2seq_cli.errors import UserError
+
+FIGURE = "Figures (PNG and SVG)"
+
+EXAMPLES = (
+    "**Examples**\n\n"
+    'seq2seq attend runs/quickstart "ich möchte ein Bier."\n\n'
+    'seq2seq attend runs/quickstart "ich möchte ein Bier." --target "I want a tea."\n\n'
+    'seq2seq attend runs/quickstart "ich möchte ein Bier." --compare runs/other\n\n'
+    'seq2seq attend runs/quickstart "ich möchte ein Bier." -o bier.html -o bier.npz\n\n'
+    'seq2seq attend runs/quickstart "ich möchte ein Bier." -o bier.svg --layer 2 --head 1'
+)
+
+Sentences = Annotated[list[str], typer.Argument(help="Sentences to study, side by side.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="Translation to study, instead of the one that the model finds."),
+]
+Compare = Annotated[
+    Path | None,
+    path_option(
+        "--compare",
+        help_text="Another run, whose attention is shown beside that of the first.",
+        metavar="RUN",
+    ),
+]
+Outputs = Annotated[
+    list[Path] | None,
+    path_option(
+        "--output",
+        "-o",
+        help_text="File to write: .html, .png, .svg, .json or .npz; may be repeated.",
+        show_default="attention.html",
+    ),
+]
+Sample = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Number of validation pairs on which every head is measured; 0: none.",
+    ),
+]
+Kind = Annotated[
+    Literal["encoder", "decoder", "cross"],
+    typer.Option(help="Attention that a figure shows.", rich_help_panel=FIGURE),
+]
+Layer = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Layer, from 1; all layers and heads without it.", rich_help_panel=FIGURE
+    ),
+]
+Head = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Head, from 1; without it the mean of the layer.", rich_help_panel=FIGURE
+    ),
+]
+View = Annotated[
+    Literal["weights", "renormalized", "norms"],
+    typer.Option(
+        help="Weights, weights without EOS and punctuation, or norms of the weighted values.",
+        rich_help_panel=FIGURE,
+    ),
+]
+ByWords = Annotated[
+    bool, typer.Option("--words", help="Words instead of tokens.", rich_help_panel=FIGURE)
+]
+
+
+@app.command(epilog=EXAMPLES)
+def attend(
+    run_dir: RunDir,
+    sentences: Sentences,
+    target: Target = None,
+    compare: Compare = None,
+    output: Outputs = None,
+    sample: Sample = 20,
+    beam_size: BeamSize = None,
+    n_best: NBest = None,
+    kind: Kind = "cross",
+    layer: Layer = None,
+    head: Head = None,
+    view: View = "weights",
+    by_words: ByWords = False,
+    overrides: Overrides = None,
+    device: Device = None,
+    model: WhichModel = "best",
+) -> None:
+    """Show what a model attends to: encoder, decoder and cross-attention in all layers and heads.
+
+    The sentences are translated, and each translation is read again by the model in fp32. Writes a
+    page for a browser with everything, figures, or the numbers; prints each token's probability.
+    """
+    if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
+        raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
+    from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.extras.inspect.attention_collector import study_attention
+    from seq2seq_cli.extras.inspect.attention_files import (
+        FigureOptions,
+        attention_text,
+        check_outputs,
+        write_studies,
+    )
+    from seq2seq_cli.extras.inspect.head_facts import head_facts, validation_sample
+
+    paths = output or [Path("attention.html")]
+    figure = FigureOptions(kind, layer, head, view, by_words)
+    check_outputs(paths, figure)
+    typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
+    search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
+    runs = [run_dir, *([compare] if compare else [])]
+    check_model_of_runs(model, runs)
+    load = functools.partial(Translator.load, which=model, exact=True)
+    translators = [load(run, device or "auto", search) for run in runs]
+    for translator in translators:
+        figure.check(translator.config.model)
+    facts = [head_facts(t, validation_sample(t, sample)) if sample else None for t in translators]
+    studies = []
+    for sentence in sentences:
+        by_run = [
+            study_attention(translator, sentence, target, run=str(run), head_facts=of_heads)
+            for run, translator, of_heads in zip(runs, translators, facts, strict=True)
+        ]
+        studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]
+    for study in studies:
+        typer.echo(f"{attention_text(study)}\n")
+    for path in paths:
+        for written in write_studies(path, studies, figure):
+            typer.echo(f"wrote {printable(str(written))}")

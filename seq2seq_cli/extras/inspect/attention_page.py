@@ -1,0 +1,139 @@
+"""Attention studies as one HTML file that needs nothing else: no network, no server.
+
+L layers, H heads, Q query positions, M memory positions.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import zlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq_cli.extras.inspect.attention_study import AttentionStudy, HeadFacts
+from seq2seq_cli.extras.inspect.attention_views import Axis, Kind, axes, maps_of
+
+
+def attention_page(studies: Sequence[AttentionStudy]) -> str:
+    """Return the HTML of a page that shows the studies side by side.
+
+    A weight is stored as one byte, the square root times 255, so that small weights keep their
+    precision: the error of a weight w is at most √w/255 + 1/510². The bytes and the norms of the
+    values (bfloat16) are compressed with zlib and encoded in base64.
+
+    The page may run no script and load no style but its own: its Content-Security-Policy names
+    their hashes, and forbids all else.
+    """
+    assert studies
+    described = [_described(study) for study in studies]
+    numbers = b"".join(_weights(study) for study in studies)
+    numbers += b"".join(_norms(study) for study in studies)
+    style, script = _read("attention_page.css"), _read("attention_page.js")
+    filled = {
+        "TITLE": html.escape(f"Attention: {studies[0].source.text}"),
+        "POLICY": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+        "STYLE": style,
+        "STUDIES": json.dumps(
+            described, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).replace("<", "\\u003c"),
+        "NUMBERS": base64.b64encode(zlib.compress(numbers, 9)).decode("ascii"),
+        "SCRIPT": script,
+    }
+    first, *parts = _read("attention_page.html").split("{{")
+    names_and_rests = (part.split("}}", 1) for part in parts)
+    return first + "".join(filled[name] + rest for name, rest in names_and_rests)
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def _described(study: AttentionStudy) -> dict[str, object]:
+    """Return all of a study but its attention, for JSON."""
+    return {
+        "run": study.run,
+        "source": {"text": study.source.text, "words": study.source.words},
+        "target": {"text": study.target.text, "words": study.target.words},
+        "logProb": study.log_prob,
+        "predictions": [
+            {
+                "token": p.token,
+                "probability": _short(p.probability),
+                "entropy": _short(p.entropy),
+                "rivals": [(token, _short(probability)) for token, probability in p.rivals],
+            }
+            for p in study.predictions
+        ],
+        "alignment": study.alignment,
+        "maps": {
+            kind: {
+                "shape": list(maps_of(study, kind).weights_LHQM.shape),
+                "isCausal": kind == "decoder",
+                "queries": _axis(axes(study, kind)[0]),
+                "memory": _axis(axes(study, kind)[1]),
+            }
+            for kind in get_args(Kind)
+        },
+        "headFacts": {kind: _facts(facts) for kind, facts in (study.head_facts or {}).items()},
+    }
+
+
+def _axis(axis: Axis) -> dict[str, object]:
+    return {
+        "tokens": axis.tokens,
+        "isContent": [int(is_content) for is_content in axis.is_content],
+        "words": axis.words,
+        "wordOfToken": axis.word_of_token,
+    }
+
+
+def _facts(facts: HeadFacts) -> dict[str, object]:
+    columns: dict[str, Tensor | None] = {
+        "confidence": facts.confidence_LH,
+        "entropy": facts.entropy_LH,
+        "offset": facts.offset_LH,
+        "offsetShare": facts.offset_share_LH,
+        "agreement": facts.agreement_LH,
+        "importance": facts.importance_LH,
+    }
+    return {
+        name: [[_short(number) for number in row] for row in column.tolist()]
+        for name, column in columns.items()
+        if column is not None
+    }
+
+
+def _short(number: float) -> float:
+    """Round to four significant digits."""
+    return float(f"{number:.4g}")
+
+
+def _weights(study: AttentionStudy) -> bytes:
+    """Return the weights of all kinds, row by row; of the decoder, the part that is not masked."""
+    stored = []
+    for kind in get_args(Kind):
+        weights_LHQM = maps_of(study, kind).weights_LHQM.detach().cpu().numpy()
+        bytes_LHQM = np.round(np.sqrt(np.clip(weights_LHQM, 0, 1)) * 255).astype(np.uint8)
+        if kind == "decoder":
+            bytes_LHQM = bytes_LHQM[:, :, *np.tril_indices(bytes_LHQM.shape[-1])]
+        stored.append(bytes_LHQM.tobytes())
+    return b"".join(stored)
+
+
+def _norms(study: AttentionStudy) -> bytes:
+    """Return the norms of all kinds in bfloat16: as precise as the weights."""
+    norms = (maps_of(study, kind).value_norms_LHM.detach().cpu() for kind in get_args(Kind))
+    bits = (norms_LHM.to(torch.bfloat16).view(torch.int16).numpy() for norms_LHM in norms)
+    return b"".join(bits_LHM.astype("<i2").tobytes() for bits_LHM in bits)

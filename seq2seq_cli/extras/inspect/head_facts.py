@@ -1,0 +1,289 @@
+"""What attention heads do on a sample of text: confidence, entropy, offset, agreement, importance.
+
+L layers, H heads, B sentences, Q query positions, M memory positions, N queries of a sample,
+S source positions, T target positions.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import OnBadLine
+from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.decoding.lines.alignment import Placed, align
+from seq2seq_cli.decoding.lines.segmentation import Segment
+from seq2seq_cli.decoding.requests import Ids
+from seq2seq_cli.decoding.search.scoring import (
+    aligning_layer,
+    normalized_rows,
+    pad_rows,
+    without_eos,
+)
+from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.inspect.attention_collector import KINDS, attention_modules, require_finite
+from seq2seq_cli.extras.inspect.attention_study import HeadFacts
+from seq2seq_cli.extras.inspect.attention_views import Kind
+from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
+from seq2seq_cli.model.transformer import Memory, Transformer
+from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+
+logger = logging.getLogger(__name__)
+
+_TOKENS_PER_BATCH = 1_024  # few, as all attention weights of a batch are held at once
+
+
+class TokenPair(NamedTuple):
+    """A pair of the sample with its ids, without BOS and EOS."""
+
+    text: Pair
+    src: Ids
+    tgt: Ids
+    control_ids: tuple[int, ...] = ()  # of tag and features, before those of the text
+
+    @property
+    def src_ids(self) -> Ids:
+        """What the encoder gets, but for EOS."""
+        return [*self.control_ids, *self.src]
+
+
+class SampleBatch(NamedTuple):
+    """Padded ids of some pairs of the sample."""
+
+    pairs: list[TokenPair]
+    src_BS: Tensor  # ends in EOS, then PAD
+    tgt_BT: Tensor  # BOS, the tokens, EOS, then PAD
+
+    @property
+    def labels_BT(self) -> Tensor:
+        return self.tgt_BT[:, 1:]
+
+
+class WeightFacts(NamedTuple):
+    """Means over the queries of a sample, one number for each head of a kind of attention."""
+
+    confidence_LH: Tensor
+    entropy_LH: Tensor
+    offset_LH: Tensor
+    offset_share_LH: Tensor
+
+
+def validation_sample(translator: Translator, count: int) -> list[Pair]:
+    """Return up to `count` pairs of the run's validation text, at equal distances.
+
+    There are none, and a warning, if the run has no such text or its files are gone or damaged.
+    """
+    text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
+    if text is None:
+        logger.warning("no facts about heads: the run has no validation text")
+        return []
+    for path in text.files:
+        if not path.is_file():  # also rejects devices, which a foreign config may name
+            logger.warning(f"no facts about heads: the run's validation text {path} does not exist")
+            return []
+    try:
+        return _at_equal_distances(text, on_bad_line, count)
+    except (UserError, OSError) as error:
+        logger.warning(f"no facts about heads: {error}")
+        return []
+
+
+def _at_equal_distances(text: ParallelText, on_bad_line: OnBadLine, count: int) -> list[Pair]:
+    """Return up to `count` readable pairs, and read twice: memory does not grow with the text."""
+    total = sum(1 for _ in readable_pairs(text, on_bad_line))
+    chosen = min(count, total)
+    places = {number * total // chosen for number in range(chosen)}
+    pairs = (pair for pair in read_pairs(text, on_bad_line) if pair is not None)
+    return [pair for place, pair in enumerate(pairs) if place in places]
+
+
+@torch.inference_mode()
+def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadFacts] | None:
+    """Return facts about every head by kind of attention, measured on the given pairs.
+
+    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
+    none is left, there are no facts. Importance takes a forward pass for each head: through the
+    whole model for a head of the encoder, through the decoder for the others. Raises UserError for
+    a model that computes NaN or infinity.
+    """
+    model, tokenizers = translator.model, translator.tokenizers
+    batches = batches_of(token_pairs(translator, pairs), model.device)
+    if not batches:
+        return None
+    facts = weight_facts(model, batches)
+    importance = head_importance(model, batches)
+    agreement_LH = _agreement(model, batches, tokenizers)
+    return {
+        kind: HeadFacts(*facts[kind], importance[kind], agreement_LH if kind == "cross" else None)
+        for kind in facts
+    }
+
+
+def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
+    """Return pairs with their ids; those that `head_facts` leaves out are left out."""
+    tokenizers, limit = translator.tokenizers, translator.config.data.max_length
+    sources = [translator.source_of(input_of(pair)) for pair in pairs]
+    src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
+    tgt_ids = tokenizers.tgt.to_ids_batch([pair.tgt for pair in pairs])
+    return [
+        TokenPair(pair, src, tgt, control_ids)
+        for pair, (_, control_ids), src, tgt in zip(pairs, sources, src_ids, tgt_ids, strict=True)
+        if 0 < len(src) <= limit and 0 < len(tgt) <= limit
+    ]
+
+
+def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleBatch]:
+    """Return the pairs in batches of similar length."""
+    src_lengths = np.array([len(pair.src_ids) + 1 for pair in pairs], dtype=np.int32)
+    tgt_lengths = np.array([len(pair.tgt) + 1 for pair in pairs], dtype=np.int32)
+    batches = []
+    for indices in bucket_by_length(src_lengths, tgt_lengths, _TOKENS_PER_BATCH):
+        chosen = [pairs[i] for i in indices]
+        src_BS = pad_rows([[*pair.src_ids, EOS_ID] for pair in chosen])
+        tgt_BT = pad_rows([[BOS_ID, *pair.tgt, EOS_ID] for pair in chosen])
+        batches.append(SampleBatch(chosen, src_BS.to(device), tgt_BT.to(device)))
+    return batches
+
+
+@torch.inference_mode()
+def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kind, WeightFacts]:
+    """Return what the attention weights alone say about each head.
+
+    Confidence is the mean of the greatest weight over the queries, EOS left out (Voita et al.
+    2019); the offset is the most frequent distance from the query to the position of that weight.
+    """
+    queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
+    for batch in batches:
+        src_BS, tgt_in_BT = batch.src_BS, batch.tgt_BT[:, :-1]
+        attention, logits_BTV = model.record_attention(src_BS, tgt_in_BT)
+        require_finite(logits_BTV)
+        sides: dict[Kind, tuple[Tensor, Tensor]] = {
+            "encoder": (src_BS, src_BS),
+            "decoder": (batch.labels_BT, tgt_in_BT),
+            "cross": (batch.labels_BT, src_BS),
+        }
+        for kind, (queries_BQ, memory_BM) in sides.items():
+            is_query_BQ, is_eos_BM = queries_BQ != PAD_ID, memory_BM == EOS_ID
+            queries[kind].append(_query_facts(attention[kind], is_query_BQ, is_eos_BM))
+    facts: dict[Kind, WeightFacts] = {}
+    for kind, parts in queries.items():
+        confidence_LNH, entropy_LNH, offset_LNH = torch.cat(parts, dim=2).cpu()
+        offset_LH = offset_LNH.mode(dim=1).values
+        share_LH = (offset_LNH == offset_LH[:, None]).float().mean(dim=1)
+        facts[kind] = WeightFacts(
+            confidence_LNH.mean(dim=1), entropy_LNH.mean(dim=1), offset_LH.long(), share_LH
+        )
+    return facts
+
+
+def _query_facts(log: AttentionLog, is_query_BQ: Tensor, is_eos_BM: Tensor) -> Tensor:
+    """Return greatest weight, entropy and offset of each query, 3LNH."""
+    is_eos_B1QM = is_eos_BM[:, None, None].expand(-1, 1, is_query_BQ.size(1), -1)
+    is_eos_N1M = is_eos_B1QM.transpose(1, 2)[is_query_BQ]
+    position_N1 = is_query_BQ.nonzero()[:, 1:]
+    layers = []
+    for record in log:
+        weights_NHM = record.weights_BHQM.float().transpose(1, 2)[is_query_BQ]
+        greatest_NH, place_NH = weights_NHM.masked_fill(is_eos_N1M, -1.0).max(dim=-1)
+        entropy_NH = torch.special.entr(weights_NHM).sum(dim=-1)
+        layers.append(torch.stack([greatest_NH, entropy_NH, place_NH - position_N1]))
+    return torch.stack(layers, dim=1)
+
+
+def _agreement(
+    model: Transformer, batches: Sequence[SampleBatch], tokenizers: Tokenizers
+) -> Tensor:
+    """Return the share of target words that each head of cross-attention aligns as the model, LH.
+
+    The model's alignment is that of `translate --align`.
+    """
+    agreeing_LH = torch.zeros(len(model.decoder), model.config.heads)
+    num_words = 0
+    for batch in batches:
+        cross = model.record_attention(batch.src_BS, batch.tgt_BT[:, :-1]).attention["cross"]
+        mean_BTS = aligning_layer(cross).weights_BHQM.mean(dim=1).cpu()
+        weights_LBHTS = torch.stack([record.weights_BHQM for record in cross]).cpu()
+        for row, pair in enumerate(batch.pairs):
+            expected = _links(mean_BTS[row], pair, tokenizers)
+            num_words += len(expected)
+            for layer, head in np.ndindex(*agreeing_LH.shape):
+                links = _links(weights_LBHTS[layer, row, head], pair, tokenizers)
+                agreeing_LH[layer, head] += len(expected & links)
+    return agreeing_LH / num_words
+
+
+def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[tuple[int, int]]:
+    """Align the words of a pair by padded attention."""
+    weights_TS = without_eos(weights_TS[: len(pair.tgt) + 1, : len(pair.src_ids) + 1])
+    attention_TS = normalized_rows(weights_TS[:, len(pair.control_ids) :])
+    text, spans = tokenizers.tgt.spans(pair.text.tgt)
+    placed = Placed(Segment(pair.src, pair.text.src), attention_TS, spans, {})
+    return set(align(pair.text.src, text, [placed], tokenizers.src)[0])
+
+
+@torch.inference_mode()
+def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kind, Tensor]:
+    """Return the increase of the loss with each head zeroed, LH, in nats per target token.
+
+    Michel et al. 2019, section 3. The loss is that of validation, without label smoothing.
+    """
+    memories = [model.encode(batch.src_BS) for batch in batches]
+    loss = _loss(model, batches, memories)
+    modules = attention_modules(model)
+    count = sum(len(layers) * model.config.heads for layers in modules.values())
+    importance: dict[Kind, Tensor] = {}
+    with tqdm(total=count, unit=" heads", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for kind, layers in modules.items():
+            importance[kind] = torch.zeros(len(layers), model.config.heads)
+            for layer, head in np.ndindex(*importance[kind].shape):
+                with zeroed_head(layers[layer], head):
+                    known = None if kind == "encoder" else memories
+                    importance[kind][layer, head] = _loss(model, batches, known) - loss
+                bar.update()
+    return importance
+
+
+@contextmanager
+def zeroed_head(attention: MultiHeadAttention, head: int) -> Iterator[None]:
+    """Let a head contribute nothing while the block runs: its columns of Wᴼ are zero."""
+    weight_DHK = attention.output.weight.view(
+        -1, attention.heads, attention.output.in_features // attention.heads
+    )
+    before_DK = weight_DHK[:, head].clone()
+    with torch.no_grad():
+        weight_DHK[:, head] = 0
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            weight_DHK[:, head] = before_DK
+
+
+def _loss(
+    model: Transformer, batches: Sequence[SampleBatch], memories: Sequence[Memory] | None
+) -> float:
+    """Return the loss per target token; without `memories` the sources are encoded too."""
+    loss, num_tokens = 0.0, 0
+    for number, batch in enumerate(batches):
+        memory = model.encode(batch.src_BS) if memories is None else memories[number]
+        logits_BTV = model.decode(batch.tgt_BT[:, :-1], model.start_cache(memory))
+        loss += float(
+            F.cross_entropy(
+                logits_BTV.flatten(0, 1),
+                batch.labels_BT.flatten(),
+                ignore_index=PAD_ID,
+                reduction="sum",
+            )
+        )
+        num_tokens += int((batch.labels_BT != PAD_ID).sum())
+    return loss / num_tokens

@@ -1,0 +1,125 @@
+"""The parameters of a model: how many each part has, what is tied, and the tensors themselves."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from seq2seq_cli.config.types import Positions
+from seq2seq_cli.console import printable
+from seq2seq_cli.extras.inspect.tensor_summary import NamedTensor, TensorSummary, summarize, table
+from seq2seq_cli.model.transformer import Transformer
+
+_SUBLAYER = re.compile(r"(encoder|decoder)\.\d+\.(self_attention|cross_attention|feed_forward)\.")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of parameters; a tied matrix counts once, under its first name."""
+
+    embeddings: dict[str, tuple[int, ...]]  # shape by name, without tied ones
+    stacks: dict[str, dict[str, int]]  # encoder, decoder: by kind of sub-layer, all layers together
+    layers: dict[str, int]
+    projection: int
+    positions: Positions
+    ties: dict[str, str]  # the first name of the same tensor
+
+    @property
+    def num_embeddings(self) -> int:
+        return sum(rows * columns for rows, columns in self.embeddings.values())
+
+    @property
+    def total(self) -> int:
+        stacks = sum(sum(kinds.values()) for kinds in self.stacks.values())
+        return self.num_embeddings + stacks + self.projection
+
+    def report(self) -> dict[str, Any]:
+        """Return the numbers for JSON."""
+        return {
+            "total": self.total,
+            "embeddings": self.num_embeddings,
+            "positional_encoding": 0,
+            **self.stacks,
+            "projection": self.projection,
+            "tied": self.ties,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the labels and texts of the rows: count, share and remark of each part."""
+        matrices = " and ".join(
+            f"{name}, {rows:,} × {columns:,}" for name, (rows, columns) in self.embeddings.items()
+        )
+        counts = [
+            ("parameters", self.total, ""),
+            ("  embeddings", self.num_embeddings, matrices),
+            ("  positional encoding", 0, f"{self.positions}: computed, not learned"),
+        ]
+        for stack, kinds in self.stacks.items():
+            layers = self.layers[stack]
+            counts.append(
+                (f"  {stack}", sum(kinds.values()), f"{layers} layer{'s' * (layers > 1)}")
+            )
+            counts += [(f"    {kind.replace('_', '-')}", n, "") for kind, n in kinds.items()]
+        counts.append(("  projection", self.projection, ""))
+        rows = [
+            (label, f"{count:>14,}{count / self.total:>8.1%}   {note}".rstrip())
+            for label, count, note in counts
+        ]
+        return rows + [("  tied", f"{name} is {first}") for name, first in self.ties.items()]
+
+
+def count_parts(model: Transformer) -> Parameters:
+    """Count the parameters of each part; the model may be on the meta device."""
+    embeddings: dict[str, tuple[int, ...]] = {}
+    stacks: dict[str, Counter[str]] = {"encoder": Counter(), "decoder": Counter()}
+    projection = 0
+    for name, parameter in model.named_parameters():
+        if match := _SUBLAYER.match(name):
+            stacks[match[1]][match[2]] += parameter.numel()
+        elif "norm" in name:
+            stacks["encoder" if name.startswith("encoder") else "decoder"]["norms"] += (
+                parameter.numel()
+            )
+        elif name.startswith("projection."):
+            projection += parameter.numel()
+        else:
+            embeddings[name] = tuple(parameter.shape)
+    return Parameters(
+        embeddings,
+        {stack: dict(kinds) for stack, kinds in stacks.items()},
+        {"encoder": len(model.encoder), "decoder": len(model.decoder)},
+        projection,
+        model.config.positions,
+        tied_names(model),
+    )
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Return the other names of tied parameters, each with the first name of the same tensor."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in every if first[id(p)] != name}
+
+
+@dataclass(frozen=True)
+class ParameterTable:
+    """Every parameter with its statistics."""
+
+    summaries: tuple[TensorSummary, ...]
+    ties: dict[str, str]
+
+    def report(self) -> dict[str, Any]:
+        """Return the table for JSON."""
+        return {"tensors": [s.report() for s in self.summaries], "tied": self.ties}
+
+    def as_text(self) -> str:
+        """Return a line for each parameter, and one for each tied name."""
+        return table(self.summaries, [(name, f"is {first}") for name, first in self.ties.items()])
+
+
+def tabulate_parameters(model: nn.Module) -> ParameterTable:
+    """Summarize every parameter of a model."""
+    named = (NamedTensor(printable(n), "", p) for n, p in model.named_parameters())
+    return ParameterTable(tuple(map(summarize, named)), tied_names(model))

@@ -1,0 +1,1 @@
+"""Learning curves and the learning-rate range test."""

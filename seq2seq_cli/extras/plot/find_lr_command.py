@@ -1,0 +1,79 @@
+"""The command find-lr: suggests a learning rate."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.app import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    app,
+    load_config_file,
+    path_option,
+)
+
+
+@app.command(
+    "find-lr",
+    epilog="**Examples**\n\n"
+    "seq2seq find-lr configs/quickstart.yaml\n\n"
+    "seq2seq find-lr configs/quickstart.yaml --output lr.png --logdir runs\n\n"
+    "seq2seq find-lr configs/quickstart.yaml --updates 300 --start-lr 1e-5 --end-lr 0.1 --json",
+)
+def find_lr(
+    config: ConfigFile,
+    updates: Annotated[
+        int, typer.Option(min=20, help="Number of updates, if the loss does not diverge before.")
+    ] = 100,
+    start_lr: Annotated[
+        float, typer.Option("--start-lr", min=1e-12, help="Learning rate of the first update.")
+    ] = 1e-6,
+    end_lr: Annotated[
+        float, typer.Option("--end-lr", max=1e6, help="Learning rate of the last update.")
+    ] = 1.0,
+    output: Annotated[
+        list[Path] | None,
+        path_option(
+            "--output",
+            "-o",
+            help_text="File to write the curve to: .png, .svg, .pdf or .csv; may be repeated.",
+        ),
+    ] = None,
+    logdir: Annotated[
+        Path | None,
+        path_option(
+            help_text="TensorBoard folder; the curve goes to <name of the config>-find-lr in it."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    overrides: Overrides = None,
+    device: Device = None,
+) -> None:
+    """Suggest a learning rate: train briefly, at rates that grow until the loss diverges.
+
+    The learning-rate range test (Smith 2017), with the suggestions of fastai. Nothing is kept but
+    the files asked for.
+    """
+    loaded = load_config_file(config, overrides, device)
+    from seq2seq_cli.extras.plot.curve_files import check_outputs
+    from seq2seq_cli.extras.plot.lr_range_test import find_lr as run_test
+    from seq2seq_cli.extras.plot.lr_range_test_files import write_range_test
+
+    paths = output or []
+    check_outputs(paths)
+    if (found := run_test(loaded, start_lr, end_lr, updates)) is None:
+        return
+    if as_json:
+        typer.echo(json.dumps(found.report(), indent=2))
+    else:
+        dot = "•" if (sys.stdout.encoding or "").lower().startswith("utf") else "*"
+        typer.echo(found.as_text(shutil.get_terminal_size().columns, dot))
+    folder = None if logdir is None else logdir / f"{config.stem}-find-lr"
+    for written in write_range_test(found, paths, folder):
+        typer.echo(f"wrote {written}", err=as_json)

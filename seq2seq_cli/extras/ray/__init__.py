@@ -1,0 +1,1 @@
+"""Translation on a Ray cluster."""

@@ -1,0 +1,348 @@
+"""Translates text files with Ray: actors translate pieces, the process that started them writes.
+
+That process cuts each file at line ends and writes the translation of each piece to a file whose
+name is the hash of all that it depends on, whichever actor it comes from and however often. When
+all pieces of a text are there, it joins them. So nothing depends on the order in which Ray gives
+results, or on whether it loses some or gives them twice; and a repeated command goes on.
+"""
+
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from seq2seq_cli.config.text import without_compression
+from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
+from seq2seq_cli.decoding.lines.stream import Job, translate_lines
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.files import lock, write_atomic
+from seq2seq_cli.machine import TORCH_DEFAULTS
+from seq2seq_cli.paths import files_of, text_path
+from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
+from seq2seq_cli.text.io import (
+    MOST_BYTES,
+    decoded_lines,
+    is_one_file,
+    refuse_archive,
+    strip_line_ends,
+)
+
+logger = logging.getLogger(__name__)
+
+_PIECES_OF_AN_ACTOR = 8  # at least, so that all actors end at nearly the same time
+_MANY_ACTORS = 64  # that a text is cut for if there is no largest number
+_BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # the fewest, for batches of similar lengths; and the most
+_STARTS = 3  # in a row that give no translation
+
+
+@dataclass(frozen=True)
+class Actors:
+    """How many actors translate, between two numbers (None: as many as Ray has place for).
+
+    `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction. None: one CPU
+    without a GPU, and what Ray chooses beside a GPU, where it advises against saying both.
+    """
+
+    fewest: int = 1
+    most: int | None = None
+    num_cpus: float | None = None
+    num_gpus: float = 0.0
+
+    @classmethod
+    def parse(
+        cls, concurrency: str | None, num_cpus: float | None, num_gpus: float | None
+    ) -> "Actors":
+        """Read `4` or `1:8`. Raises UserError for anything else."""
+        fewest, _, most = (concurrency or "1").partition(":")
+        numbers = [fewest, most or fewest]
+        is_number = all(number.isascii() and number.isdecimal() for number in numbers)
+        if not is_number or not 1 <= int(numbers[0]) <= int(numbers[1]):
+            raise UserError(
+                f"--concurrency {concurrency}: give a number of actors, or two as in 1:8"
+            )
+        return cls(
+            int(numbers[0]),
+            None if concurrency is None else int(numbers[1]),
+            num_cpus,
+            num_gpus or 0.0,
+        )
+
+
+class Piece(NamedTuple):
+    """Some lines of a file."""
+
+    first_number: int  # of the lines, from 0
+    start: int  # in bytes, unpacked
+    num_bytes: int
+    num_lines: int
+    sha256: str  # of the bytes
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file to translate, in pieces, and where the translation of each is to be."""
+
+    task: ShardTask  # the whole file
+    pieces: Sequence[Piece]
+    outputs: Sequence[Path]
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the pieces that are not translated."""
+        return [n for n, output in enumerate(self.outputs) if not output.is_file()]
+
+    def join(self) -> None:
+        """Write the translation of the whole file, and remove those of the pieces."""
+        with self.task.opened() as (_, _, part), part.open("wb") as file:
+            for output in self.outputs:
+                file.write(output.read_bytes())
+        shutil.rmtree(_folder_of_pieces(self.task.output), ignore_errors=True)
+
+
+def require_ray() -> None:
+    """Raise UserError if the optional dependency is not installed."""
+    try:
+        import ray.data  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"--engine ray needs Ray: pip install {pip_arguments('ray')}") from error
+
+
+def sources_of(pattern: Path) -> list[Path]:
+    """Return the files that a path stands for. Raises UserError if there is none."""
+    if files := [path for path in files_of(pattern) if path.is_file()]:
+        return files
+    raise UserError(f"there is no file {pattern}")
+
+
+def translate_files(
+    job: Job,
+    sources: Sequence[Path],
+    folder: Path,
+    actors: Actors,
+    report: Callable[[int], object] = lambda num_lines: None,
+) -> int:
+    """Translate files into files of the same names in a folder; return how many were not there.
+
+    `report` is told the numbers of lines that were translated. Ray connects as `ray.init()` does,
+    unless it is connected. The machines see the runs and the sources at the same paths; the folder
+    needs to be visible here only. Raises UserError for what the user can fix.
+    """
+    require_ray()
+    job = _with_absolute_paths(job)
+    tasks = [
+        ShardTask(job, Shard(1, 1), path.absolute(), _output(path, folder)) for path in sources
+    ]
+    _check_outputs(tasks)
+    with _locked(folder):
+        missing = [task for task in tasks if not task.is_done()]
+        num_bytes = sum(path.stat().st_size for path in sources)
+        share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
+        fewest, most = _BYTES_OF_A_PIECE
+        texts = [_cut(task, min(max(share, fewest), most)) for task in missing]
+        for text in texts:
+            if not text.missing():
+                text.join()
+        cuts = _translate_pieces(job, texts, actors, report)
+        cuts.report()
+    return len(missing)
+
+
+def _output(source: Path, folder: Path) -> Path:
+    return folder / without_compression(source.name)
+
+
+def _folder_of_pieces(output: Path) -> Path:
+    return output.with_name(output.name + ".pieces")
+
+
+def _check_outputs(tasks: Sequence[ShardTask]) -> None:
+    outputs: dict[Path, Path] = {}
+    for task in tasks:
+        refuse_archive(task.source)
+        other = outputs.setdefault(task.output, task.source)
+        if other != task.source:
+            raise UserError(f"the translations of {other} and {task.source} have the same name")
+        if is_one_file(task.source, task.output):
+            raise UserError(f"the output, {task.output}, is the input file")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep others from translating into a folder, which is made if it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        try:
+            lock(file.fileno())
+        except BlockingIOError:
+            raise UserError(f"another process is translating into {folder}") from None
+        yield
+
+
+def _with_absolute_paths(job: Job) -> Job:
+    which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
+    return replace(job, run_dirs=tuple(path.absolute() for path in job.run_dirs), which=which)
+
+
+def _cut(task: ShardTask, num_bytes: int) -> Text:
+    """Cut a file into pieces of nearly so many bytes."""
+    pieces = list(_pieces(task.source, num_bytes))
+    model = json.dumps(described(task.job))
+    folder = _folder_of_pieces(task.output)
+    outputs = []
+    for piece in pieces:
+        known = f"{model} {piece.first_number} {piece.sha256}"
+        outputs.append(folder / hashlib.sha256(known.encode()).hexdigest())
+    return Text(task, pieces, outputs)
+
+
+def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
+    number, start = 0, 0
+    with opened(path) as file:
+        for block in limited(path, iter(lambda: file.read(num_bytes), b"")):
+            data = block + file.readline(MOST_BYTES + 8)
+            if not data.endswith(b"\n") and file.peek(1):  # type: ignore[attr-defined]
+                raise UserError(f"{path}: a line is longer than {MOST_BYTES:,} bytes")
+            num_lines = data.count(b"\n") + (not data.endswith(b"\n"))
+            yield Piece(number, start, len(data), num_lines, hashlib.sha256(data).hexdigest())
+            number, start = number + num_lines, start + len(data)
+
+
+def _read_piece(path: Path, piece: Piece) -> bytes:
+    """Raises UserError if these are not the bytes that the piece had when the file was cut."""
+    with opened(path) as file:
+        if path.suffix in BY_SUFFIX:
+            left = piece.start
+            while left and (block := file.read(min(left, 1 << 20))):
+                left -= len(block)
+        else:
+            file.seek(piece.start)
+        data = file.read(piece.num_bytes)
+    if hashlib.sha256(data).hexdigest() != piece.sha256:
+        raise UserError(f"{path} has changed, or is another file on another machine")
+    return data
+
+
+class PieceTranslator:
+    """An actor of Ray: loads the model once, and translates a piece at each call."""
+
+    def __init__(self, job: Job, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)
+        self._job = job
+        self._translator: Translator | UserError | OSError
+        try:
+            self._translator = job.load()
+        except (UserError, OSError) as error:
+            self._translator = error
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the translations as bytes, and what was cut; or a message for the user."""
+        result = {"text": row["text"], "number": row["number"], "output": b"", "error": ""}
+        cuts: list[Cuts] = []
+        try:
+            if isinstance(self._translator, UserError | OSError):
+                raise self._translator
+            path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
+            source = io.BytesIO(_read_piece(path, piece))
+            raw = strip_line_ends(source, piece.first_number)
+            lines = decoded_lines(raw, str(path), piece.first_number + 1)
+            first = piece.first_number
+            outputs = list(translate_lines(self._job, self._translator, lines, first, cuts.append))
+            assert len(outputs) == piece.num_lines
+            text = "".join(f"{line}\n" for output in outputs for line in output)
+            result["output"] = text.encode("utf-8", errors="replace")
+        except (UserError, OSError) as error:  # OSError: of the file system of this machine
+            result["error"] = str(error)
+        return result | {"cuts": json.dumps(astuple(sum(cuts, Cuts())))}
+
+
+def _translate_pieces(
+    job: Job, texts: Sequence[Text], actors: Actors, report: Callable[[int], object]
+) -> Cuts:
+    """Translate what is missing, and join each text whose last piece has come.
+
+    What Ray loses is translated again; gives up if it gives nothing in several starts.
+    """
+    from ray.exceptions import RayError, RayTaskError
+
+    left = [set(text.missing()) for text in texts]
+    all_cuts, starts = Cuts(), _STARTS
+    reason: RayError | None = None
+    while any(left):
+        if not starts:
+            raise UserError(f"Ray gives no translations any more: {reason}")
+        starts -= 1
+        try:
+            for row in _results(job, texts, left, actors):
+                text, number = texts[row["text"]], row["number"]
+                if row["error"]:
+                    raise UserError(row["error"])
+                if number not in left[row["text"]]:
+                    continue
+                text.outputs[number].parent.mkdir(exist_ok=True)
+                write_atomic(text.outputs[number], row["output"])
+                left[row["text"]].remove(number)
+                all_cuts += Cuts(*json.loads(row["cuts"]))
+                starts = _STARTS
+                report(text.pieces[number].num_lines)
+                if not left[row["text"]]:
+                    text.join()
+        except RayTaskError:
+            raise  # a bug
+        except RayError as error:
+            reason = error
+            logger.warning(f"Ray has stopped, and is started again: {error}")
+    return all_cuts
+
+
+def _results(
+    job: Job, texts: Sequence[Text], left: Iterable[set[int]], actors: Actors
+) -> Iterable[dict[str, Any]]:
+    """Yield the rows that actors return for the pieces that are left, in any order."""
+    import ray
+    from ray.data import ActorPoolStrategy
+
+    rows = [
+        {"text": n, "number": k, "path": str(text.task.source), "piece": json.dumps(text.pieces[k])}
+        for n, (text, numbers) in enumerate(zip(texts, left, strict=True))
+        for k in sorted(numbers)
+    ]
+    _connect()
+    if job.device == "auto":
+        job = replace(job, device="cuda" if actors.num_gpus else "cpu")
+    num_cpus = 1.0 if actors.num_cpus is None and not actors.num_gpus else actors.num_cpus
+    environment = {name: os.environ.get(name, value) for name, value in TORCH_DEFAULTS.items()}
+    results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        PieceTranslator,
+        fn_constructor_kwargs={"job": job, "num_threads": max(1, int(num_cpus or 1))},
+        compute=ActorPoolStrategy(min_size=actors.fewest, max_size=actors.most),
+        num_cpus=num_cpus,
+        num_gpus=actors.num_gpus or None,
+        runtime_env={"env_vars": environment},
+    )
+    rows_of_results: Iterable[dict[str, Any]] = results.iter_rows()
+    return rows_of_results
+
+
+def _connect() -> None:
+    """Connect to the cluster that Ray finds, or start one here, and keep Ray quiet."""
+    import ray
+    from ray.data import DataContext
+
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that starts here
+        ray.init(logging_level=logging.WARNING)
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # which has no bars

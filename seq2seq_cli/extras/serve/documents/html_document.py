@@ -1,0 +1,240 @@
+"""HTML: the text of every block is a paragraph; markup comes out as it went in.
+
+Tags are found as browsers find them; the rest is a matter of slices of the source, so that nothing
+is written anew but the sentences.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from seq2seq_cli.extras.serve.documents.document import Document, Piece, escape_html, unescape_html
+from seq2seq_cli.extras.serve.documents.paragraphs import (
+    Mark,
+    SentenceSplitter,
+    has_letters,
+    paragraph_pieces,
+)
+from seq2seq_cli.text.sentences import sentence_spans
+
+# Elements in running text; all others begin and end paragraphs (HTML Living Standard, 3.2.5).
+_INLINE = frozenset(
+    re.findall(
+        r"\w+",
+        "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark "
+        "meter nobr output q rp rt ruby s samp small span strike strong sub sup time tt u var wbr",
+    )
+)
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
+_RAW = {"iframe", "noembed", "noframes", "script", "style", "xmp"}  # no text is escaped in them
+_WITHOUT_TAGS = _RAW | {"textarea", "title"}
+_OBJECTS = {"audio", "canvas", "iframe", "math", "object", "select", "svg", "textarea", "video"}
+_KEPT = {"code", "kbd", "samp", "template", "tt", "var"}  # no words to read, unless translate=yes
+_IN_TEXT = _INLINE | _OBJECTS | {"!"}
+_BLANKS = " \t\n\r\f"
+_SPACE = re.compile(f"[{_BLANKS}]+")
+
+# Markup as the standard's tokenizer has it (HTML Living Standard, 13.2.5). No expression goes back
+# over what it has matched, so that time grows with the text.
+_NAME = rf"[^{_BLANKS}/>][^{_BLANKS}/>=]*+"
+_VALUE = rf"\"[^\"]*+\"|'[^']*+'|[^{_BLANKS}\"'>][^{_BLANKS}>]*+"
+_ATTRIBUTE = re.compile(rf"({_NAME})(?:[{_BLANKS}]*+=[{_BLANKS}]*+({_VALUE})?+)?+")
+_MARKUP = re.compile(
+    r"<!--(?:-?>|.*?(?:--!?>|\Z))"
+    r"|<(?P<other>[!?]|/(?![A-Za-z]))[^>]*+>"
+    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][^{_BLANKS}/>]*+)"
+    rf"(?P<attributes>(?:[{_BLANKS}/]*+{_NAME}(?:[{_BLANKS}]*+=[{_BLANKS}]*+(?:{_VALUE})?+)?+)*+"
+    rf"[{_BLANKS}/]*+)>",
+    re.DOTALL,
+)
+_MARKUP_START = re.compile("<[A-Za-z!?/]")
+
+
+class _Event(NamedTuple):
+    """Text or markup, by its place in the source."""
+
+    start: int
+    end: int
+    kind: Literal["text", "open", "close", "other"]
+    name: str = ""
+    is_kept: bool | None = None  # what the element itself says about its content
+
+
+def _events(source: str) -> Iterator[_Event]:
+    """Yield text and markup in order; what begins like a tag and never ends is text."""
+    position = depth_of_pre = 0
+    while start := _MARKUP_START.search(source, position):
+        match = _MARKUP.match(source, start.start())
+        if match is None:
+            break
+        yield from _texts(source, position, match.start(), by_line=depth_of_pre > 0)
+        event = _markup_event(match)
+        yield event
+        position = match.end()
+        if event.name == "pre":
+            depth_of_pre = max(0, depth_of_pre + (1 if event.kind == "open" else -1))
+        if event.kind == "open" and event.name in _WITHOUT_TAGS:
+            end = re.compile(f"</{event.name}[{_BLANKS}/>]", re.IGNORECASE).search(source, position)
+            content_end = end.start() if end else len(source)
+            yield _Event(position, content_end, "text")
+            position = content_end
+    yield from _texts(source, position, len(source), by_line=depth_of_pre > 0)
+
+
+def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[_Event]:
+    """Yield text; a line of preformatted text is a paragraph."""
+    if not by_line:
+        yield _Event(start, end, "text")
+        return
+    while (line_end := source.find("\n", start, end)) >= 0:
+        yield _Event(start, line_end, "text")
+        yield _Event(line_end, line_end + 1, "other", "\n")
+        start = line_end + 1
+    yield _Event(start, end, "text")
+
+
+def _markup_event(match: re.Match[str]) -> _Event:
+    start, end = match.span()
+    if match["name"] is None:
+        is_doctype = match[0][:9].lower() == "<!doctype"
+        return _Event(start, end, "other", "!doctype" if is_doctype else "!")
+    name = match["name"].lower()
+    if match["slash"]:
+        return _Event(start, end, "close", name)
+    # Only elements of SVG and MathML end with /> (HTML Living Standard, 13.1.2.1).
+    is_empty = name in _VOID or (name in ("math", "svg") and match["attributes"].endswith("/"))
+    is_kept = _is_kept(name, match["attributes"])
+    return _Event(start, end, "other" if is_empty else "open", name, is_kept)
+
+
+def _is_kept(name: str, attributes: str) -> bool | None:
+    values: dict[str, str] = {}
+    for attribute in _ATTRIBUTE.finditer(attributes):
+        value = (attribute[2] or "").strip("\"'")
+        values.setdefault(attribute[1].lower(), unescape_html(value))
+    translate = values.get("translate", "none").strip().lower()
+    if name in _RAW or translate == "no" or "notranslate" in values.get("class", "").split():
+        return True
+    if translate in ("", "yes"):
+        return False
+    return True if name in _KEPT | _OBJECTS else None
+
+
+@dataclass
+class _Paragraph:
+    """The running text of a block so far, and the markup in it."""
+
+    start: int  # in the source
+    parts: list[str] = field(default_factory=list)
+    length: int = 0  # of the text
+    marks: list[Mark] = field(default_factory=list)
+    last_object: int = -1  # its position; space before and after one stays
+
+    def add(self, raw: str) -> None:
+        """Add text, in which all white space is as one space."""
+        text = _SPACE.sub(" ", unescape_html(raw))
+        if self.parts and self.parts[-1].endswith(" ") and self.length != self.last_object:
+            text = text.removeprefix(" ")
+        if text:
+            self.parts.append(text)
+            self.length += len(text)
+
+    def add_mark(self, event: _Event, raw: str) -> None:
+        """Add the markup of one tag."""
+        if event.kind == "open":
+            closing = f"</{event.name}>"
+            self.marks.append(Mark(self.length, raw, "open", event.name, closing=closing))
+        elif event.kind == "close":
+            self.marks.append(Mark(self.length, raw, "close", event.name))
+        else:
+            self._add_object(raw)
+
+    def add_kept(self, event: _Event, raw: str, content: str) -> None:
+        """Add a whole element that is kept; if it is words, the sentence needs them."""
+        position = self.length
+        content = "" if event.name in _OBJECTS | {"sup"} else content
+        if len(sentence_spans(content)) == 1:
+            self.add(content)
+            position = self.length - len(content)
+            self.marks.append(Mark(position, raw, "replace", end=self.length))
+        else:
+            self._add_object(raw)
+
+    def _add_object(self, raw: str) -> None:
+        self.marks.append(Mark(self.length, raw, "point"))
+        self.last_object = self.length
+
+    def pieces(self, raw: str, splitter: SentenceSplitter) -> Iterator[Piece]:
+        """Yield the pieces of the finished paragraph, whose source is `raw`."""
+        text = "".join(self.parts)
+        if not has_letters(text):
+            yield raw
+            return
+        leading = raw[: len(raw) - len(raw.lstrip(_BLANKS))]
+        trailing = raw[len(raw.rstrip(_BLANKS)) :]
+        text = text.rstrip(_BLANKS) if trailing else text
+        offset = len(text) - len(text.lstrip(_BLANKS)) if leading else 0
+        places = (
+            m._replace(
+                position=min(max(m.position - offset, 0), len(text) - offset), end=m.end - offset
+            )
+            for m in self.marks
+        )
+        yield leading
+        yield from paragraph_pieces(text[offset:], splitter, list(places), escape_html)
+        yield trailing
+
+
+def read_html(source: str, splitter: SentenceSplitter) -> Document:
+    """Take HTML, a page or a part of one, apart."""
+    return Document(tuple(piece for piece in _pieces(source, splitter) if piece), escape_html)
+
+
+def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
+    events = list(_events(source))
+    closing = _closing_events(events)
+    num_texts = list(accumulate((_has_letters(source, event) for event in events), initial=0))
+    paragraph = _Paragraph(0)
+    number = 0
+    while number < len(events):
+        event, last = events[number], number
+        if event.kind == "open" and event.is_kept:
+            last = closing.get(number, len(events) - 1)
+        elif event.kind == "open" and event.name == "sup":
+            last = closing.get(number, number)
+            if num_texts[last] > num_texts[number]:
+                last = number  # no footnote, no exponent
+        raw = source[event.start : events[last].end]
+        if event.kind == "text":
+            paragraph.add(raw)
+        elif event.name in _IN_TEXT and last > number:
+            content = "".join(
+                source[e.start : e.end] for e in events[number : last + 1] if e.kind == "text"
+            )
+            paragraph.add_kept(event, raw, _SPACE.sub(" ", unescape_html(content)).strip())
+        elif event.name in _IN_TEXT:
+            paragraph.add_mark(event, raw)
+        else:
+            yield from paragraph.pieces(source[paragraph.start : event.start], splitter)
+            yield raw
+            paragraph = _Paragraph(events[last].end)
+        number = last + 1
+    yield from paragraph.pieces(source[paragraph.start :], splitter)
+
+
+def _has_letters(source: str, event: _Event) -> bool:
+    return event.kind == "text" and has_letters(unescape_html(source[event.start : event.end]))
+
+
+def _closing_events(events: Sequence[_Event]) -> dict[int, int]:
+    """Return for each element that is closed, by the number of its tag, what closes it."""
+    opened: dict[str, list[int]] = {}
+    closing: dict[int, int] = {}
+    for number, event in enumerate(events):
+        if event.kind == "open":
+            opened.setdefault(event.name, []).append(number)
+        elif event.kind == "close" and opened.get(event.name):
+            closing[opened[event.name].pop()] = number
+    return closing

@@ -1,0 +1,250 @@
+"""Markdown: the text of its blocks is translated; its markup comes out as it went in."""
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
+from markdown_it.token import Token
+
+from seq2seq_cli.extras.serve.documents.document import Document, Piece
+from seq2seq_cli.extras.serve.documents.paragraphs import (
+    Mark,
+    SentenceSplitter,
+    has_letters,
+    paragraph_pieces,
+)
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
+_NAME = re.compile(r"</?\s*([A-Za-z][\w-]*)")
+_TOKEN = re.compile(
+    r"(?P<hard_break>(?:(?<! ) {2,}+|\\)\n)"
+    r"|(?P<soft_break> ?\n)"
+    r"|(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<ticks>`+)"
+    r"|(?P<object>\[\^[^\[\]\s]+\](?::\s+)?|^\[[ xX]\](?=\s)"
+    r"|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s]+>|https?://[^\s<>]*[^\s<>.,;:!?)\]'\"])"
+    r"|(?P<html></?[A-Za-z][^<>]*>)"
+    r"|(?P<open>!?\[)"
+    r"|(?P<close>\])"
+    r"|(?P<emphasis>\*{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|~~)"
+)
+_TARGET = re.compile(
+    r"\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\[\]\n]*\]"
+)
+_SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)")
+_BLOCK = re.compile(r"^(\d+(?=[.)]\s)|(?=[-+#>]\s))")
+_LONGEST_LABEL = 999  # characters, in CommonMark
+
+
+class _Slice(NamedTuple):
+    """Text of a line of a paragraph between two offsets of the source."""
+
+    start: int
+    end: int
+    text: str  # with what makes its end a hard break
+
+
+def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
+    """Take Markdown (CommonMark with tables) apart; a paragraph becomes one line."""
+    return Document(tuple(piece for piece in _pieces(source, splitter) if piece != ""), _escape)
+
+
+def _escape(text: str) -> str:
+    """Write text so that no character of it is markup."""
+    text = _SPECIAL.sub(r"\\\g<0>", text)
+    return _BLOCK.sub(r"\1\\", text)
+
+
+def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
+    front = _FRONT_MATTER.match(source)
+    position = front.end() if front else 0
+    body = source[position:]
+    yield source[:position]
+    starts = [position, *(position + end.end() for end in _LINE_END.finditer(body)), len(source)]
+    plain = source.replace("\0", "\ufffd")  # as the parser does
+    references: dict[str, Any] = {}
+    blocks = MarkdownIt("commonmark").enable("table").disable("inline")
+    for token in blocks.parse(body, references):
+        if slices := _slices(token, plain, starts, position):
+            yield source[position : slices[0].start]
+            position = slices[-1].end
+            labels = references.get("references", {})
+            yield from _paragraph_pieces(source, slices, splitter, labels)
+    yield source[position:]
+
+
+def _slices(token: Token, source: str, starts: Sequence[int], position: int) -> list[_Slice]:
+    """Return the lines of a token's text, none where they are not in the source."""
+    if token.type != "inline" or token.map is None:
+        return []
+    slices: list[_Slice] = []
+    for number, line in enumerate(token.content.split("\n"), token.map[0]):
+        text = line.strip()
+        start = source.find(text, max(position, starts[number]), starts[number + 1])
+        if start < 0:
+            return []
+        position = start + len(text)
+        slices.append(_Slice(start, position, line.lstrip()))
+    return slices
+
+
+def _paragraph_pieces(
+    source: str, slices: Sequence[_Slice], splitter: SentenceSplitter, labels: Collection[str]
+) -> Iterator[Piece]:
+    raw = "\n".join(line.text for line in slices)
+    breaks = [
+        source[one.end - one.text.endswith("\\") : other.start] for one, other in pairwise(slices)
+    ]
+    tokens = _tokens(raw, labels)
+    text, marks = _marked(raw, tokens, _emphasis(raw, tokens), breaks)
+    if has_letters(text):
+        yield from paragraph_pieces(text, splitter, marks, _escape)
+    else:
+        yield source[slices[0].start : slices[-1].end]
+
+
+class _Inline(NamedTuple):
+    """Markup in a paragraph; that of a link begins in one place and ends in another."""
+
+    start: int
+    end: int
+    kind: str
+    markup: str = ""
+
+
+def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
+    """Return the markup of a paragraph; `labels` are those of the document's references."""
+    runs: dict[int, list[int]] = {}
+    for run in re.finditer("`+", raw):
+        runs.setdefault(len(run[0]), []).append(run.start())
+    tokens: list[_Inline] = []
+    brackets: list[int] = []  # the numbers of tokens that open one
+    position = 0
+    while match := _TOKEN.search(raw, position):
+        kind, position = str(match.lastgroup), match.end()
+        if kind == "ticks":
+            same = runs.get(len(match[0]), [])  # none if the first one is escaped
+            closing = bisect_left(same, position)
+            kind = "code" if closing < len(same) else "text"
+            position = same[closing] + len(match[0]) if kind == "code" else position
+        elif kind == "open":
+            brackets.append(len(tokens))
+        elif kind == "close" and brackets:
+            position = _close_bracket(raw, match, tokens, brackets.pop(), labels)
+            continue
+        tokens.append(_Inline(match.start(), position, kind, raw[match.start() : position]))
+    return tokens
+
+
+def _close_bracket(
+    raw: str, match: re.Match[str], tokens: list[_Inline], opening: int, labels: Collection[str]
+) -> int:
+    """Add what a closing bracket makes of the tokens since its opening one; return its end."""
+    first = tokens[opening]
+    label = raw[first.end : min(match.start(), first.end + _LONGEST_LABEL + 1)]
+    is_label = len(label) <= _LONGEST_LABEL and normalizeReference(label) in labels
+    target = _TARGET.match(raw, match.end())
+    end, markup = match.end(), "]"
+    if target and target[0] != "[]":
+        end = target.end()
+        markup = f"]{target[0]}"
+    elif is_label:
+        end = target.end() if target else end
+        markup = f"][{label}]"  # the label stays, whatever the translation of the text is
+    else:
+        tokens.append(_Inline(match.start(), end, "text", markup))
+        return end
+    if first.markup == "![":
+        tokens[opening:] = [_Inline(first.start, end, "object", raw[first.start : end])]
+    else:
+        tokens[opening] = first._replace(kind="link")
+        tokens.append(_Inline(match.start(), end, "target", markup))
+    return end
+
+
+def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
+    """Return for each token that opens emphasis the one that ends it; none ends outside a link."""
+    pairs: dict[int, int] = {}
+    frames = [(list[int](), Counter[str]())]  # of links inside one another: what may be closed
+    for number, (start, end, kind, markup) in enumerate(tokens):
+        opened, counts = frames[-1]
+        if kind == "link":
+            frames.append(([], Counter()))
+        elif kind == "target":
+            frames.pop()
+        elif kind == "emphasis":
+            if counts[markup] and raw[start - 1].strip():
+                while tokens[opening := opened.pop()].markup != markup:
+                    counts[tokens[opening].markup] -= 1
+                counts[markup] -= 1
+                pairs[opening] = number
+            elif raw[end : end + 1].strip():
+                opened.append(number)
+                counts[markup] += 1
+    return pairs
+
+
+def _marked(
+    raw: str, tokens: Sequence[_Inline], emphasis: Mapping[int, int], breaks: Sequence[str]
+) -> tuple[str, list[Mark]]:
+    """Return the text of a paragraph without markup, and the markup.
+
+    `emphasis` has the tokens that open and end it, `breaks` what is between the lines.
+    """
+    parts, length, marks, position = list[str](), 0, list[Mark](), 0
+    links: list[int] = []  # the numbers of marks
+    ends = set(emphasis.values())
+    num_lines = 0
+    for number, (start, end, kind, markup) in enumerate(tokens):
+        parts.append(raw[position:start])
+        position = end
+        length += len(parts[-1])
+        words = ""
+        num_lines += markup.count("\n")
+        markup = markup.replace("\n", " ") if kind != "hard_break" else breaks[num_lines - 1]
+        if kind == "escape":
+            words = markup[1:]
+        elif kind == "code":
+            words = markup.strip("`").strip()
+            marks.append(Mark(length, markup, "replace", end=length + len(words)))
+        elif kind == "soft_break":
+            words = " "
+        elif kind == "hard_break":
+            words = "\n"
+            marks.append(Mark(length, markup, "replace", end=length + 1))
+        elif kind == "object":
+            marks.append(Mark(length, markup, "point"))
+        elif kind == "html":
+            marks.append(_html_mark(length, markup))
+        elif kind == "link":
+            links.append(len(marks))
+            marks.append(Mark(length, markup, "open", "link"))
+        elif kind == "target":
+            link = links.pop()
+            marks[link] = marks[link]._replace(closing=markup)
+            marks.append(Mark(length, markup, "close", "link"))
+        elif number in emphasis:
+            marks.append(Mark(length, markup, "open", markup, closing=markup))
+        elif number in ends:
+            marks.append(Mark(length, markup, "close", markup))
+        else:
+            words = markup
+        parts.append(words)
+        length += len(words)
+    return "".join([*parts, raw[position:]]), marks
+
+
+def _html_mark(place: int, markup: str) -> Mark:
+    name = _NAME.match(markup)
+    assert name is not None, "the pattern of markup has one"
+    if markup.endswith("/>") or name[1].lower() in ("br", "img", "wbr", "hr", "input"):
+        return Mark(place, markup, "point")
+    if markup.startswith("</"):
+        return Mark(place, markup, "close", name[1])
+    return Mark(place, markup, "open", name[1], closing=f"</{name[1]}>")

@@ -1,0 +1,270 @@
+"""Paragraphs: running text with markup in it, taken apart into sentences."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from seq2seq_cli.extras.serve.documents.document import Gap, Piece, Sentence, Span
+from seq2seq_cli.text.sentences import sentence_spans
+
+Range = tuple[int, int]
+
+_LETTER = re.compile(r"[^\W\d_]")
+_LINE = re.compile(r"[^\n]+")
+_SPACE = re.compile(r"\s*")
+_DEEPEST = 30  # elements inside one another in a paragraph; those further inside are left out
+
+
+class SentenceSplitter(NamedTuple):
+    """How the lines of a run's training text end: after a sentence, or after several."""
+
+    inner_marks: str = ""  # punctuation that does not end a sentence in the training text
+    most: float = 1  # sentences that are translated together
+    longest: int = 1_000  # characters, beyond which a sentence is cut, at spaces if it has any
+
+    def ranges(self, text: str) -> list[Range]:
+        """Return where the parts are that are translated at once, without space around them.
+
+        A line feed ends a sentence.
+        """
+        return [part for line in _LINE.finditer(text) for part in self._parts_of_line(text, line)]
+
+    def _parts_of_line(self, text: str, line: re.Match[str]) -> Iterator[Range]:
+        first = line.start()
+        ranges = [(first + i, first + j) for i, j in sentence_spans(line[0], self.inner_marks)]
+        if 1 < len(ranges) <= self.most:
+            ranges = [(ranges[0][0], ranges[-1][1])]
+        for start, end in ranges:
+            yield from self._parts(text, start, end)
+
+    def _parts(self, text: str, start: int, end: int) -> Iterator[Range]:
+        while end - start > self.longest:
+            last = start + self.longest
+            cut = text.rfind(" ", start + self.longest // 2, last)
+            cut = last if cut < 0 else cut
+            yield start, cut
+            start = _end_of_space(text, cut)
+        yield start, end
+
+
+class Mark(NamedTuple):
+    """Markup at a place of a paragraph's text."""
+
+    position: int
+    markup: str
+    kind: Literal["open", "close", "point", "replace"]  # replace: stands for text that is kept
+    name: str = ""  # by which open and close belong together
+    end: int = -1  # of the text that a `replace` stands for
+    closing: str = ""  # markup with which an `open` may be closed
+
+
+def has_letters(text: str) -> bool:
+    """Return True if there is something to translate: numbers, signs and emoji stay as they are."""
+    return _LETTER.search(text) is not None
+
+
+def paragraph_pieces(
+    text: str,
+    splitter: SentenceSplitter,
+    marks: Sequence[Mark] = (),
+    escape: Callable[[str], str] = str,
+) -> Iterator[Piece]:
+    """Take a paragraph apart: its sentences with the markup in them, and what is between them.
+
+    Markup around whole sentences stays outside of them; that which begins or ends inside one is
+    divided at the ends of sentences. `marks` are in the order of the text, whose line feeds end
+    sentences; `escape` writes text that is no sentence.
+    """
+    marks = list(_nested(marks))
+    partners = _partners(marks)
+    kept = [(mark.position, mark.end) for mark in marks if mark.kind == "replace"]
+    sentences = _undivided(splitter.ranges(text), kept)
+    room = 4 * (len(text) + sum(len(mark.markup) for mark in marks))
+    sentences = _undivided(sentences, _long_elements(marks, partners, sentences, room))
+    sentences = [range_ for range_ in sentences if has_letters(_without(text, range_, kept))]
+    spans, outside = _divided(marks, partners, sentences)
+    position = 0
+    for number, (start, end) in enumerate(sentences):
+        yield from _between(text, (position, start), outside, escape, is_inner=number > 0)
+        relative = [s._replace(start=s.start - start, end=s.end - start) for s in spans[number]]
+        yield Sentence(text[start:end].replace("\n", " "), tuple(relative))
+        position = end
+    yield from _between(text, (position, len(text)), outside, escape, is_inner=False)
+
+
+def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
+    """Yield marks so that elements are inside one another, or beside one another.
+
+    Where one ends inside another one, that is divided, as browsers do. A tag that closes nothing
+    in this paragraph, but perhaps what was opened before, comes after the element that it is in.
+    """
+    to_come = Counter(mark.name for mark in marks if mark.kind == "close")
+    opened: list[Mark] = []
+    again: list[Mark] = []  # divided ones, which are opened again unless they end here
+    left_out: Counter[str] = Counter()
+    strays: list[Mark] = []
+    for mark in marks:
+        if again and not (mark.kind == "close" and mark.position == again[0].position):
+            yield from reversed(again)
+            opened += reversed(again)
+            again = []
+        names = {other.name for other in (*opened, *again)}
+        to_come[mark.name] -= mark.kind == "close"
+        if mark.kind == "open" and len(opened) == _DEEPEST:
+            left_out[mark.name] += 1
+        elif mark.kind == "open":
+            opened.append(mark)
+            yield mark
+        elif mark.kind != "close":
+            yield mark
+        elif left_out[mark.name]:
+            left_out[mark.name] -= 1
+        elif mark.name not in names:
+            strays.append(mark)
+        elif mark.name in (other.name for other in again):
+            again.remove(next(other for other in again if other.name == mark.name))
+        else:
+            while opened[-1].name != mark.name:
+                inner = opened.pop()
+                again.append(inner._replace(position=mark.position))
+                yield Mark(mark.position, inner.closing, "close", inner.name)
+            opened.pop()
+            yield mark
+        if not any(to_come[other.name] for other in (*opened, *again)):
+            yield from (stray._replace(position=mark.position) for stray in strays)
+            strays = []
+    yield from (*reversed(again), *strays)
+
+
+def _partners(marks: Sequence[Mark]) -> dict[int, int]:
+    """Return for each opening mark, by number, the mark that closes it; marks are nested."""
+    partners: dict[int, int] = {}
+    opened: list[int] = []
+    for number, mark in enumerate(marks):
+        if mark.kind == "open":
+            opened.append(number)
+        elif mark.kind == "close" and opened and marks[opened[-1]].name == mark.name:
+            partners[opened.pop()] = number
+    return partners
+
+
+def _long_elements(
+    marks: Sequence[Mark], partners: Mapping[int, int], sentences: Sequence[Range], room: int
+) -> list[Range]:
+    """Return where elements are that are not divided at ends of sentences.
+
+    Copies of their markup would exceed `room`, in characters: a long tag around parts of hundreds
+    of sentences, or hundreds of tags.
+    """
+    starts, ends = [start for start, _ in sentences], [end for _, end in sentences]
+    long: list[Range] = []
+    for opening, closing in sorted(partners.items()):
+        first, last = marks[opening].position, marks[closing].position
+        if any(_sentence_around(edge, sentences, starts) is not None for edge in (first, last)):
+            num_copies = max(0, bisect_left(starts, last) - bisect_right(ends, first) - 1)
+            room -= num_copies * (len(marks[opening].markup) + len(marks[closing].markup))
+            if room < 0:
+                long.append((first, last))
+    return long
+
+
+def _sentence_around(
+    position: int, sentences: Sequence[Range], starts: Sequence[int]
+) -> int | None:
+    """Return the number of the sentence that a position is inside of, not at an end of it."""
+    number = bisect_left(starts, position) - 1
+    return number if number >= 0 and position < sentences[number][1] else None
+
+
+def _undivided(sentences: Sequence[Range], kept: Sequence[Range]) -> list[Range]:
+    """Return the sentences, joined where a range goes on from one to the next."""
+    joined: list[Range] = []
+    ranges = deque(sorted(kept))
+    reach = 0
+    for start, end in sentences:
+        while ranges and joined and ranges[0][0] < joined[-1][1]:
+            reach = max(reach, ranges.popleft()[1])
+        if joined and start < reach:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _without(text: str, sentence: Range, kept: Sequence[Range]) -> str:
+    """Return the part of a sentence that is not kept."""
+    start, end = sentence
+    first, last = bisect_left(kept, (start, start)), bisect_left(kept, (end, end))
+    inner = [edge for range_ in kept[first:last] for edge in range_]
+    edges = [start, *inner, end]
+    return " ".join(text[i:j] for i, j in zip(edges[::2], edges[1::2], strict=True))
+
+
+def _divided(
+    marks: Sequence[Mark], partners: Mapping[int, int], sentences: Sequence[Range]
+) -> tuple[list[list[Span]], deque[Mark]]:
+    """Divide marks into the spans inside of each sentence, and those outside of sentences."""
+    starts, ends = [start for start, _ in sentences], [end for _, end in sentences]
+    spans: list[list[Span]] = [[] for _ in sentences]
+    outside: deque[Mark] = deque()
+    done: set[int] = set()
+    for number, mark in enumerate(marks):
+        if number in done:
+            continue
+        first, partner = mark.position, partners.get(number)
+        last = max(first, mark.end) if partner is None else marks[partner].position
+        after = "" if partner is None else marks[partner].markup
+        common = range(bisect_right(ends, first), bisect_left(starts, last))
+        around = [_sentence_around(edge, sentences, starts) for edge in (first, last)]
+        is_inside = any(sentence is not None for sentence in around)
+        if mark.kind == "replace":
+            is_inside = len(common) == 1 and starts[common[0]] <= first and last <= ends[common[0]]
+        if not is_inside:
+            outside.append(mark)
+            continue
+        before = mark.markup
+        if partner is not None and first == last and partner > number + 1:  # around a picture
+            before = "".join(inner.markup for inner in marks[number : partner + 1])
+            after = ""
+            done.update(range(number, partner))
+        done.update([] if partner is None else [partner])
+        for place in common:
+            start, end = max(first, starts[place]), min(last, ends[place])
+            span = Span(start, end, before, after, replaces=mark.kind == "replace")
+            spans[place].append(span)
+    return spans, outside
+
+
+def _end_of_space(text: str, position: int) -> int:
+    space = _SPACE.match(text, position)
+    assert space is not None, "it may be empty"
+    return space.end()
+
+
+def _between(
+    text: str,
+    place: Range,
+    outside: deque[Mark],
+    escape: Callable[[str], str],
+    *,
+    is_inner: bool,
+) -> Iterator[Piece]:
+    """Yield what is between sentences: text, and the marks in it, which are taken from the list."""
+    position, end = place
+    is_space = is_inner and not text[position:end].strip()
+    if is_space and position == end:
+        yield Gap("")
+    is_after_break = False
+    while True:
+        mark = outside.popleft() if outside and outside[0].position <= end else None
+        is_break = mark is not None and not mark.markup.strip()
+        part = text[position : mark.position if mark else end]
+        if part.strip() or (part and not is_break and not is_after_break):
+            yield Gap(part) if is_space else escape(part)
+        if mark is None:
+            return
+        yield mark.markup
+        is_after_break = is_break
+        position = max(position, mark.position, mark.end)

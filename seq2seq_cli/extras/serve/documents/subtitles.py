@@ -1,0 +1,86 @@
+"""Subtitles (SubRip and WebVTT): the words of every speaker in a cue are a paragraph."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from seq2seq_cli.extras.serve.documents.document import Document, Piece, escape_html, unescape_html
+from seq2seq_cli.extras.serve.documents.paragraphs import (
+    Mark,
+    SentenceSplitter,
+    has_letters,
+    paragraph_pieces,
+)
+
+_LINE = re.compile(r".*?(?:\r\n|[\r\n]|\Z)", re.DOTALL)
+_TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
+_MARKUP = re.compile(r"<[A-Za-z0-9.:/ \"'=#_-]*+>|\{\\[^{}]*+\}")  # <i>, <v Paul>, {\an8}
+_SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*+[-–—‐][^\S\r\n]*")
+_NAME = re.compile(r"</?\s*([A-Za-z]+)")
+
+
+def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
+    """Take subtitles apart; numbers, times, settings and comments are kept.
+
+    Lines of a cue that continue one another are translated together; a translation has as many
+    lines as its source, if it has the words for them.
+    """
+    pieces: list[Piece] = []
+    cue: list[str] = []
+    in_cue = False
+    is_web_vtt = text.lstrip("\ufeff").startswith("WEBVTT")
+    escape = escape_html if is_web_vtt else str
+    for line in _LINE.findall(text):
+        is_time = _TIMES.match(line) is not None
+        if in_cue and line.strip() and not is_time:
+            cue.append(line)
+            continue
+        # A cue may end without a blank line, at the number of the next one.
+        number = [cue.pop()] if is_time and cue and cue[-1].strip().isdigit() else []
+        pieces += _cue_pieces(cue, splitter, escape)
+        pieces += [*number, line]
+        cue, in_cue = [], is_time
+    pieces += _cue_pieces(cue, splitter, escape)
+    return Document(tuple(piece for piece in pieces if piece != ""), escape)
+
+
+def _cue_pieces(
+    cue: Sequence[str], splitter: SentenceSplitter, escape: Callable[[str], str]
+) -> Iterator[Piece]:
+    """Yield the pieces of the lines of a cue; a dash begins the words of another speaker."""
+    starts = [n for n, line in enumerate(cue) if n == 0 or _SPEAKER.match(line)]
+    for start, end in itertools.pairwise([*starts, len(cue)]):
+        yield from _speaker_pieces(cue[start:end], splitter, escape)
+
+
+def _speaker_pieces(
+    lines: Sequence[str], splitter: SentenceSplitter, escape: Callable[[str], str]
+) -> Iterator[Piece]:
+    dash = _SPEAKER.match(lines[0])
+    text, marks = "", list[Mark]()
+    for number, line in enumerate(lines):
+        content = line.rstrip("\r\n")
+        if number == 0 and dash:
+            content = content[dash.end() :]
+        for part in re.split(f"({_MARKUP.pattern})", content.strip()):
+            if _MARKUP.fullmatch(part):
+                marks.append(_mark(len(text), part))
+            else:
+                text += part if escape is str else unescape_html(part)
+        if number + 1 < len(lines):
+            marks.append(Mark(len(text), line[len(line.rstrip("\r\n")) :], "point"))
+            text += " "
+    if not has_letters(text):
+        yield from lines
+        return
+    yield dash[0] if dash else ""
+    yield from paragraph_pieces(text, splitter, marks, escape)
+    yield lines[-1][len(lines[-1].rstrip("\r\n")) :]
+
+
+def _mark(position: int, markup: str) -> Mark:
+    if not (name := _NAME.match(markup)):
+        return Mark(position, markup, "point")
+    if markup.startswith("</"):
+        return Mark(position, markup, "close", name[1])
+    return Mark(position, markup, "open", name[1], closing=f"</{name[1]}>")

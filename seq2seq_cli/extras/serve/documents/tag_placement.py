@@ -1,0 +1,274 @@
+"""Places the markup of a sentence in its translation, by the alignment of words.
+
+Markup around some words of the source goes around the words that are aligned with them: a link
+stays on what it was on, wherever the translation says it. Markup whose words the translation does
+not have is left out; a link goes around the nearest word.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from seq2seq_cli.extras.serve.documents.document import Sentence, SentenceTranslation, Span
+from seq2seq_cli.text.words import word_spans
+
+Range = tuple[int, int]
+Escape = Callable[[str], str]
+
+_LINK = re.compile(r"\[|<a\s", re.IGNORECASE)
+
+
+def place_tags(sentence: Sentence, translation: SentenceTranslation, escape: Escape) -> str:
+    """Return a translation with the markup of its source; `escape` writes text between markup."""
+    if not sentence.spans:
+        return escape(translation.text)
+    aligned = _AlignedWords(sentence.text, translation)
+    nodes = _tree(sentence, [aligned.target_range(span) for span in sentence.spans])
+    writer = _Writer(sentence.text, translation.text, escape)
+    return "".join(writer.write((0, len(translation.text)), nodes))
+
+
+class _AlignedWords:
+    """The words of a sentence and of its translation, and which belong together."""
+
+    def __init__(self, source: str, translation: SentenceTranslation) -> None:
+        self._source, self._target = source, translation.text
+        self._src_words, self._tgt_words = word_spans(source), word_spans(translation.text)
+        self._src_starts = [start for start, _ in self._src_words]
+        self._src_ends = [end for _, end in self._src_words]
+        self._breaks = [end for _, end in self._tgt_words[:-1]]
+        self._targets: dict[int, list[int]] = {}
+        for src, tgt in sorted(translation.alignment):
+            if src < len(self._src_words) and tgt < len(self._tgt_words):
+                self._targets.setdefault(src, []).append(tgt)
+        self._aligned = sorted(self._targets)  # source words
+
+    def target_range(self, span: Span) -> Range:
+        """Return where in the translation a span belongs; an empty range if at one place only."""
+        if (span.start, span.end) == (0, len(self._source)):
+            return 0, len(self._target)
+        if _is_line_break(span):
+            place = self._break(span.start / len(self._source))
+            return place, place
+        words = range(
+            bisect_right(self._src_ends, span.start), bisect_left(self._src_starts, span.end)
+        )
+        targets = sorted(t for word in words for t in self._targets.get(word, ()))
+        if span.start == span.end or not targets:
+            place = self._place(span.start)
+            return self._nearest_word(span, place) if _is_link(span) else (place, place)
+        cuts_a_word = self._cuts_a_word(span, words)
+        if span.replaces or cuts_a_word:
+            return self._same_text(span, targets, cuts_a_word=cuts_a_word)
+        first, last = _longest_run(targets, gap=1)
+        start, end = self._tgt_words[first][0], self._tgt_words[last][1]
+        return self._without_punctuation(span, start, end)
+
+    def _nearest_word(self, span: Span, place: int) -> Range:
+        word = bisect_left(self._tgt_words, place, key=lambda word: word[1])
+        if word == len(self._tgt_words):
+            return place, place
+        return self._without_punctuation(span, *self._tgt_words[word])
+
+    def _break(self, share: float) -> int:
+        """Return the end of the word after which about this share of the text has passed."""
+        if not self._breaks:
+            return 0
+        wanted = share * len(self._target)
+        place = bisect_left(self._breaks, wanted)
+        near = self._breaks[max(0, place - 1) : place + 1]
+        return min(near, key=lambda end: abs(end - wanted))
+
+    def _cuts_a_word(self, span: Span, words: range) -> bool:
+        """Whether letters or digits go on beyond an end of the span: H<sub>2</sub>O.
+
+        Those of a word count that is not to be replaced as a whole: not-<code>null</code>.
+        """
+        before = self._source[self._src_starts[words[0]] : span.start]
+        after = self._source[span.end : self._src_ends[words[-1]]]
+        if span.replaces:
+            return any(letter.isalnum() for letter in before + after)
+        inner = self._source[span.start].isalnum(), self._source[span.end - 1].isalnum()
+        return (inner[0] and before[-1:].isalnum()) or (inner[1] and after[:1].isalnum())
+
+    def _same_text(self, span: Span, targets: Sequence[int], *, cuts_a_word: bool) -> Range:
+        """Return where the translation has the text of the span, near the words aligned with it.
+
+        Otherwise, if it is whole words of the source, those aligned with them; else the place after
+        them, so that nothing of the translation is lost or marked that does not belong to the span.
+        """
+        text = self._source[span.start : span.end]
+        first, last = _longest_run(targets, gap=0)
+        start, end = self._tgt_words[first][0], self._tgt_words[last][1]
+        found = self._target.find(text, max(0, start - len(text)))
+        found = found if 0 <= found <= end else self._target.find(text)
+        if text.strip() and found >= 0:
+            return found, found + len(text)
+        if cuts_a_word and not _is_link(span):
+            return end, end
+        return self._without_punctuation(span, start, end)
+
+    def _place(self, position: int) -> int:
+        """Return the place of markup at one place of the source: beside the same word."""
+        is_before_word = self._source[position : position + 1].strip() and not (
+            self._source[max(0, position - 1) : position].strip()
+        )
+        if is_before_word:
+            word = bisect_left(self._aligned, bisect_left(self._src_starts, position))
+            if word < len(self._aligned):
+                return self._tgt_words[min(self._targets[self._aligned[word]])][0]
+            return len(self._target)
+        word = bisect_left(self._aligned, bisect_left(self._src_starts, position)) - 1
+        if word < 0:
+            return 0
+        targets = sorted(self._targets[self._aligned[word]])
+        start, end = self._tgt_words[_longest_run(targets, gap=1)[1]]
+        return self._before_punctuation(position, start, end)
+
+    def _without_punctuation(self, span: Span, start: int, end: int) -> Range:
+        """Leave punctuation outside, unless the span has some at that end: <b>so</b>."""
+        end = self._before_punctuation(span.end, start, end)
+        if self._source[span.start].isalnum():
+            while start < end - 1 and not self._target[start].isalnum():
+                start += 1
+        return start, end
+
+    def _before_punctuation(self, position: int, start: int, end: int) -> int:
+        """Return the end of target words, without what follows a place within its source word.
+
+        That is the same text, such as the comma after f(), or punctuation if there is none before.
+        """
+        word = bisect_right(self._src_ends, position)
+        is_within = word < len(self._src_words) and self._src_starts[word] < position
+        rest = self._source[position : self._src_ends[word]] if is_within else ""
+        if rest and self._target[start:end].endswith(rest) and len(rest) < end - start:
+            return end - len(rest)
+        if self._source[position - 1].isalnum():
+            while end - 1 > start and not self._target[end - 1].isalnum():
+                end -= 1
+        return end
+
+
+def _longest_run(numbers: Sequence[int], gap: int) -> Range:
+    """Return the first and last of the most numbers that follow one another, with such gaps.
+
+    A single word that is aligned with one far away does not pull the markup there.
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number - runs[-1][-1] <= gap + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    longest = max(runs, key=lambda run: len(set(run)))
+    return longest[0], longest[-1]
+
+
+@dataclass
+class _Node:
+    """A span with its range in the translation, and the spans inside of it."""
+
+    span: Span
+    start: int
+    end: int
+    children: "list[_Node]" = field(default_factory=list)
+    has_link: bool = False
+
+
+def _tree(sentence: Sentence, ranges: Sequence[Range]) -> list[_Node]:
+    """Return the outermost spans; the range of each includes those of the spans inside of it."""
+    roots: list[_Node] = []
+    opened: list[_Node] = []
+    for span, (start, end) in zip(sentence.spans, ranges, strict=True):
+        while opened and not _contains(opened[-1].span, span):
+            opened.pop()
+        node = _Node(span, start, end)
+        (opened[-1].children if opened else roots).append(node)
+        if span.end > span.start and not span.replaces:
+            opened.append(node)
+    for root in roots:
+        _widen(root)
+    return roots
+
+
+def _contains(outer: Span, inner: Span) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end and inner.start < outer.end
+
+
+def _widen(node: _Node) -> None:
+    for child in node.children:
+        _widen(child)
+    node.has_link = _is_link(node.span) or any(child.has_link for child in node.children)
+    node.start = min([node.start, *(child.start for child in node.children)])
+    node.end = max([node.end, *(child.end for child in node.children)])
+
+
+class _Writer:
+    """Writes a translation with markup."""
+
+    def __init__(self, source: str, text: str, escape: Escape) -> None:
+        self._source, self._text, self._escape = source, text, escape
+        self._line_start = 0
+        words = word_spans(text)
+        self._starts, self._ends = [start for start, _ in words], [end for _, end in words]
+
+    def write(self, place: Range, nodes: Sequence[_Node]) -> Iterator[str]:
+        """Yield a part of the translation; of spans that overlap, the later is shortened."""
+        source, text = self._source, self._text
+        position, end = place
+        num_links = sum(node.has_link for node in nodes)
+        for node in sorted(nodes, key=lambda node: node.start):
+            span = node.span
+            num_links -= node.has_link
+            start, stop = self._shortened(node, (position, end), num_links)
+            if _is_line_break(span) and not text[self._line_start : start].strip():
+                continue  # no line is empty
+            yield self._escape(text[position:start])
+            needs_space = start == stop and not span.after and bool(span.before.strip())
+            if needs_space and _ends_in_space(source, span.start):
+                yield " " * (start > 0 and not _ends_in_space(text, start))
+            yield from self._element(node, (start, stop))
+            if needs_space and source[span.end : span.end + 1].isspace():
+                yield " " * bool(text[stop : stop + 1].strip())
+            position = stop
+            if _is_line_break(span):
+                position += text[stop : stop + 1].isspace()
+                self._line_start = position
+        yield self._escape(text[position:end])
+
+    def _shortened(self, node: _Node, place: Range, num_links: int) -> Range:
+        """Return the range of a node that leaves a word for each of the links after it."""
+        position, end = place
+        if num_links:
+            last = bisect_left(self._starts, end) - num_links - 1
+            is_free = last >= 0 and self._ends[last] > position
+            end = self._ends[last] if is_free else position
+        start = min(max(node.start, position), end)
+        stop = min(max(node.end, start), end)
+        if start == stop and node.has_link:
+            first, last = bisect_left(self._starts, position), bisect_left(self._starts, end) - 1
+            if first <= last:
+                word = min(bisect_left(self._starts, start), last)
+                return self._starts[word], min(self._ends[word], end)
+        return start, stop
+
+    def _element(self, node: _Node, place: Range) -> Iterator[str]:
+        """Yield an element, without its tags if the translation has nothing of what was in it."""
+        span = node.span
+        inner = "" if span.replaces else "".join(self.write(place, node.children))
+        had_words = bool(self._source[span.start : span.end].strip())
+        is_lost = had_words and bool(span.after) and not inner.strip()
+        yield inner if is_lost else f"{span.before}{inner}{span.after}"
+
+
+def _ends_in_space(text: str, end: int) -> bool:
+    return text[max(0, end - 1) : end].isspace()
+
+
+def _is_link(span: Span) -> bool:
+    return span.start < span.end and bool(span.after) and _LINK.match(span.before) is not None
+
+
+def _is_line_break(span: Span) -> bool:
+    return not span.before.strip() and not span.after

@@ -1,0 +1,184 @@
+"""The processes with the models: one loads them, and its forks translate.
+
+Forks share the memory of the weights, and a new one is there in milliseconds when another has died.
+On a GPU, which no fork can use, the process that has loaded the models translates itself.
+"""
+
+import functools
+import gc
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from seq2seq_cli.decoding.lines.merging import Outputs
+from seq2seq_cli.decoding.lines.segmentation import Cuts
+from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import UserError, of_system
+from seq2seq_cli.extras.serve import messages
+from seq2seq_cli.extras.serve.messages import (
+    BEAM_WITH_CONSTRAINTS,
+    Batch,
+    BatchResult,
+    SearchOptions,
+    SentenceInput,
+    SentenceOutput,
+)
+from seq2seq_cli.extras.serve.served_run import RunToServe
+from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.processes import unblock_signals
+
+_SOMETHING_TO_TRANSLATE = "Hello."
+
+
+class LoadedRun:
+    """A run's model, with a translator for each way to search."""
+
+    def __init__(self, run: RunToServe) -> None:
+        self._translator = Translator.load(run.run_dir, run.device, run.overrides, which=run.which)
+        self.is_on_cpu = self._translator.decoder.device.type == "cpu"
+        self._variant = functools.lru_cache(maxsize=64)(self._make_variant)
+
+    def translate(self, batch: Batch) -> BatchResult:
+        """Translate a batch; a sentence that cannot be translated has a message instead."""
+        start = time.perf_counter()
+        cuts: list[Cuts] = []
+        try:
+            self._check_features(batch.sentences)
+            outputs: list[list[Translation] | str] = [
+                *self.search(batch.sentences, batch.options, cuts)
+            ]
+        except UserError:  # of one of the sentences
+            outputs = [self._alone(sentence, batch.options, cuts) for sentence in batch.sentences]
+        best = [output[0] for output in outputs if not isinstance(output, str)]
+        return BatchResult(
+            tuple(
+                output if isinstance(output, str) else _reported(output, batch.options)
+                for output in outputs
+            ),
+            sum(len(translation.tokens) for translation in best),
+            sum(each.at_length_limit for each in cuts),
+            time.perf_counter() - start,
+        )
+
+    def _alone(
+        self, sentence: SentenceInput, options: SearchOptions, cuts: list[Cuts]
+    ) -> list[Translation] | str:
+        try:
+            self._check_features([sentence])
+            return self.search([sentence], options, cuts)[0]
+        except UserError as error:
+            return str(error)
+
+    def _check_features(self, sentences: Sequence[SentenceInput]) -> None:
+        """Raise UserError where a model with features gets none, or some that it does not know."""
+        if not self._translator.tokenizers.src.features:
+            return
+        for text, _ in sentences:
+            line = TranslationInput(text)
+            if unknown := self._translator.unknown_features(line):
+                raise UserError(f"the model does not know the features {', '.join(unknown)}")
+            if not self._translator.has_features(line):
+                raise UserError("the model needs features of the source, after a tab")
+
+    def search(
+        self, sentences: Sequence[SentenceInput], options: SearchOptions, cuts: list[Cuts]
+    ) -> list[list[Translation]]:
+        """Search for the translations of sentences. Raises UserError if one has none."""
+        translator = self._variant(options.n_best, options.with_constraints)
+        inputs = [TranslationInput(text, required=required) for text, required in sentences]
+        outputs = Outputs(options.log_probs, options.alignment or options.attention)
+        return translator.search(inputs, outputs, report=cuts.append)
+
+    def _make_variant(self, n_best: int, with_constraints: bool) -> Translator:
+        of_run = self._translator.config.decoding
+        beam_size = of_run.beam_size
+        if with_constraints:
+            beam_size = max(beam_size, BEAM_WITH_CONSTRAINTS)
+        if n_best > 1:
+            beam_size = max(beam_size, n_best)
+        options: dict[str, object] = {"n_best": n_best}
+        if beam_size != of_run.beam_size or with_constraints:
+            options |= {"beam_size": beam_size, "sampling": False, "diversity_groups": 1}
+        decoding = of_run.model_copy(update=options)
+        return Translator(
+            self._translator.models,
+            self._translator.tokenizers,
+            self._translator.config.model_copy(update={"decoding": decoding}),
+            self._translator.statistics,
+            self._translator.decoder,
+        )
+
+
+def _reported(
+    translations: Sequence[Translation], options: SearchOptions
+) -> tuple[SentenceOutput, ...]:
+    return tuple(
+        SentenceOutput(
+            translation.text,
+            (translation.alignment or ()) if options.alignment else (),
+            (translation.attention or ()) if options.attention else (),
+            translation.tokens if options.log_probs else (),
+            translation.log_probs or (),
+        )
+        for translation in translations
+    )
+
+
+def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
+    """Load the models and say so; then fork a process for each connection that arrives.
+
+    Ends this process when the other end of `control` is closed.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process when it is done
+        signal.signal(number, signal.SIG_IGN)
+    unblock_signals()
+    torch.set_num_threads(1)
+    retain_freed_pages()
+    try:
+        loaded = [LoadedRun(run) for run in runs]
+        for run in loaded:  # what happens once in a process happens before the forks
+            run.search([SentenceInput(_SOMETHING_TO_TRANSLATE)], SearchOptions(), [])
+    except (UserError, OSError) as error:
+        reason = of_system(error) if isinstance(error, OSError) else str(error)
+        _send(control, {"error": reason})
+        return
+    can_fork = all(run.is_on_cpu for run in loaded)
+    _send(control, {"can_fork": can_fork})
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end leave nothing
+    gc.collect()
+    gc.freeze()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not data:
+            os._exit(0)
+        connection = socket.socket(fileno=descriptors[0])
+        if can_fork and os.fork():
+            connection.close()
+            continue
+        control.close()
+        _translate_batches(loaded, connection)
+        os._exit(0)
+
+
+def _translate_batches(runs: Sequence[LoadedRun], connection: socket.socket) -> None:
+    """Translate batch after batch until the other end is closed."""
+    connection.setblocking(True)
+    _send(connection, {"pid": os.getpid()})
+    with connection.makefile("rb") as incoming:
+        while header := incoming.read(messages.HEADER_BYTES):
+            data = incoming.read(messages.length_of(header))
+            batch = messages.batch_of(messages.unpacked(data))
+            _send(connection, runs[batch.run].translate(batch))
+
+
+def _send(connection: socket.socket, message: Any) -> None:
+    try:
+        connection.sendall(messages.packed(message))
+    except OSError:  # the server has ended
+        os._exit(0)

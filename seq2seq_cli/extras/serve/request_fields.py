@@ -1,0 +1,168 @@
+"""The fields of a request, in JSON, in a form or in its query, and their limits."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+from python_multipart.multipart import parse_options_header
+from starlette.requests import Request
+
+from seq2seq_cli.extras.serve.request_errors import RequestError, invalid
+
+_MOST_GLOSSARY_ENTRIES = 200
+_LONGEST_ENTRY = 200  # characters, on either side
+_LARGE_BODY = 1 << 15  # bytes, which are read beside other requests, and not before them
+_MOST_FIELDS = 100
+_MOST_BYTES_OF_A_PART = 1 << 26  # the limit of the whole body is lower
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for."""
+
+    characters: int = 5_000  # of each text
+    batch: int = 64  # texts
+    alternatives: int = 5
+    seconds: float = 60.0
+
+    @property
+    def body_bytes(self) -> int:
+        """Return a size that no request exceeds which keeps to the other limits."""
+        return (1 << 16) + 6 * self.characters * self.batch  # \u4f60 is one character
+
+
+class Fields:
+    """Named values of a request; errors name the field."""
+
+    def __init__(self, values: Mapping[str, Any], *, is_json: bool) -> None:
+        """Values of a form or query are strings, or lists of them where a name is repeated."""
+        self._values = values
+        self._is_json = is_json
+
+    @classmethod
+    async def read(cls, request: Request) -> "Fields":
+        """Read the body as its content type says, and the query for what else there is."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        query = _form_values(request.scope["query_string"])
+        if kind == "multipart/form-data":
+            _check_charset(request.headers["content-type"])
+            async with request.form(max_files=0, max_part_size=_MOST_BYTES_OF_A_PART) as form:
+                pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
+            return cls({**query, **_by_name(pairs)}, is_json=False)
+        body = await request.body()
+        is_json = kind == "application/json" or kind.endswith("+json")
+        if not is_json and kind != "application/x-www-form-urlencoded" and body:
+            raise RequestError(415, f"Unsupported content type: {kind or 'none'}")
+        parse = _json_object if is_json else _form_values
+        values = await asyncio.to_thread(parse, body) if len(body) > _LARGE_BODY else parse(body)
+        return cls({**query, **values}, is_json=is_json)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a string. Raises RequestError if it is missing and has no default."""
+        value = self._values.get(name)
+        if value is None:
+            if default is None:
+                raise invalid(f"missing {name} parameter")
+            return default
+        if not isinstance(value, str):
+            raise invalid(f"{name} must be a string")
+        return _well_formed(value)
+
+    def texts(self, name: str) -> list[str] | str:
+        """Return a string, or a list of strings."""
+        value = self._values.get(name)
+        if not isinstance(value, list):
+            return self.text(name)
+        if not all(isinstance(text, str) for text in value):
+            raise invalid(f"{name} must be a string or a list of strings")
+        return [_well_formed(text) for text in value]
+
+    def whole_number(self, name: str, most: int) -> int:
+        """Return a number from 0 to `most`; 0 if it is missing."""
+        value = self._values.get(name)
+        if value is None or value == "":
+            return 0
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise invalid(f"{name} must be a whole number of at least 0")
+        if value > most:
+            raise invalid(f"{name} parameter must be <= {most}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return true or false; false if it is missing."""
+        value = self._values.get(name, False)
+        if isinstance(value, str) and not self._is_json:
+            known = {"true": True, "1": True, "false": False, "0": False, "": False}
+            value = known.get(value.lower(), value)
+        if not isinstance(value, bool):
+            raise invalid(f"{name} must be true or false")
+        return value
+
+    def glossary(self, name: str) -> dict[str, str]:
+        """Return an object whose keys and values are phrases; empty if it is missing."""
+        value = self._values.get(name)
+        if isinstance(value, str) and value and not self._is_json:
+            value = _json_object(value.encode("utf-8", "surrogatepass"))
+        value = value or {}
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise invalid(f'{name} must be an object such as {{"term": "translation"}}')
+        if len(value) > _MOST_GLOSSARY_ENTRIES:
+            raise invalid(f"{name} has more than {_MOST_GLOSSARY_ENTRIES} entries")
+        if any(len(text) > _LONGEST_ENTRY for entry in value.items() for text in entry):
+            raise invalid(f"{name} has an entry of more than {_LONGEST_ENTRY} characters")
+        if not all(term.strip() and wanted.strip() for term, wanted in value.items()):
+            raise invalid(f"{name} has an empty entry")
+        return {_well_formed(term): _well_formed(wanted) for term, wanted in value.items()}
+
+
+def _check_charset(content_type: str) -> None:
+    """Raise RequestError for other encodings than UTF-8: some of Python's take quadratic time."""
+    _, options = parse_options_header(content_type)
+    charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    if charset.lower() not in ("utf-8", "utf8"):
+        raise invalid("a form must be in UTF-8")
+
+
+def _form_values(data: bytes) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(data.decode("utf-8", "replace"), True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise invalid(f"it has more than {_MOST_FIELDS} fields") from None
+    return _by_name(pairs)
+
+
+def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return values by name, as forms mean them: a list where a name is repeated."""
+    values: dict[str, list[str]] = {}
+    for name, text in pairs:
+        values.setdefault(name, []).append(text.replace("\r\n", "\n"))
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
+
+
+def _well_formed(text: str) -> str:
+    """Replace unpaired surrogates, which JSON can express."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise invalid("the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise invalid("the body must be a JSON object")
+    return value
+
+
+def check_length(texts: Sequence[str], limits: Limits) -> None:
+    """Raise RequestError if there are too many texts, or if one is too long."""
+    if len(texts) > limits.batch:
+        raise invalid(f"request ({len(texts)}) exceeds text limit ({limits.batch})")
+    longest = max(map(len, texts), default=0)
+    if longest > limits.characters:
+        raise invalid(f"request ({longest}) exceeds text limit ({limits.characters})")

@@ -1,0 +1,265 @@
+"""Where translations are good and bad: by source length, for rare words, the worst lines.
+
+N lines, F groups of word frequencies.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.console import printable, table
+from seq2seq_cli.metrics.exact_match import spaced
+from seq2seq_cli.metrics.metrics import (
+    Scoring,
+    TextScore,
+    make_line_metric,
+    score_text,
+    word_splitter,
+)
+from seq2seq_cli.metrics.significance import References, Texts
+from seq2seq_cli.metrics.units import CHARACTERS, WORDS
+from seq2seq_cli.text.features import TAB
+
+_LENGTH_GROUPS = 4
+_FREQUENCIES = (0, 1, 10, 100, 1_000)  # the lower bounds of the groups
+
+
+class Translated(NamedTuple):
+    """Text, a system's translation, and one reference translation or more, the first complete."""
+
+    sources: Texts  # with their features after a tab
+    hypotheses: Texts
+    references: Sequence[References]
+    line_numbers: Sequence[int]  # in the text, from 1
+
+    def lines(self, chosen: Sequence[int]) -> "Translated":
+        """Return some of the lines, numbered from 0."""
+        return Translated(
+            [self.sources[i] for i in chosen],
+            [self.hypotheses[i] for i in chosen],
+            [[references[i] for i in chosen] for references in self.references],
+            [self.line_numbers[i] for i in chosen],
+        )
+
+
+NO_TEXT = Translated((), (), ((),), ())
+
+
+@dataclass(frozen=True)
+class LengthGroup:
+    """The scores of lines whose sources are about equally long."""
+
+    shortest: int
+    longest: int
+    unit: str
+    num_lines: int
+    scores: dict[Metric, TextScore]
+
+    def row(self) -> list[str]:
+        length = f"{_range(self.shortest, self.longest)} {self.unit}"
+        return [length, f"{self.num_lines:,}", *(f"{score:.2f}" for score in self.scores.values())]
+
+    def report(self) -> dict[str, Any]:
+        facts = {name: value for name, value in vars(self).items() if name != "scores"}
+        for name, score in self.scores.items():
+            facts |= score.report(name)
+        return facts
+
+
+def _range(first: int, last: int | None) -> str:
+    if last is None:
+        return f"at least {first:,}"
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
+    """Score up to four groups of lines, from short to long sources, of about as many lines each.
+
+    Lengths are in units of the source, or in characters if no source has two, and without features.
+    Equal lengths are in one group.
+    """
+    sources = [line.partition(TAB)[0].strip() for line in text.sources]
+    units = scoring.src_units
+    lengths_N = np.array([len(units.split(line)) for line in sources])
+    if lengths_N.max() <= 1:
+        units, lengths_N = CHARACTERS, np.array([len(line) for line in sources])
+    shares = np.linspace(0, 1, _LENGTH_GROUPS + 1)[1:]
+    longest = np.unique(np.quantile(lengths_N, shares, method="inverted_cdf"))
+    group_N = np.searchsorted(longest, lengths_N)
+    groups = []
+    for group in range(len(longest)):
+        numbers = np.flatnonzero(group_N == group)
+        part, lengths = text.lines(numbers.tolist()), lengths_N[numbers].tolist()
+        scores = score_text(part.hypotheses, part.references, scoring)
+        groups.append(LengthGroup(min(lengths), max(lengths), units.name, len(lengths), scores))
+    return groups
+
+
+@dataclass(frozen=True)
+class FrequencyGroup:
+    """How well words are translated that are about equally frequent in the training text."""
+
+    fewest: int  # occurrences in the training text
+    most: int | None
+    in_references: int
+    in_translations: int
+    in_both: int
+
+    @property
+    def precision(self) -> float | None:
+        return 100 * self.in_both / self.in_translations if self.in_translations else None
+
+    @property
+    def recall(self) -> float | None:
+        return 100 * self.in_both / self.in_references if self.in_references else None
+
+    @property
+    def f1(self) -> float:
+        return 200 * self.in_both / (self.in_references + self.in_translations)
+
+    def row(self) -> list[str]:
+        shares = (self.precision, self.recall, self.f1)
+        return [
+            f"{_range(self.fewest, self.most)} times",
+            f"{self.in_references:,}",
+            *("-" if share is None else f"{share:.2f}" for share in shares),
+        ]
+
+    def report(self) -> dict[str, Any]:
+        return asdict(self) | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+
+
+def by_training_frequency(
+    text: Translated, training_lines: Iterable[str], scoring: Scoring
+) -> list[FrequencyGroup]:
+    """Return precision and recall of words by their frequency in the target text of training.
+
+    A word is translated correctly as often as it is in both the translation and the reference of a
+    line, as in compare-mt (Neubig et al. 2019); of several references the nearest counts. Words are
+    those of BLEU; strings have their own units.
+    """
+    split = splitter_of(scoring)
+    hypotheses = [Counter(split(line)) for line in text.hypotheses]
+    references = [
+        max((Counter(split(line)) for line in lines if line is not None), key=_nearness_to(words))
+        for words, *lines in zip(hypotheses, *text.references, strict=True)
+    ]
+    both = [a & b for a, b in zip(references, hypotheses, strict=True)]
+    frequency = dict.fromkeys((word for line in references + hypotheses for word in line), 0)
+    for training_line in training_lines:
+        for word in split(training_line):
+            if word in frequency:
+                frequency[word] += 1
+    counts_F3 = np.zeros((len(_FREQUENCIES), 3), dtype=int)
+    for column, lines in enumerate((references, hypotheses, both)):
+        for line in lines:
+            for word, count in line.items():
+                group = np.searchsorted(_FREQUENCIES, frequency[word], side="right") - 1
+                counts_F3[group, column] += count
+    most = [*(bound - 1 for bound in _FREQUENCIES[1:]), None]
+    return [
+        FrequencyGroup(fewest, last, *counts)
+        for fewest, last, counts in zip(_FREQUENCIES, most, counts_F3.tolist(), strict=True)
+        if any(counts)
+    ]
+
+
+def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
+    """Return the function that splits a target into units; words are split as BLEU does."""
+    units = scoring.tgt_units
+    if units == WORDS:
+        return word_splitter(scoring.tokenize, scoring.lowercase)
+    return lambda line: units.split(spaced(line, lowercase=scoring.lowercase))
+
+
+def _nearness_to(hypothesis: Counter[str]) -> Callable[[Counter[str]], float]:
+    """Return the function from a reference to its F1 with a translation, up to a factor."""
+    return lambda words: (words & hypothesis).total() / max((words + hypothesis).total(), 1)
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The scores of parts of a text."""
+
+    unit: str  # of the targets
+    metrics: tuple[Metric, ...]
+    by_source_length: list[LengthGroup]
+    by_training_frequency: list[FrequencyGroup] | None  # None without the training text
+
+    def table(self) -> str:
+        lengths = [["source length", "lines", *self.metrics]]
+        lengths += [group.row() for group in self.by_source_length]
+        if self.by_training_frequency is None:
+            return table(lengths)
+        words = [[f"{self.unit} seen in training", "number", "precision", "recall", "F1"]]
+        words += [group.row() for group in self.by_training_frequency]
+        return f"{table(lengths)}\n\n{table(words)}"
+
+    def report(self) -> dict[str, Any]:
+        words = self.by_training_frequency
+        return {
+            "by_source_length": [group.report() for group in self.by_source_length],
+            "by_training_frequency": words and [group.report() for group in words],
+        }
+
+
+def break_down(
+    text: Translated, training_lines: Iterable[str] | None, scoring: Scoring
+) -> Breakdown:
+    """Score parts of a text; without the target text of training, not by its frequencies."""
+    words = training_lines and by_training_frequency(text, training_lines, scoring)
+    lengths, unit = by_source_length(text, scoring), scoring.tgt_units.name
+    return Breakdown(unit, scoring.names, lengths, words or None)
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line and its own score."""
+
+    line: int  # its number, from 1
+    metric: Metric
+    score: float
+    source: str
+    references: list[str]
+    hypothesis: str
+
+    def rows(self) -> list[str]:
+        return [
+            f"line {self.line:,}, {self.metric} {self.score:.2f}",
+            f"  source      {printable(self.source)}",
+            *(f"  reference   {printable(reference)}" for reference in self.references),
+            f"  hypothesis  {printable(self.hypothesis)}",
+        ]
+
+    def report(self) -> dict[str, Any]:
+        texts = {name: getattr(self, name) for name in ("source", "references", "hypothesis")}
+        return {"line": self.line, self.metric: self.score, **texts}
+
+
+class WorstLines(NamedTuple):
+    """The lines with the worst scores of their own, the worst first."""
+
+    lines: list[BadLine]
+
+    def table(self) -> str:
+        return "\n".join(row for line in self.lines for row in line.rows())
+
+    def report(self) -> dict[str, Any]:
+        return {"worst": [line.report() for line in self.lines]}
+
+
+def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
+    """Return the worst lines of a text; of lines that are equally bad, the first."""
+    metric, lines = scoring.line_metric, []
+    scorer, sign = make_line_metric(metric, scoring), 1 if METRICS[metric].higher_is_better else -1
+    for number, source, hypothesis, *rest in zip(
+        text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
+    ):
+        references = [reference for reference in rest if reference is not None]
+        score = scorer.sentence_score(hypothesis, references).score
+        lines.append(BadLine(number, metric, score, source, references, hypothesis))
+    return WorstLines(sorted(lines, key=lambda line: sign * line.score)[:count])

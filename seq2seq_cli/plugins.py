@@ -1,0 +1,51 @@
+"""The table of extras: folders of `seq2seq_cli/extras`, each named like its pip extra.
+
+The core never imports them. It finds them here by name, so that `seq2seq --help` lists all of their
+commands, and what needs a package that is not installed answers with the `pip install` line.
+"""
+
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from seq2seq_cli.errors import UserError, pip_arguments
+
+
+class Extra(NamedTuple):
+    command_modules: tuple[str, ...]  # modules in its folder that register commands
+    packages: tuple[str, ...]  # what its pip extra installs and its commands cannot do without
+
+
+EXTRAS = {
+    "export": Extra(("command",), ()),
+    "hub": Extra(("command",), ("huggingface_hub",)),
+    "inspect": Extra(("attend_command", "inspect_command"), ()),
+    "plot": Extra(("find_lr_command", "plot_command"), ()),
+    "ray": Extra((), ("ray",)),
+    "serve": Extra(("command",), ("starlette", "uvicorn", "markdown_it", "prometheus_client")),
+}
+
+
+def register_commands() -> None:
+    """Import the modules of all extras that add commands to the Typer app."""
+    for name, extra in EXTRAS.items():
+        for module in extra.command_modules:
+            _import(name, module)
+
+
+def load(extra: str, module: str) -> Any:
+    """Import a module of an extra. Raises UserError if packages of the extra are not installed."""
+    for package in EXTRAS[extra].packages:
+        require(package, extra, extra)
+    return _import(extra, module)
+
+
+def require(package: str, extra: str, what: str) -> None:
+    """Raise UserError with the `pip install` line if the package of an extra is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"{what} needs the package {package}: pip install {pip_arguments(extra)}")
+
+
+def _import(extra: str, module: str) -> ModuleType:
+    return importlib.import_module(f"seq2seq_cli.extras.{extra}.{module}")

@@ -1,0 +1,1 @@
+"""Splitting text into the units of a vocabulary."""

@@ -1,0 +1,1 @@
+"""Checkpoints, and the model that a run ends with."""

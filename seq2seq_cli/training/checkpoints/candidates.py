@@ -1,0 +1,236 @@
+"""The model that a run ends with: the best of its best model, its last one and their averages."""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import Metric
+from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.evaluation import Scores
+from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
+from seq2seq_cli.model.model_scores import facts_of
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import save_tensors
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.averaging import averaged_steps, mean_of_files, with_weights
+from seq2seq_cli.training.run import Run, TrainingState, nothing, quality
+
+logger = logging.getLogger(__name__)
+
+
+class Candidate(NamedTuple):
+    """Weights that may become those of `model.safetensors`: the mean of one or more files."""
+
+    name: str
+    files: tuple[Path, ...]
+
+
+class Scored(NamedTuple):
+    """A candidate with its validation scores; none without validation text."""
+
+    candidate: Candidate
+    metrics: dict[Metric, float]
+
+    @property
+    def is_finite(self) -> bool:
+        return all(map(math.isfinite, self.metrics.values()))
+
+    def quality(self, metric: Metric) -> tuple[float, float]:
+        """What candidates are compared by: the less the better."""
+        return quality(metric, self.metrics[metric], self.metrics["loss"])
+
+
+def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> list[Candidate]:
+    """Return what a finished run may end with; an empty list if it has nothing but single models.
+
+    Of those the best is known already. Without validation text only averages are candidates, the
+    one to prefer first.
+    """
+    last, training = folder.checkpoint(state.step), config.training
+    is_best = state.best_step == state.step  # the model that was validated last
+    averages = []
+    if state.has_ema and not is_best:
+        averages.append(Candidate(f"EMA, step {state.step:,}", (last / "ema.safetensors",)))
+    if training.average_checkpoints is not None:
+        kept = {n: path for n, path in folder.all_weights().items() if n <= state.step}
+        steps = sorted({*averaged_steps(kept, training), state.step})
+        steps = steps[-training.average_checkpoints :]
+        if len(steps) > 1:
+            averages.append(average_of({step: kept[step] for step in steps}))
+    if config.data.valid is None:
+        return averages
+    best = best_files(folder, state)
+    if len(best) > 1:
+        averages.append(Candidate(f"average of the best {len(best)}", tuple(best.values())))
+    if not (averages or state.has_ema):
+        return []
+    singles = []
+    if state.best_step is not None:
+        also = (" and EMA" if state.has_ema else " and last") if is_best else ""
+        name = f"best{also}, step {state.best_step:,}"
+        singles.append(Candidate(name, (best[state.best_step],)))
+    if state.has_ema or not is_best:
+        singles.append(Candidate(f"last, step {state.step:,}", (last / "weights.safetensors",)))
+    return [*singles, *averages]
+
+
+def average_of(files: dict[int, Path]) -> Candidate:
+    """Return the average of the weights of these steps."""
+    steps = f"steps {min(files):,} to {max(files):,}"
+    return Candidate(f"average of {len(files)} checkpoints, {steps}", tuple(files.values()))
+
+
+def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
+    """Return the weights of the best models by step, the best first.
+
+    The best of all may be the run's model alone. Others may be missing if `validation.keep_best`
+    was raised in the run.
+    """
+    kept = folder.all_best_models()
+    files = {state.best_step: folder.model} if state.best_step is not None else {}
+    return files | {m.step: kept[m.step] for m in state.best_models if m.step in kept}
+
+
+def awaits_choice(folder: RunFolder, run: Run) -> bool:
+    """Return True if the run, which is finished, has candidates that were not compared yet."""
+    candidates = find_candidates(folder, run.config, run.state)
+    return bool(candidates) and recorded(folder, run.state.step, candidates) is None
+
+
+def choose_model(
+    folder: RunFolder, run: Run, score: Callable[[], Scores], show: Callable[[int, str], None]
+) -> None:
+    """Score the candidates and write the best one as the run's model, if that is still to be done.
+
+    `score` scores the model as it is; `show` gets the step and a table. The record that it is done
+    is written last, so that after a crash it is done again. Candidates that are damaged or have a
+    score that is NaN or infinite are not chosen. One that cannot be read for another reason ends
+    the comparison with OSError.
+    """
+    if not awaits_choice(folder, run):
+        return
+    config, step, model = run.config, run.state.step, run.evaluated_model
+    candidates = find_candidates(folder, config, run.state)
+    readable = [candidate for candidate in candidates if _is_readable(candidate, model)]
+    if config.data.valid is None:
+        scored = [Scored(candidate, {}) for candidate in readable]
+        chosen = next(iter(scored), None)
+    else:
+        logger.info("comparing %d models on the validation text", len(readable))
+        scored = score_candidates(model, readable, score)
+        metric = config.validation.metric
+        finite = [one for one in scored if one.is_finite]
+        chosen = min(finite, key=lambda one: one.quality(metric), default=None)
+    if chosen is not None:
+        install(folder, model, *chosen, run.state, run.hooks.before_write)
+    if scored:
+        table = candidate_table(scored, chosen)
+        show(step, table)
+        logger.info("%s", table)
+    metrics = {one.candidate: one.metrics for one in scored}
+    now = find_candidates(folder, config, run.state)  # an average has moved the best model
+    lines = [
+        {
+            "step": step,
+            "model": candidate.name,
+            "files": [str(path.relative_to(folder.path)) for path in present.files],
+            "chosen": chosen is not None and candidate == chosen.candidate,
+            **metrics.get(candidate, {}),
+        }
+        for candidate, present in zip(candidates, now, strict=True)
+    ]
+    run.hooks.before_write(folder.candidates)
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    write_atomic(folder.candidates, text.encode("utf-8"))
+
+
+def _is_readable(candidate: Candidate, model: Transformer) -> bool:
+    try:
+        mean_of_files(candidate.files, model)
+    except DamagedFileError as error:
+        logger.warning("%s is left out: %s", candidate.name, error)
+        return False
+    return True
+
+
+def score_candidates(
+    model: Transformer, candidates: Sequence[Candidate], score: Callable[[], Scores]
+) -> list[Scored]:
+    """Score the model with the weights of each candidate; equal ones are scored once."""
+    scores: dict[tuple[Path, ...], dict[Metric, float]] = {}
+    for candidate in candidates:
+        if candidate.files not in scores:
+            with with_weights(model, mean_of_files(candidate.files, model)):
+                scores[candidate.files] = score().metrics()
+    return [Scored(candidate, scores[candidate.files]) for candidate in candidates]
+
+
+def install(
+    folder: RunFolder,
+    model: Transformer,
+    candidate: Candidate,
+    metrics: Mapping[Metric, float],
+    state: TrainingState | None,
+    before_write: Callable[[Path], None] = nothing,
+) -> None:
+    """Write a candidate with its scores as the run's model.
+
+    The best single model, if it was that, goes to best/: a run that is trained for longer compares
+    with it. `state` belongs to the last checkpoint.
+    """
+    if candidate.files == (folder.model,):
+        return
+    files = {} if state is None else best_files(folder, state)
+    for step, path in files.items():
+        if path == folder.model and path.is_file():
+            folder.best.mkdir(exist_ok=True)
+            before_write(folder.best_model(step))
+            write_atomic(folder.best_model(step), path.read_bytes())
+    before_write(folder.model)
+    facts = facts_of(candidate.name, metrics)
+    save_tensors(mean_of_files(candidate.files, model), folder.model, facts)
+
+
+def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
+    """Return a line for each candidate, with all scores."""
+    width = max(len(one.candidate.name) for one in scored)
+    return "\n".join(
+        "  ".join(
+            [
+                f"{one.candidate.name:<{width}}",
+                *(f"{name} {value:.3f}" for name, value in one.metrics.items()),
+                *(["(chosen)"] if one is chosen else []),
+            ]
+        )
+        for one in scored
+    )
+
+
+def recorded(
+    folder: RunFolder, step: int, candidates: Sequence[Candidate]
+) -> list[dict[str, Any]] | None:
+    """Return the entries of `candidates.jsonl`; None if they are not of this step's candidates."""
+    try:
+        lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
+        entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
+    except (FileNotFoundError, ValueError, RecursionError, UserError):
+        return None
+    entries = [entry for entry in entries if entry.get("step") == step]
+    names = [entry.get("model") for entry in entries]
+    return entries if names == [candidate.name for candidate in candidates] else None
+
+
+def chosen_model(
+    folder: RunFolder, config: Config, state: TrainingState
+) -> tuple[str, dict[str, float]] | None:
+    """Return name and scores of the candidate that a finished run chose; None if it did not."""
+    entries = recorded(folder, state.step, find_candidates(folder, config, state)) or []
+    for entry in entries:
+        if entry.get("chosen") is True:
+            scores = {name: x for name, x in entry.items() if isinstance(x, float)}
+            return str(entry["model"]), scores
+    return None

@@ -1,0 +1,252 @@
+"""Logging during training: progress bar or lines, TensorBoard, metrics.jsonl, train.log."""
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tqdm import tqdm
+
+from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import Metric
+from seq2seq_cli.evaluation import Scores
+from seq2seq_cli.files import write_atomic
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
+from seq2seq_cli.training.run import Run, TrainingState
+
+logger = logging.getLogger(__name__)
+
+
+class AttentionPlots(NamedTuple):
+    """What TensorBoard shows of a model's attention, by name."""
+
+    images: dict[str, bytes]  # PNG
+    entropy: dict[str, float]  # nats
+
+
+class Monitor:
+    """Logs points, samples and the config to the progress bar, the log files and TensorBoard.
+
+    A run that resumes from a step first drops what was logged after it, so that no point is there
+    twice.
+    """
+
+    def __init__(self, folder: RunFolder, run: Run) -> None:
+        state, hooks, step = run.state, run.hooks, run.state.step
+        at_step = _drop_points_after(folder, state)
+        self._log = _LogHandler(AppendOnlyFile(folder.log, hooks))
+        logging.getLogger("seq2seq_cli").addHandler(self._log)
+        self._metrics = AppendOnlyFile(folder.metrics, hooks)
+        first_step = step if state.awaits_validation else step + 1
+        self._tensorboard = EventFile(folder.path, first_step, hooks)
+        if state.awaits_validation and at_step:
+            self._tensorboard.scalars(step, _with_losses_first(at_step))
+        self._metric: Metric = run.config.validation.metric
+        max_hours = run.config.training.max_hours
+        self._total = run.total_steps
+        self._time_limit = math.inf if max_hours is None else 3_600 * max_hours
+        self._first_step = step
+        self._started = time.monotonic()
+        self._bar = tqdm(
+            total=run.total_steps,
+            initial=step,
+            unit="step",
+            file=sys.stderr,
+            disable=not sys.stderr.isatty(),
+            dynamic_ncols=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        with suppress(OSError):  # it was said when it did not find room
+            self.sync()
+        logging.getLogger("seq2seq_cli").removeHandler(self._log)
+
+    def sync(self) -> None:
+        """Return when all points are on the disk. Raises OSError if they cannot be."""
+        self._metrics.sync()
+        self._tensorboard.sync()
+
+    def config(self, config: Config) -> None:
+        """Show the resolved config in TensorBoard, and let it compare runs by their options."""
+        self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
+        self._tensorboard.options(
+            {
+                _hparam(name): float(value) if type(value) in (int, float) else yaml_text(value)
+                for name, value in flatten(config).items()
+                if value is not None
+            }
+        )
+
+    def advance(self, total: int) -> None:
+        """Advance the progress bar by one update, of so many in all."""
+        self._bar.total = self._total = total
+        self._bar.update()
+
+    def training_point(self, step: int, scalars: Mapping[str, float]) -> None:
+        """`scalars` by their short names: loss, lr, grad_norm, tokens_per_second, ..."""
+        self._record(step, {f"train/{name}": value for name, value in scalars.items()})
+        shown = f"loss {scalars['loss']:.3f}  {scalars['tokens_per_second']:,.0f} tokens/s  "
+        shown += f"lr {scalars['lr']:.2e}"
+        if (waiting := scalars.get("waiting")) is not None:
+            shown += f"  {waiting:.0%} waiting"
+        self._bar.set_postfix_str(shown)
+        left = tqdm.format_interval(self._seconds_left(step, scalars["seconds"]))
+        logger.log(
+            logging.INFO if self._bar.disable else logging.DEBUG,  # the bar says it already
+            f"step {step:,}/{self._total:,}  {shown}  {left} left",
+        )
+
+    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None:
+        point = {f"valid/{name}": value for name, value in scores.metrics().items()}
+        if scores.hypotheses:
+            point["valid/at_length_limit"] = scores.cuts.at_length_limit
+        self._record(step, point)
+        if is_best:  # the tab HParams shows the last value of each name
+            best = {f"best/{name}": scores.metrics()[name] for name in (self._metric, "loss")}
+            self._tensorboard.scalars(step, best)
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in scores.metrics().items())
+        if scores.cuts.at_length_limit:
+            shown += f"  at_length_limit {scores.cuts.at_length_limit:,}"
+        logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
+
+    def samples(self, step: int, scores: Scores, count: int) -> None:
+        """Show the first translations beside their references."""
+        rows = ["| source | reference | translation |", "|---|---|---|"]
+        sources, hypotheses, (references, *_), _ = scores.translated
+        for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
+            rows.append(f"| {' | '.join(_cell(text or '') for text in texts)} |")
+        self._tensorboard.text(step, "valid/samples", "\n".join(rows))
+
+    def attention(self, step: int, plots: AttentionPlots) -> None:
+        """Show attention in TensorBoard: heat maps, and the entropy of every head."""
+        self._tensorboard.images(step, plots.images)
+        self._tensorboard.scalars(step, plots.entropy)
+
+    def candidates(self, step: int, table: str) -> None:
+        """Show the scores of the models that a run may end with."""
+        self._tensorboard.text(step, "valid/candidates", _as_code(table))
+
+    def _seconds_left(self, step: int, seconds: float) -> float:
+        """Estimate from the pace since this start, validations included, until the time limit.
+
+        `seconds` are those that the run has taken so far.
+        """
+        pace = (time.monotonic() - self._started) / (step - self._first_step)
+        return min(pace * (self._total - step), max(0.0, self._time_limit - seconds))
+
+    def _record(self, step: int, scalars: dict[str, float]) -> None:
+        self._tensorboard.scalars(step, _with_losses_first(scalars))
+        self._metrics.append(f"{json.dumps({'step': step, **scalars})}\n".encode())
+
+
+class _LogHandler(logging.Handler):
+    """Writes log messages to train.log."""
+
+    def __init__(self, file: AppendOnlyFile) -> None:
+        super().__init__()
+        self._file = file
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
+
+
+class NullMonitor:
+    """A Monitor that does nothing, for ranks other than 0."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def config(self, config: Config) -> None: ...
+
+    def advance(self, total: int) -> None: ...
+
+    def training_point(self, step: int, scalars: Mapping[str, float]) -> None: ...
+
+    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
+
+    def samples(self, step: int, scores: Scores, count: int) -> None: ...
+
+    def attention(self, step: int, plots: AttentionPlots) -> None: ...
+
+    def candidates(self, step: int, table: str) -> None: ...
+
+
+def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:
+    """Drop the points after the run's step, and what a crash left half-written.
+
+    A validation that is still to come is such a point too. Returns what stays of the step itself.
+    """
+    kept: list[bytes] = []
+    at_step: dict[str, float] = {}
+    lines = folder.metrics_lines()
+    for line in lines:
+        step, values = _point(line)
+        is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
+        if 0 <= step < state.step or (step == state.step and not is_repeated):
+            kept.append(line)
+            at_step = values if step == state.step else at_step
+    if lines:
+        write_atomic(folder.metrics, b"".join(kept))
+    return at_step
+
+
+def _point(line: bytes) -> tuple[int, dict[str, float]]:
+    """Step and numbers of a line of metrics.jsonl; step -1 for a line that is none."""
+    try:
+        point = json.loads(line) if line.endswith(b"\n") else {}
+        return int(point.pop("step")), point
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return -1, {}
+
+
+def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
+    """Add the losses as the group that TensorBoard shows first.
+
+    It sorts groups by name, capital letters first. The usual names stay, so that runs of earlier
+    versions continue their curves.
+    """
+    kinds = [kind for kind in ("train", "valid") if f"{kind}/loss" in scalars]
+    return {f"Loss/{kind}": scalars[f"{kind}/loss"] for kind in kinds} | scalars
+
+
+def _hparam(option: str) -> str:
+    """Return the name of an option in the tab HParams, which sorts them; paths are not the first.
+
+    They are `text.train.src` and the like.
+    """
+    is_path = option.startswith(("data.train.", "data.valid.")) and option.endswith(_PATHS)
+    return option.replace("data.", "text.", 1) if is_path else option
+
+
+_PATHS = (".src", ".tgt", ".pairs")
+
+
+def _cell(text: str) -> str:
+    """Text as it is, inside a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _as_code(text: str) -> str:
+    """Markdown's code block: four spaces before every line."""
+    return "".join(f"    {line}\n" for line in text.splitlines())

@@ -1,0 +1,116 @@
+"""Schedule-free AdamW (Defazio et al. 2024): AdamW whose model is an average along its path.
+
+There are three sequences of weights: z, which the steps go along; x, the weighted mean of all z,
+which is the model; and y between the two, where the gradients are computed. The parameters hold y
+(`training/checkpoints/averaging.py` gives the model x wherever it is evaluated or saved).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class ScheduleFreeAdamW(torch.optim.Optimizer):
+    """Schedule-free AdamW (The Road Less Scheduled, algorithm 1, with Adam's preconditioner).
+
+    With g the bias-corrected Adam direction of the gradient at y plus decay · y, step t computes::
+
+        z = z - lr · g
+        x = (1 - c) x + c z        c = lr² / (sum of lr² over steps 1 to t)
+        y = (1 - beta1) z + beta1 x
+
+    The state of a parameter is `z`, x as `average`, the second moment `exp_avg_sq`, and two
+    numbers, `step` and `weight_sum` (the sum in c), which are the same for all parameters.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Make a step along the gradients, whose tensors it overwrites."""
+        assert closure is None, "the gradients are there already"
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._step(parameters, **{n: v for n, v in group.items() if n in self.defaults})
+
+    def _step(
+        self,
+        parameters: list[Tensor],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+    ) -> None:
+        states = [self.state[p] or self._start(p) for p in parameters]
+        z, average, squares, steps, weight_sums = (
+            [state[name] for state in states]
+            for name in ("z", "average", "exp_avg_sq", "step", "weight_sum")
+        )
+        torch._foreach_add_(steps, 1)
+        torch._foreach_add_(weight_sums, lr**2)
+        weight_sum = weight_sums[0].item()
+        share = lr**2 / weight_sum if weight_sum else 0.0
+        directions: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_mul_(squares, betas[1])
+        torch._foreach_addcmul_(squares, directions, directions, value=1 - betas[1])
+        denominators = torch._foreach_div(squares, 1 - betas[1] ** steps[0].item())
+        torch._foreach_sqrt_(denominators)
+        torch._foreach_add_(denominators, eps)
+        torch._foreach_div_(directions, denominators)
+        if weight_decay:
+            torch._foreach_add_(directions, parameters, alpha=weight_decay)
+        torch._foreach_add_(z, directions, alpha=-lr)
+        torch._foreach_lerp_(average, z, share)
+        self._move_to_y(parameters)
+
+    def _start(self, parameter: Tensor) -> dict[str, Any]:
+        """Return the state before the first step, where x = y = z."""
+        state = {
+            "step": torch.tensor(0.0),
+            "weight_sum": torch.tensor(0.0, dtype=torch.float64),
+            "exp_avg_sq": torch.zeros_like(parameter),
+            "z": parameter.detach().clone(),
+            "average": parameter.detach().clone(),
+        }
+        self.state[parameter] = state
+        return state
+
+    def _move_to_y(self, parameters: list[Tensor]) -> None:
+        beta1 = self.defaults["betas"][0]
+        states = [self.state[p] for p in parameters]
+        averages = [_own_rows(state["average"]) for state in states]
+        torch._foreach_copy_([_own_rows(p) for p in parameters], averages)
+        torch._foreach_lerp_(parameters, [state["z"] for state in states], 1 - beta1)
+
+    @torch.no_grad()
+    def resume_from_average(self) -> None:
+        """Take the parameters, which a checkpoint holds x of, as x, and move them to y.
+
+        The rest of the state is there. y is the same function of x and z as in `step`, so that it
+        has the same bits.
+        """
+        parameters = [
+            p for group in self.param_groups for p in group["params"] if self.state.get(p)
+        ]
+        for parameter in parameters:
+            self.state[parameter]["average"] = parameter.detach().clone()
+        if parameters:  # there are none before the first step
+            self._move_to_y(parameters)
+
+
+def _own_rows(tensor: Tensor) -> Tensor:
+    """Return what this process has of a sharded tensor (DTensors have no `_foreach_copy_`)."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
