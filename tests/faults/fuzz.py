@@ -33,8 +33,10 @@ import torch._dynamo
 from faults.cases import CASES, Case
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding import rescoring, stream  # noqa: F401
-from seq2seq_cli.training import loop, summary  # noqa: F401
+from seq2seq_cli.decoding import rescoring  # noqa: F401
+from seq2seq_cli.decoding.lines import stream  # noqa: F401
+from seq2seq_cli.training import loop  # noqa: F401
+from seq2seq_cli.training.logging import summary  # noqa: F401
 
 SECONDS = 60  # of a processor's time for one case; they take some hundredths
 PATIENCE = 600  # seconds, should one wait for something that never comes
