@@ -14,8 +14,7 @@ import torch
 from studies import CHINESE, GERMAN, JAPANESE, study, with_text
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_figure import draw_attention
-from seq2seq_cli.extras.inspect.attention_views import axes, view_maps
+from seq2seq_cli.extras.inspect.attention_figure import axes, draw_attention, view_maps
 from seq2seq_cli.extras.plot.figure_files import figure_bytes
 
 
@@ -139,4 +138,4 @@ def test_characters_without_a_font_are_warned_of_once(caplog):
 def test_figures_without_matplotlib_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"pip install .*\[plot\]'"):
-        draw_attention(replace(study(), head_facts=None), "cross")
+        draw_attention(replace(study(), head_statistics=None), "cross")

@@ -116,14 +116,14 @@ def attend(
     if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
         raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.extras.inspect.attention_collector import study_attention
+    from seq2seq_cli.extras.inspect.attention import study_attention
     from seq2seq_cli.extras.inspect.attention_files import (
         FigureOptions,
         attention_text,
         check_outputs,
         write_studies,
     )
-    from seq2seq_cli.extras.inspect.head_facts import head_facts, validation_sample
+    from seq2seq_cli.extras.inspect.head_statistics import head_statistics, validation_sample
 
     paths = output or [Path("attention.html")]
     figure = FigureOptions(kind, layer, head, view, by_words)
@@ -136,11 +136,13 @@ def attend(
     translators = [load(run, device or "auto", search) for run in runs]
     for translator in translators:
         figure.check(translator.config.model)
-    facts = [head_facts(t, validation_sample(t, sample)) if sample else None for t in translators]
+    facts = [
+        head_statistics(t, validation_sample(t, sample)) if sample else None for t in translators
+    ]
     studies = []
     for sentence in sentences:
         by_run = [
-            study_attention(translator, sentence, target, run=str(run), head_facts=of_heads)
+            study_attention(translator, sentence, target, run=str(run), head_statistics=of_heads)
             for run, translator, of_heads in zip(runs, translators, facts, strict=True)
         ]
         studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]

@@ -18,11 +18,14 @@ from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.translation import pharaoh
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_collector import KINDS
-from seq2seq_cli.extras.inspect.attention_figure import check_choice, draw_attention
+from seq2seq_cli.extras.inspect.attention import KINDS, AttentionMaps, AttentionStudy, Sentence
+from seq2seq_cli.extras.inspect.attention_figure import (
+    Kind,
+    View,
+    check_choice,
+    draw_attention,
+)
 from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.inspect.attention_study import AttentionMaps, AttentionStudy, Sentence
-from seq2seq_cli.extras.inspect.attention_views import Kind, View, maps_of
 from seq2seq_cli.extras.plot.figure_files import check_output_paths, figure_bytes, is_figure
 from seq2seq_cli.files import write_atomic
 
@@ -109,9 +112,9 @@ def study_as_json(study: AttentionStudy) -> dict[str, Any]:
         "log_prob": study.log_prob,
         "alignment": study.alignment,
         "predictions": [asdict(prediction) for prediction in study.predictions],
-        "attention": {kind: _maps_as_json(maps_of(study, kind)) for kind in KINDS},
+        "attention": {kind: _maps_as_json(study.maps(kind)) for kind in KINDS},
     }
-    if study.head_facts is not None:
+    if study.head_statistics is not None:
         report["head_facts"] = {
             kind: {name: _array(values, _HEAD_AXES) for name, values in _facts(study, kind).items()}
             for kind in KINDS
@@ -137,8 +140,8 @@ def _array(values: Tensor, axes: Sequence[str]) -> dict[str, Any]:
 
 def _facts(study: AttentionStudy, kind: Kind) -> dict[str, Tensor]:
     """Return the facts that are known about the heads of a kind, without axes in their names."""
-    assert study.head_facts is not None
-    facts = study.head_facts[kind]
+    assert study.head_statistics is not None
+    facts = study.head_statistics[kind]
     values = {field.name.removesuffix("_LH"): getattr(facts, field.name) for field in fields(facts)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -166,11 +169,13 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
         **_sentence_arrays("target", study.target),
     }
     for kind in KINDS:
-        maps = maps_of(study, kind)
+        maps = study.maps(kind)
         weights = maps.weights_LHQM[:, None]
         arrays[f"{kind}_attention"] = weights, ("layer", "batch", "head", "query", "memory")
         arrays[f"{kind}_value_norms"] = maps.value_norms_LHM, _NORM_AXES
-        for name, values in _facts(study, kind).items() if study.head_facts is not None else ():
+        for name, values in (
+            _facts(study, kind).items() if study.head_statistics is not None else ()
+        ):
             arrays[f"{kind}_{name}"] = values, _HEAD_AXES
     return {name: np.asarray(values) for name, (values, _) in arrays.items()} | {
         f"{name}_axes": np.asarray(axes) for name, (_, axes) in arrays.items() if axes

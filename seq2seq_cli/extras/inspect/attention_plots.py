@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.attention_collector import KINDS, study_attention
+from seq2seq_cli.extras.inspect.attention import KINDS, study_attention
 from seq2seq_cli.extras.inspect.attention_figure import draw_attention
-from seq2seq_cli.extras.inspect.head_facts import batches_of, token_pairs, weight_facts
+from seq2seq_cli.extras.inspect.head_statistics import batches_of, token_pairs, weight_facts
 from seq2seq_cli.extras.plot.figure_files import figure_bytes
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.training.logging.metrics_log import AttentionPlots

@@ -82,7 +82,7 @@ def inspect_run(
     from seq2seq_cli.extras.inspect.parameters import tabulate_parameters
     from seq2seq_cli.extras.inspect.run_report import report_run
     from seq2seq_cli.extras.inspect.trace import trace_sentence
-    from seq2seq_cli.extras.inspect.vocabulary_report import nearest_neighbors, split_text
+    from seq2seq_cli.extras.inspect.vocabulary import nearest_neighbors, split_text
     from seq2seq_cli.run_folder import RunFolder
 
     exact = ["decoding.engine=plain"]  # nothing is decoded but the sentence of a trace

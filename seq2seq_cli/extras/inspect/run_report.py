@@ -18,7 +18,7 @@ from seq2seq_cli.extras.inspect.costs import (
     measure_memory,
 )
 from seq2seq_cli.extras.inspect.parameters import Parameters, count_parts
-from seq2seq_cli.extras.inspect.vocabulary_report import Vocabularies, read_vocabularies
+from seq2seq_cli.extras.inspect.vocabulary import Vocabularies, read_vocabularies
 from seq2seq_cli.model.model_scores import ModelScores, read_model_scores
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
@@ -44,7 +44,7 @@ class ModelReport:
 
     config: ModelConfig
     parameters: Parameters
-    flops: Flops
+    flops: Flops | None  # None: not known for these layers
     memory: Memory
     lengths: tuple[int, int]  # source and target tokens of a sentence, EOS included
     is_median: bool  # whether the lengths are the medians of the training text
@@ -56,7 +56,8 @@ class ModelReport:
         return {
             "model": self.config.model_dump(),
             "parameters": self.parameters.report(),
-            "flops": {
+            "flops": self.flops
+            and {
                 **asdict(self.flops),
                 "source_length": source,
                 "target_length": target,
@@ -74,6 +75,8 @@ class ModelReport:
 
     def _flops_rows(self) -> list[tuple[str, str]]:
         flops, (source, target) = self.flops, self.lengths
+        if flops is None:
+            return [("FLOPs", "not known for layers of this kind")]
         lengths = f"{source} source and {target} target tokens with EOS"
         lengths += ", the medians of the training text" * self.is_median
         return [
@@ -133,8 +136,8 @@ def report_model(
     return ModelReport(
         config=config.model,
         parameters=count_parts(model),
-        flops=count_flops(config.model, len(tokenizers.tgt)),
-        memory=measure_memory(model, config.model, config.training),
+        flops=count_flops(model),
+        memory=measure_memory(model, config.training),
         lengths=lengths,
         is_median=statistics is not None,
         vocabularies=read_vocabularies(

@@ -25,7 +25,7 @@ from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_lines
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import lock, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
 from seq2seq_cli.paths import files_of, text_path
@@ -109,14 +109,6 @@ class Text:
         shutil.rmtree(_folder_of_pieces(self.task.output), ignore_errors=True)
 
 
-def require_ray() -> None:
-    """Raise UserError if the optional dependency is not installed."""
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"--engine ray needs Ray: pip install {pip_arguments('ray')}") from error
-
-
 def sources_of(pattern: Path) -> list[Path]:
     """Return the files that a path stands for. Raises UserError if there is none."""
     if files := [path for path in files_of(pattern) if path.is_file()]:
@@ -137,7 +129,6 @@ def translate_files(
     unless it is connected. The machines see the runs and the sources at the same paths; the folder
     needs to be visible here only. Raises UserError for what the user can fix.
     """
-    require_ray()
     job = _with_absolute_paths(job)
     tasks = [
         ShardTask(job, Shard(1, 1), path.absolute(), _output(path, folder)) for path in sources

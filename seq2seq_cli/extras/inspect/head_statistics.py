@@ -30,9 +30,13 @@ from seq2seq_cli.decoding.search.scoring import (
 )
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_collector import KINDS, attention_modules, require_finite
-from seq2seq_cli.extras.inspect.attention_study import HeadFacts
-from seq2seq_cli.extras.inspect.attention_views import Kind
+from seq2seq_cli.extras.inspect.attention import (
+    KINDS,
+    HeadStatistics,
+    attention_modules,
+    require_finite,
+)
+from seq2seq_cli.extras.inspect.attention_figure import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.transformer import Memory, Transformer
 from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
@@ -108,7 +112,9 @@ def _at_equal_distances(text: ParallelText, on_bad_line: OnBadLine, count: int) 
 
 
 @torch.inference_mode()
-def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadFacts] | None:
+def head_statistics(
+    translator: Translator, pairs: Sequence[Pair]
+) -> dict[str, HeadStatistics] | None:
     """Return facts about every head by kind of attention, measured on the given pairs.
 
     Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
@@ -124,13 +130,15 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
     importance = head_importance(model, batches)
     agreement_LH = _agreement(model, batches, tokenizers)
     return {
-        kind: HeadFacts(*facts[kind], importance[kind], agreement_LH if kind == "cross" else None)
+        kind: HeadStatistics(
+            *facts[kind], importance[kind], agreement_LH if kind == "cross" else None
+        )
         for kind in facts
     }
 
 
 def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
-    """Return pairs with their ids; those that `head_facts` leaves out are left out."""
+    """Return pairs with their ids; those that `head_statistics` leaves out are left out."""
     tokenizers, limit = translator.tokenizers, translator.config.data.max_length
     sources = [translator.source_of(input_of(pair)) for pair in pairs]
     src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
