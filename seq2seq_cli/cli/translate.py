@@ -264,7 +264,7 @@ def translate(
     """
     _check_files(sentences, input_file, output_file, shard)
     if output_file is not None and not (shard or force):
-        _check_empty(output_file)
+        check_empty(output_file)
     if not sentences and input_file is None and is_terminal(sys.stdin):
         _interactive(job)
         return
@@ -296,7 +296,7 @@ def _check_files(
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
 
 
-def _check_empty(output: Path) -> None:
+def check_empty(output: Path) -> None:
     """Refuse to overwrite a file, which may be what the translations are to be compared with.
 
     Shards are made again if their text or their model has changed.

@@ -12,8 +12,7 @@ import pytest
 from commands import Command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from seq2seq_cli.extras.plot.lr_range_test import FEWEST_UPDATES, SUGGESTIONS
-from seq2seq_cli.extras.plot.text_chart import text_chart
+from seq2seq_cli.extras.plot.lr_range_test import FEWEST_UPDATES, SUGGESTIONS, text_chart
 
 SHAPE = ("--set", "model.d_model=16", "--set", "training.processes=1")
 

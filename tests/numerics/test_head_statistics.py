@@ -31,7 +31,7 @@ from seq2seq_cli.extras.inspect.head_statistics import (
     head_importance,
     head_statistics,
     validation_sample,
-    weight_facts,
+    weight_statistics,
     zeroed_head,
 )
 from seq2seq_cli.model.transformer import Transformer, build_model
@@ -105,7 +105,7 @@ def test_zeroed_head_is_restored_after_an_exception():
 @torch.no_grad()
 def test_facts_of_a_batch_are_those_of_its_sentences():
     model = build(seed=3, heads=2, layers=2)
-    facts = weight_facts(model, batches_of(PAIRS, CPU))
+    facts = weight_statistics(model, batches_of(PAIRS, CPU))
     for index, kind in enumerate(KINDS):
         for layer in range(2):
             for head in range(2):

@@ -15,7 +15,7 @@ from studies import CHINESE, GERMAN, JAPANESE, study, with_text
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention_figure import axes, draw_attention, view_maps
-from seq2seq_cli.extras.plot.figure_files import figure_bytes
+from seq2seq_cli.extras.plot.figures import figure_bytes
 
 
 def test_words_are_those_of_the_sentence():

@@ -79,9 +79,7 @@ class CTranslate2(Format):
         "temperature": "sampling_temperature",
     }
     tag_usage = "A tag is the first piece of the source: `pieces = [tag, *pieces]`."
-    feature_usage = (
-        "They are pieces before those of the text, after a tag: `pieces = [*features, *pieces]`."
-    )
+    feature_usage = "They precede the text, after a tag: `pieces = [*features, *pieces]`."
 
     def limits(self, config: Config) -> str | None:
         """Return the reason why a model cannot be represented: features that share a position."""

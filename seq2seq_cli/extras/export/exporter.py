@@ -59,7 +59,7 @@ def export(
 
 
 def _with_languages(config: Config, langs: str | None) -> Config:
-    """Return the config with other languages, which are those of source and target."""
+    """Return the config with other languages of source and target."""
     if langs is None:
         return config
     src, tgt = languages_from_option(langs)

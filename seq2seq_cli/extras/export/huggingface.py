@@ -90,9 +90,9 @@ class HuggingFace(Format):
         "top_p": "top_p",
         "temperature": "temperature",
     }
-    tag_usage = """The id of a tag comes before those of the source:
+    tag_usage = """The id of a tag precedes the source:
 `[tokenizer.convert_tokens_to_ids(tag), *tokenizer(line)["input_ids"]]`."""
-    feature_usage = """Their ids come before those of the text, after a tag:
+    feature_usage = """Their ids precede the text, after a tag:
 `[*tokenizer.convert_tokens_to_ids(features), *tokenizer(line)["input_ids"]]`."""
 
     def limits(self, config: Config) -> str | None:

@@ -17,7 +17,7 @@ from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
-_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # those of text, until all others are replaced
+_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters of the text meanwhile
 _UNQUOTING = (
     (QUOTE + QUOTE, _QUOTE),
     (QUOTE + STAND_IN, _STAND_IN),

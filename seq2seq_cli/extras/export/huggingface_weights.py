@@ -22,7 +22,7 @@ def weights(model: Transformer) -> dict[str, Tensor]:
     The embeddings hold the scale, and the last norm its inverse, for the projection that is tied to
     them. With `scale_embedding: true`, the decoder of these architectures scales the embeddings
     that a program passes in place of ids, while the encoder does not. inseq passes embeddings that
-    it has scaled itself to both, so those of the decoder would be scaled twice.
+    it has scaled itself to both, so the decoder would scale twice.
     """
     d_model = model.projection.in_features
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])

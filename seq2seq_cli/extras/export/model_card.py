@@ -27,7 +27,7 @@ _LONGEST_LICENSE = 60
 
 
 class CardOptions(NamedTuple):
-    """What a card says of a model beside what its run knows."""
+    """What a card says that the run does not know."""
 
     library: str  # that the model is for, by the hub's name
     usage: str  # code, and what the format cannot do

@@ -33,9 +33,9 @@ def push(
     ] = None,
     license_name: License = "unknown",
 ) -> None:
-    """Upload a run with a model card to the Hugging Face hub, or to that of HF_ENDPOINT.
+    """Upload a run with a model card to the Hugging Face hub, or to the hub at HF_ENDPOINT.
 
-    Checkpoints, logs and the paths of this machine stay here. The token is that of HF_TOKEN or of
+    Checkpoints, logs and the paths of this machine stay here. The token comes from HF_TOKEN or
     `hf auth login`.
     """
     from seq2seq_cli.extras.hub.hub import PushOptions

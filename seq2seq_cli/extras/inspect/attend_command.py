@@ -17,7 +17,7 @@ from seq2seq_cli.cli.app import (
     decoding_overrides,
     path_option,
 )
-from seq2seq_cli.cli.translate import BeamSize, NBest
+from seq2seq_cli.cli.translate import BeamSize, NBest, check_empty
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 
@@ -41,7 +41,7 @@ Compare = Annotated[
     Path | None,
     path_option(
         "--compare",
-        help_text="Another run, whose attention is shown beside that of the first.",
+        help_text="Another run to compare with.",
         metavar="RUN",
     ),
 ]
@@ -54,6 +54,7 @@ Outputs = Annotated[
         show_default="attention.html",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace output files that have content.")]
 Sample = Annotated[
     int,
     typer.Option(
@@ -96,6 +97,7 @@ def attend(
     target: Target = None,
     compare: Compare = None,
     output: Outputs = None,
+    force: Force = False,
     sample: Sample = 20,
     beam_size: BeamSize = None,
     n_best: NBest = None,
@@ -128,6 +130,8 @@ def attend(
     paths = output or [Path("attention.html")]
     figure = FigureOptions(kind, layer, head, view, by_words)
     check_outputs(paths, figure)
+    for path in () if force else output or ():
+        check_empty(path)
     typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]

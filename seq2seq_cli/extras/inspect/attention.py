@@ -5,7 +5,7 @@ D d_model, B sentences, S source positions, T target positions, V target vocabul
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -72,14 +72,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """What the heads of one kind of attention do on a sample of text; one number for each, LH."""
+    """Statistics of the heads of one kind of attention on a sample of text, LH."""
 
     confidence_LH: Tensor  # mean of the greatest weight, EOS left out (Voita et al. 2019)
     entropy_LH: Tensor  # mean entropy of the weights, in nats
     offset_LH: Tensor  # most frequent distance from the query to the greatest weight
     offset_share_LH: Tensor  # its share of the queries: positional heads are near 1
-    importance_LH: Tensor  # increase of the loss, in nats per token, with the head zeroed
-    agreement_LH: Tensor | None  # cross: share of words aligned as by the layer that aligns best
+    importance_LH: Tensor | None = None  # nats per token that the loss rises with the head zeroed
+    agreement_LH: Tensor | None = (
+        None  # cross: share of words aligned as by the layer that aligns best
+    )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class AttentionStudy:
     cross: AttentionMaps
     predictions: tuple[Prediction, ...]  # of the target's tokens
     alignment: tuple[tuple[int, int], ...]  # source and target words, by number
-    head_statistics: dict[str, HeadStatistics] | None = None  # by kind
+    head_statistics: Mapping[Kind, HeadStatistics] | None = None  # by kind
 
     def maps(self, kind: Kind) -> AttentionMaps:
         """Return the maps of a kind of attention."""
@@ -142,7 +144,7 @@ def study_attention(
     *,
     tag: str | None = None,
     run: str = "",
-    head_statistics: dict[str, HeadStatistics] | None = None,
+    head_statistics: Mapping[Kind, HeadStatistics] | None = None,
 ) -> list[AttentionStudy]:
     """Study each of the `decoding.n_best` translations that the model finds, or the given target.
 
@@ -162,7 +164,7 @@ def _study(
     ids: Ids,
     forced: str | None,
     run: str,
-    head_statistics: dict[str, HeadStatistics] | None,
+    head_statistics: Mapping[Kind, HeadStatistics] | None,
 ) -> AttentionStudy:
     model, tokenizers = translator.model, translator.tokenizers
     num_control = len(segment.control_ids)
@@ -215,7 +217,7 @@ def _sentence(
 ) -> Sentence:
     """Describe a side, whose first tokens may be a tag and features.
 
-    `words` are those of each other token but the last, EOS, or none without text.
+    `words` has the words of each other token but EOS, or is empty without text.
     """
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]

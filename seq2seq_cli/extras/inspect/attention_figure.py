@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention import AttentionStudy, Kind, Sentence
-from seq2seq_cli.extras.plot.figure_files import default_style, fonts_for
+from seq2seq_cli.extras.plot.figures import default_style, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from seq2seq_cli.extras.inspect.attention_figure import (
     draw_attention,
 )
 from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.plot.figure_files import check_output_paths, figure_bytes, is_figure
+from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
 from seq2seq_cli.files import write_atomic
 
 _WEIGHT_AXES = ("layer", "head", "query", "memory")
@@ -101,7 +101,7 @@ def attention_text(study: AttentionStudy) -> str:
 
 
 def study_as_json(study: AttentionStudy) -> dict[str, Any]:
-    """Return a study as JSON has it: every array beside the names of its axes.
+    """Return a study for JSON: every array with the names of its axes.
 
     Numbers are rounded to six digits.
     """
@@ -150,7 +150,7 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
     """Return a study as arrays; for each `X` that is not a scalar, `X_axes` names its axes.
 
     The three arrays of weights and the two of tokens are the arguments of BertViz's functions. As
-    there, the decoder's tokens are those of its input, and the layers are batches of one sentence.
+    there, the decoder's tokens are its input, and the layers are batches of one sentence.
     """
     predictions = study.predictions
     rivals = [prediction.rivals for prediction in predictions]

@@ -42,7 +42,7 @@ class Flops:
     target_token_by_source_length: int
 
     def forward(self, source_length: int, target_length: int) -> int:
-        """Return those of a sentence pair under teacher forcing."""
+        """Return the operations for a sentence pair under teacher forcing."""
         source = self.source_token + self.source_token_by_source_length * source_length
         target = (
             self.target_token
@@ -52,7 +52,7 @@ class Flops:
         return source_length * source + target_length * target
 
     def training(self, source_length: int, target_length: int) -> int:
-        """Return those of a sentence pair in training, forward and backward."""
+        """Return the operations for a sentence pair in training, forward and backward."""
         return TRAINING_FACTOR * self.forward(source_length, target_length)
 
 

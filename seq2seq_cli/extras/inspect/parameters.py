@@ -30,7 +30,7 @@ class NamedTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """Shape and statistics of a tensor; those of ids, or without a finite number, are None."""
+    """Shape and statistics of a tensor; None for ids and without a finite number."""
 
     name: str
     dimensions: str

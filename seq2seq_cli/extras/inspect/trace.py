@@ -126,7 +126,7 @@ def _hook(name: str, module: nn.Module, states: str, record: Record) -> Iterator
         yield record_output(module.activation, f"{name}.activation", inner)
         yield record_output(module.contract, f"{name}.contract", states)
     elif isinstance(module, Residual):
-        if not module.norm_first:  # its output is that of the norm
+        if not module.norm_first:  # its output is the output of the norm
             yield record_input(module.norm, f"{name}.sum")
         yield record_output(module.norm, f"{name}.norm", states)
         if module.norm_first:

@@ -178,7 +178,7 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The tokens whose embeddings have the greatest cosine with that of a token."""
+    """The tokens whose embeddings have the greatest cosine with the embedding of a token."""
 
     side: Side
     piece: str

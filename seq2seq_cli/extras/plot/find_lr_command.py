@@ -61,12 +61,12 @@ def find_lr(
     the files asked for.
     """
     loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.extras.plot.curve_files import check_outputs
+    from seq2seq_cli.extras.plot.figures import check_output_paths
     from seq2seq_cli.extras.plot.lr_range_test import find_lr as run_test
-    from seq2seq_cli.extras.plot.lr_range_test_files import write_range_test
+    from seq2seq_cli.extras.plot.lr_range_test import write_range_test
 
     paths = output or []
-    check_outputs(paths)
+    check_output_paths(paths)
     if (found := run_test(loaded, start_lr, end_lr, updates)) is None:
         return
     if as_json:

@@ -40,7 +40,7 @@ from seq2seq_cli.text.io import (
 
 logger = logging.getLogger(__name__)
 
-_PIECES_OF_AN_ACTOR = 8  # at least, so that all actors end at nearly the same time
+_PIECES_OF_AN_ACTOR = 8  # at least, so that all actors finish at about the same time
 _MANY_ACTORS = 64  # that a text is cut for if there is no largest number
 _BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # the fewest, for batches of similar lengths; and the most
 _STARTS = 3  # in a row that give no translation
@@ -48,10 +48,10 @@ _STARTS = 3  # in a row that give no translation
 
 @dataclass(frozen=True)
 class Actors:
-    """How many actors translate, between two numbers (None: as many as Ray has place for).
+    """How many actors translate, between two numbers (None: autoscale to the available resources).
 
     `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction. None: one CPU
-    without a GPU, and what Ray chooses beside a GPU, where it advises against saying both.
+    without a GPU, and Ray's choice with a GPU, where it advises against giving both.
     """
 
     fewest: int = 1
@@ -102,7 +102,7 @@ class Text:
         return [n for n, output in enumerate(self.outputs) if not output.is_file()]
 
     def join(self) -> None:
-        """Write the translation of the whole file, and remove those of the pieces."""
+        """Write the translation of the whole file, and remove its pieces."""
         with self.task.opened() as (_, _, part), part.open("wb") as file:
             for output in self.outputs:
                 file.write(output.read_bytes())
