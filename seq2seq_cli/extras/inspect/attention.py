@@ -6,7 +6,7 @@ D d_model, B sentences, S source positions, T target positions, V target vocabul
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, cast
 
 import torch
@@ -82,6 +82,13 @@ class HeadStatistics:
     agreement_LH: Tensor | None = (
         None  # cross: share of words aligned as by the layer that aligns best
     )
+
+    def measured(self) -> dict[str, Tensor]:
+        """Return the statistics that were measured, by name without `_LH`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name.removesuffix("_LH"): value for name, value in values.items() if value is not None
+        }
 
 
 @dataclass(frozen=True)

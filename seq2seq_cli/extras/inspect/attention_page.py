@@ -13,7 +13,6 @@ from importlib import resources
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from seq2seq_cli.extras.inspect.attention import KINDS, AttentionStudy, HeadStatistics
 from seq2seq_cli.extras.inspect.attention_figure import Axis, axes
@@ -98,19 +97,12 @@ def _axis(axis: Axis) -> dict[str, object]:
     }
 
 
-def _statistics(statistics: HeadStatistics) -> dict[str, object]:
-    columns: dict[str, Tensor | None] = {
-        "confidence": statistics.confidence_LH,
-        "entropy": statistics.entropy_LH,
-        "offset": statistics.offset_LH,
-        "offsetShare": statistics.offset_share_LH,
-        "agreement": statistics.agreement_LH,
-        "importance": statistics.importance_LH,
-    }
+def _statistics(heads: HeadStatistics) -> dict[str, object]:
     return {
-        name: [[_short(number) for number in row] for row in column.tolist()]
-        for name, column in columns.items()
-        if column is not None
+        "offsetShare" if name == "offset_share" else name: [
+            [_short(number) for number in row] for row in values_LH.tolist()
+        ]
+        for name, values_LH in heads.measured().items()
     }
 
 

@@ -17,13 +17,14 @@ from seq2seq_cli.cli.app import (
     load_config_file,
     path_option,
 )
+from seq2seq_cli.console import printable
 
 
 @app.command(
     "find-lr",
     epilog="**Examples**\n\n"
     "seq2seq find-lr configs/quickstart.yaml\n\n"
-    "seq2seq find-lr configs/quickstart.yaml --output lr.png --logdir runs\n\n"
+    "seq2seq find-lr configs/quickstart.yaml --output lr.png\n\n"
     "seq2seq find-lr configs/quickstart.yaml --updates 300 --start-lr 1e-5 --end-lr 0.1 --json",
 )
 def find_lr(
@@ -45,12 +46,6 @@ def find_lr(
             help_text="File to write the curve to: .png, .svg, .pdf or .csv; may be repeated.",
         ),
     ] = None,
-    logdir: Annotated[
-        Path | None,
-        path_option(
-            help_text="TensorBoard folder; the curve goes to <name of the config>-find-lr in it."
-        ),
-    ] = None,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
@@ -61,9 +56,9 @@ def find_lr(
     the files asked for.
     """
     loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.extras.plot.figures import check_output_paths
+    from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves
+    from seq2seq_cli.extras.plot.lr_range_test import Point, draw_range_test
     from seq2seq_cli.extras.plot.lr_range_test import find_lr as run_test
-    from seq2seq_cli.extras.plot.lr_range_test import write_range_test
 
     paths = output or []
     check_output_paths(paths)
@@ -74,6 +69,6 @@ def find_lr(
     else:
         dot = "•" if (sys.stdout.encoding or "").lower().startswith("utf") else "*"
         typer.echo(found.as_text(shutil.get_terminal_size().columns, dot))
-    folder = None if logdir is None else logdir / f"{config.stem}-find-lr"
-    for written in write_range_test(found, paths, folder):
-        typer.echo(f"wrote {written}", err=as_json)
+    for path in paths:
+        write_curves(path, lambda: draw_range_test(found), Point._fields, found.points)
+        typer.echo(f"wrote {printable(str(path))}", err=as_json)

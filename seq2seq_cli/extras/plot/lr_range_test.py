@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,10 +17,8 @@ import numpy as np
 from seq2seq_cli.commands.dry_run import DryRun, dry_run
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style, write_curves
+from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style
 from seq2seq_cli.model.malloc import retain_freed_pages
-from seq2seq_cli.training.logging.tensorboard import EventFile
-from seq2seq_cli.training.run import Hooks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +125,7 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
     return RangeTest(points, diverged, training.lr, training.warmup_updates)
 
 
-def valley(lrs: Sequence[float], losses: Sequence[float]) -> float:
+def _valley(lrs: Sequence[float], losses: Sequence[float]) -> float:
     """Return the middle of the longest decreasing subsequence of the losses, which may skip some.
 
     The default of fastai since 2021. The subsequence is found in O(n²).
@@ -142,7 +139,7 @@ def valley(lrs: Sequence[float], losses: Sequence[float]) -> float:
     return lrs[max(0, end - longest) + longest // 3 + longest // 6]
 
 
-def steep(lrs: Sequence[float], losses: Sequence[float]) -> float:
+def _steep(lrs: Sequence[float], losses: Sequence[float]) -> float:
     """Return the rate at which the loss falls fastest, by the logarithm of the rate."""
     slopes = [
         (loss - before) / math.log(lr / lower)
@@ -153,15 +150,15 @@ def steep(lrs: Sequence[float], losses: Sequence[float]) -> float:
     return lrs[int(np.argmin(slopes))]
 
 
-def tenth_of_minimum(lrs: Sequence[float], losses: Sequence[float]) -> float:
+def _tenth_of_minimum(lrs: Sequence[float], losses: Sequence[float]) -> float:
     """Return a tenth of the rate at which the loss is lowest, beyond which it diverges."""
     return lrs[int(np.argmin(losses))] / 10
 
 
 SUGGESTIONS: dict[str, Suggestion] = {
-    "valley": valley,
-    "steep": steep,
-    "minimum/10": tenth_of_minimum,
+    "valley": _valley,
+    "steep": _steep,
+    "minimum/10": _tenth_of_minimum,
 }
 _MEANINGS = {
     "valley": "the middle of the longest decrease",
@@ -212,22 +209,6 @@ def text_chart(
             f"{'':>{_LABEL}}  {left}{right:>{width - len(left)}}",
         ]
     )
-
-
-def write_range_test(test: RangeTest, paths: Sequence[Path], logdir: Path | None) -> list[Path]:
-    """Write a range test to files, and for TensorBoard to a folder; return what was written."""
-    for path in paths:
-        write_curves(path, lambda: draw_range_test(test), Point._fields, test.points)
-    if logdir is None:
-        return list(paths)
-    logdir.mkdir(parents=True, exist_ok=True)
-    events = EventFile(logdir, 1, Hooks())
-    for number, point in enumerate(test.points, 1):
-        events.scalars(number, {f"find_lr/{n}": value for n, value in point._asdict().items()})
-    suggested = "\n".join(f"* {name}: {lr:.2g}" for name, lr in test.suggestions.items())
-    events.text(0, "find_lr/suggestions", suggested)
-    events.sync()
-    return [*paths, logdir]
 
 
 @default_style()

@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,23 +61,17 @@ class Actors:
     num_gpus: float = 0.0
 
     @classmethod
-    def parse(
-        cls, concurrency: str | None, num_cpus: float | None, num_gpus: float | None
-    ) -> "Actors":
+    def parse(cls, concurrency: str | None, num_cpus: float | None, num_gpus: float) -> "Actors":
         """Read `4` or `1:8`. Raises UserError for anything else."""
-        fewest, _, most = (concurrency or "1").partition(":")
-        numbers = [fewest, most or fewest]
-        is_number = all(number.isascii() and number.isdecimal() for number in numbers)
-        if not is_number or not 1 <= int(numbers[0]) <= int(numbers[1]):
+        if concurrency is None:
+            return cls(1, None, num_cpus, num_gpus)
+        found = re.fullmatch(r"(\d+)(?::(\d+))?", concurrency, re.ASCII)
+        fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= fewest <= most:
             raise UserError(
                 f"--concurrency {concurrency}: give a number of actors, or two as in 1:8"
             )
-        return cls(
-            int(numbers[0]),
-            None if concurrency is None else int(numbers[1]),
-            num_cpus,
-            num_gpus or 0.0,
-        )
+        return cls(fewest, most, num_cpus, num_gpus)
 
 
 class Piece(NamedTuple):
@@ -129,13 +124,21 @@ def translate_files(
     unless it is connected. The machines see the runs and the sources at the same paths; the folder
     needs to be visible here only. Raises UserError for what the user can fix.
     """
-    job = _with_absolute_paths(job)
-    tasks = [
-        ShardTask(job, Shard(1, 1), path.absolute(), _output(path, folder)) for path in sources
-    ]
-    _check_outputs(tasks)
+    which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
+    run_dirs = tuple(path.absolute() for path in job.run_dirs)
+    job = replace(job, run_dirs=run_dirs, which=which)
+    tasks: dict[Path, ShardTask] = {}
+    for path in sources:
+        source, output = path.absolute(), folder / without_compression(path.name)
+        refuse_archive(source)
+        if output in tasks:
+            other = tasks[output].source
+            raise UserError(f"the translations of {other} and {source} have the same name")
+        if is_one_file(source, output):
+            raise UserError(f"the output, {output}, is the input file")
+        tasks[output] = ShardTask(job, Shard(1, 1), source, output)
     with _locked(folder):
-        missing = [task for task in tasks if not task.is_done()]
+        missing = [task for task in tasks.values() if not task.is_done()]
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
         fewest, most = _BYTES_OF_A_PIECE
@@ -148,23 +151,8 @@ def translate_files(
     return len(missing)
 
 
-def _output(source: Path, folder: Path) -> Path:
-    return folder / without_compression(source.name)
-
-
 def _folder_of_pieces(output: Path) -> Path:
     return output.with_name(output.name + ".pieces")
-
-
-def _check_outputs(tasks: Sequence[ShardTask]) -> None:
-    outputs: dict[Path, Path] = {}
-    for task in tasks:
-        refuse_archive(task.source)
-        other = outputs.setdefault(task.output, task.source)
-        if other != task.source:
-            raise UserError(f"the translations of {other} and {task.source} have the same name")
-        if is_one_file(task.source, task.output):
-            raise UserError(f"the output, {task.output}, is the input file")
 
 
 @contextmanager
@@ -179,21 +167,13 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _with_absolute_paths(job: Job) -> Job:
-    which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
-    return replace(job, run_dirs=tuple(path.absolute() for path in job.run_dirs), which=which)
-
-
 def _cut(task: ShardTask, num_bytes: int) -> Text:
-    """Cut a file into pieces of nearly so many bytes."""
+    """Cut a file into pieces of about so many bytes."""
     pieces = list(_pieces(task.source, num_bytes))
     model = json.dumps(described(task.job))
+    known = (f"{model} {piece.first_number} {piece.sha256}".encode() for piece in pieces)
     folder = _folder_of_pieces(task.output)
-    outputs = []
-    for piece in pieces:
-        known = f"{model} {piece.first_number} {piece.sha256}"
-        outputs.append(folder / hashlib.sha256(known.encode()).hexdigest())
-    return Text(task, pieces, outputs)
+    return Text(task, pieces, [folder / hashlib.sha256(name).hexdigest() for name in known])
 
 
 def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
