@@ -164,35 +164,23 @@ def test_the_fork_of_libretranslate_gives_the_same_translations(
     assert translations == ours(seq2seq, trained, lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tokenizer", "reason"),
+    "tokenizer",
     [
-        (
-            {"kind": {"src": "char", "tgt": "bpe"}, "vocab_size": {"src": 20, "tgt": 300}},
-            "has bytes",
-        ),
-        pytest.param(
-            {"kind": "bpe", "vocab_size": 300, "shared": False}, "", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {"kind": {"src": "bpe", "tgt": "char"}, "vocab_size": {"src": 300, "tgt": 30}},
-            "",
-            marks=pytest.mark.slow,
-        ),
+        {"kind": "bpe", "vocab_size": 300, "shared": False},
+        {"kind": {"src": "bpe", "tgt": "char"}, "vocab_size": {"src": 300, "tgt": 30}},
     ],
 )
-def test_two_vocabularies(tokenizer, reason, seq2seq, tmp_path):
-    """One SentencePiece model has to write what it does not know: all but bytes."""
+def test_two_vocabularies(tokenizer, seq2seq, tmp_path):
+    """One SentencePiece model writes what it does not know: all but bytes."""
     config = numbers_config(tmp_path, **FAST, max_steps=50)
     config["tokenizer"] = tokenizer
     run = tmp_path / "run"
     trained = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
     assert trained.exit_code == 0, trained.stderr
     package = tmp_path / "x.argosmodel"
-    result = seq2seq("export", run, "--format", "argos", "-o", package, "--langs", "de-en")
-    assert (result.exit_code == 2) == bool(reason)
-    assert reason in result.stderr if reason else "translations of validation" in result.stdout
-    assert package.exists() == (not reason)
+    assert "translations of validation" in export(seq2seq, run, package, "--langs", "de-en")
 
 
 @pytest.mark.parametrize(

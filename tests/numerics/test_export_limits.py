@@ -87,6 +87,13 @@ def test_a_new_activation_is_refused(monkeypatch):
     assert found == dict.fromkeys(FORMATS, "model.activation is swish")
 
 
+def test_argos_cannot_write_bytes_that_only_the_target_has():
+    kinds = {"kind": {"src": "char", "tgt": "bpe"}, "vocab_size": {"src": 20, "tgt": 300}}
+    data = {"train": {"src": "a", "tgt": "b"}}
+    config = Config.model_validate({"data": data, "tokenizer": kinds})
+    assert "only the target's vocabulary has bytes" in str(format_named("argos").limits(config))
+
+
 def test_limits_are_known_without_torch():
     """So that `init` answers fast."""
     code = (
