@@ -1,6 +1,6 @@
-"""What a model costs: floating-point operations and memory, as formulas of its sizes.
+"""What a model costs: floating-point operations and memory, counted from its modules.
 
-In the formulas: S source tokens, T target tokens, D d_model, F d_ff, V target vocabulary.
+D is d_model.
 """
 
 from dataclasses import dataclass
