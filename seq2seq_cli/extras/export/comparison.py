@@ -10,6 +10,7 @@ from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.export.base import Format, Source
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
@@ -99,21 +100,15 @@ def _comparable(
 
 
 def _validation_inputs(translator: Translator, run_dir: Path) -> list[TranslationInput]:
-    """Return some validation sources; none, with a warning, if the text no longer exists.
-
-    Paths in a config are relative to where training was started: the current folder, or a parent of
-    the run folder.
-    """
+    """Return some validation sources; none, with a warning, if the text no longer exists."""
     text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
     if text is None:
         return []
-    for folder in (Path(), *run_dir.resolve().parents):
-        moved = text.in_folder(folder)
-        if all(path.is_file() for path in moved.files):
-            pairs = itertools.islice(read_pairs(moved, on_bad_line), _LINES_TO_COMPARE)
-            return [input_of(pair) for pair in pairs if pair is not None]
-    logger.warning(
-        f"the run's validation text {text.files[0]} does not exist, so that translations are "
-        "not compared"
-    )
-    return []
+    if (found := located(text, run_dir)) is None:
+        logger.warning(
+            "translations are not compared: the run's validation text "
+            f"{text.files[0]} does not exist"
+        )
+        return []
+    pairs = itertools.islice(read_pairs(found, on_bad_line), _LINES_TO_COMPARE)
+    return [input_of(pair) for pair in pairs if pair is not None]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from seq2seq_cli.decoding.search.scoring import (
 )
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.inspect.attention import (
     KINDS,
     HeadStatistics,
@@ -72,24 +74,25 @@ class SampleBatch(NamedTuple):
         return self.tgt_BT[:, 1:]
 
 
-def validation_sample(translator: Translator, count: int) -> list[Pair]:
+def validation_sample(translator: Translator, count: int, run_dir: Path = Path()) -> list[Pair]:
     """Return up to `count` pairs of the run's validation text, at equal distances.
 
-    There are none, and a warning, if the run has no such text or its files are gone or damaged.
+    Relative paths are looked for here and in the folders around `run_dir`. There are none, and a
+    warning, if the run has no such text or its files are gone or damaged.
     """
     text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
     if text is None:
         logger.warning("no head statistics: the run has no validation text")
         return []
-    for path in text.files:
-        if not path.is_file():  # also rejects devices, which a foreign config may name
-            logger.warning(f"no head statistics: the run's validation text {path} does not exist")
-            return []
+    if (found := located(text, run_dir)) is None:
+        name = text.files[0]
+        logger.warning(f"no head statistics: the run's validation text {name} does not exist")
+        return []
     try:  # reads twice: memory does not grow with the text
-        total = sum(1 for _ in readable_pairs(text, on_bad_line))
+        total = sum(1 for _ in readable_pairs(found, on_bad_line))
         chosen = min(count, total)
         places = {number * total // chosen for number in range(chosen)}
-        pairs = (pair for pair in read_pairs(text, on_bad_line) if pair is not None)
+        pairs = (pair for pair in read_pairs(found, on_bad_line) if pair is not None)
         return [pair for place, pair in enumerate(pairs) if place in places]
     except (UserError, OSError) as error:
         logger.warning(f"no head statistics: {error}")

@@ -68,7 +68,7 @@ def inspect_run(
     as_json: AsJson = False,
     model: WhichModel = "best",
 ) -> None:
-    """Show a model's parameters, FLOPs, memory and vocabulary, or what one of the options asks for.
+    """Show a model's parameters, FLOPs, memory and vocabulary, or what the options select.
 
     The options may be combined; the output then has one part for each.
     """

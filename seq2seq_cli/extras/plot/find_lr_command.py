@@ -30,7 +30,10 @@ from seq2seq_cli.console import printable
 def find_lr(
     config: ConfigFile,
     updates: Annotated[
-        int, typer.Option(min=20, help="Number of updates, if the loss does not diverge before.")
+        int,
+        typer.Option(
+            min=20, help="Maximum number of updates; the test ends when the loss diverges."
+        ),
     ] = 100,
     start_lr: Annotated[
         float, typer.Option("--start-lr", min=1e-12, help="Learning rate of the first update.")
@@ -50,10 +53,10 @@ def find_lr(
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Suggest a learning rate: train briefly, at rates that grow until the loss diverges.
+    """Suggest a learning rate: train briefly, at rates that rise until the loss diverges.
 
-    The learning-rate range test (Smith 2017), with the suggestions of fastai. Nothing is kept but
-    the files asked for.
+    The learning-rate range test (Smith 2017), with the suggestions of fastai. Only the
+    requested files are kept.
     """
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves

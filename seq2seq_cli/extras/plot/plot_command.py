@@ -27,7 +27,7 @@ def plot(
     ] = None,
     x: Annotated[
         Literal["updates", "time", "tokens"],
-        typer.Option("--x", help="What the curves are drawn over."),
+        typer.Option("--x", help="Quantity on the x axis."),
     ] = "updates",
     output: Annotated[
         list[Path] | None,

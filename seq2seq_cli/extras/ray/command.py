@@ -16,6 +16,50 @@ if TYPE_CHECKING:
 ACTORS = "Actors"
 
 
+InputFiles = Annotated[
+    Path,
+    text_option(
+        "--input",
+        "-i",
+        help_text="File, folder, quoted pattern such as 'texts/*.txt', or URL of texts.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+OutputFolder = Annotated[
+    Path,
+    path_option(
+        "--output",
+        "-o",
+        help_text="Folder for the translations, one file per text.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Concurrency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MIN:MAX",
+        help="Number of actors: N, or MIN:MAX.",
+        show_default="1, and autoscales to the available resources",
+        rich_help_panel=ACTORS,
+    ),
+]
+NumCpus = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="CPUs that each actor reserves; may be a fraction.",
+        show_default="1, unless --num-gpus is given",
+        rich_help_panel=ACTORS,
+    ),
+]
+NumGpus = Annotated[
+    float,
+    typer.Option(
+        min=0, help="GPUs that each actor reserves; may be a fraction.", rich_help_panel=ACTORS
+    ),
+]
+
+
 @app.command(
     "translate-ray",
     epilog="**Examples**\n\n"
@@ -26,50 +70,11 @@ ACTORS = "Actors"
 @with_job_options
 def translate_ray(
     job: "Job",
-    input_files: Annotated[
-        Path,
-        text_option(
-            "--input",
-            "-i",
-            help_text="File, folder, quoted pattern such as 'texts/*.txt', or URL of texts.",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
-    output_folder: Annotated[
-        Path,
-        path_option(
-            "--output",
-            "-o",
-            help_text="Folder for the translations, one file per text.",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MIN:MAX",
-            help="Number of actors: N, or MIN:MAX.",
-            show_default="1, and autoscales to the available resources",
-            rich_help_panel=ACTORS,
-        ),
-    ] = None,
-    num_cpus: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="CPUs that each actor reserves; may be a fraction.",
-            show_default="1, unless --num-gpus is given",
-            rich_help_panel=ACTORS,
-        ),
-    ] = None,
-    num_gpus: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="GPUs that each actor reserves; may be a fraction.",
-            rich_help_panel=ACTORS,
-        ),
-    ] = 0.0,
+    input_files: InputFiles,
+    output_folder: OutputFolder,
+    concurrency: Concurrency = None,
+    num_cpus: NumCpus = None,
+    num_gpus: NumGpus = 0.0,
 ) -> None:
     """Translate text files on the machines of a Ray cluster; a repeated command goes on.
 
