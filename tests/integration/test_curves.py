@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from seq2seq_cli.extras.plot.lr_range_test import FEWEST_UPDATES, SUGGESTIONS, text_chart
+from seq2seq_cli.extras.plot.lr_range_test import FEWEST_UPDATES, suggest, text_chart
 
 SHAPE = ("--set", "model.d_model=16", "--set", "training.processes=1")
 
@@ -99,7 +99,7 @@ def test_suggestions_on_a_known_curve():
     exponents = [-6 + n / 10 for n in range(61)]
     lrs = [10**e for e in exponents]
     losses = [5 - 2 * math.tanh(2 * (e + 3)) + max(0, e + 1) ** 2 * 9 for e in exponents]
-    suggested = {name: suggest(lrs, losses) for name, suggest in SUGGESTIONS.items()}
+    suggested = suggest(lrs, losses)
     assert suggested["steep"] == pytest.approx(1e-3, rel=0.3)
     assert suggested["minimum/10"] == pytest.approx(1e-2, rel=0.5)
     assert suggested["steep"] / 10 < suggested["valley"] < suggested["minimum/10"]

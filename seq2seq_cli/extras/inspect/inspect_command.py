@@ -1,7 +1,7 @@
 """The command inspect: looks into a trained model and its vocabulary."""
 
 import json
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -39,14 +39,6 @@ TracedTarget = Annotated[
         metavar="TRANSLATION", help="Target for --trace.", show_default="the model's translation"
     ),
 ]
-
-
-class Part(Protocol):
-    """A part of the output."""
-
-    def as_text(self) -> str: ...
-
-    def report(self) -> dict[str, Any]: ...
 
 
 @app.command(
@@ -91,7 +83,7 @@ def inspect_run(
     embedding = network.src_embedding
     if side == "target":
         embedding, tokenizer = network.tgt_embedding, translator.tokenizers.tgt
-    parts: dict[str, Part] = {}
+    parts: dict[str, Any] = {}  # with as_text() and report()
     if tensors:
         parts["tensors"] = tabulate_parameters(network)
     if split is not None:

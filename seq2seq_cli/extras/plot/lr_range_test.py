@@ -5,10 +5,9 @@ learn anything, and ends at one that is too high. Between them lies where the lo
 """
 
 import functools
-import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,14 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As in fastai's lr_find, whose suggestions have these names.
+# As in fastai's lr_find.
 _SMOOTHING = 0.98  # of the exponential moving average of the loss
 _DIVERGED = 4  # times the lowest smoothed loss
 _SKIPPED_AT_START = 0.1  # share of the updates, in which the average is not settled
 _SKIPPED_AT_END = 5  # points, in which the loss explodes
 FEWEST_UPDATES = 20
-
-Suggestion = Callable[[Sequence[float], Sequence[float]], float]
 
 
 class Point(NamedTuple):
@@ -56,8 +53,7 @@ class RangeTest:
     def suggestions(self) -> dict[str, float]:
         """The suggested rates by name, from the part of the curve that is worth reading."""
         points = self.points[int(_SKIPPED_AT_START * len(self.points)) : -_SKIPPED_AT_END]
-        lrs, losses = [point.lr for point in points], [point.smoothed for point in points]
-        return {name: suggest(lrs, losses) for name, suggest in SUGGESTIONS.items()}
+        return suggest([point.lr for point in points], [point.smoothed for point in points])
 
     def report(self) -> dict[str, Any]:
         """Return the output of `find-lr --json`."""
@@ -125,41 +121,28 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
     return RangeTest(points, diverged, training.lr, training.warmup_updates)
 
 
-def _valley(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the middle of the longest decreasing subsequence of the losses, which may skip some.
+def suggest(lrs: Sequence[float], losses: Sequence[float]) -> dict[str, float]:
+    """Return the rates that fastai's `lr_find` suggests for a curve, by name.
 
-    The default of fastai since 2021. The subsequence is found in O(n²).
+    `valley`, the default of fastai since 2021, lies in the longest decreasing subsequence of the
+    losses, which may skip some; it is found in O(n²). `steep` is where the loss falls fastest, by
+    the logarithm of the rate. `minimum/10` is a tenth of the rate with the lowest loss, beyond
+    which the loss diverges.
     """
     lengths: list[int] = []
     for number, loss in enumerate(losses):
         earlier = (lengths[i] for i in range(number) if losses[i] > loss)
         lengths.append(1 + max(earlier, default=0))
     longest = max(lengths)
-    end = lengths.index(longest)
-    return lrs[max(0, end - longest) + longest // 3 + longest // 6]
+    start = max(0, lengths.index(longest) - longest)
+    slopes = np.diff(losses) / np.diff(np.log(lrs))
+    return {
+        "valley": lrs[start + longest // 3 + longest // 6],
+        "steep": lrs[int(np.argmin(slopes))],
+        "minimum/10": lrs[int(np.argmin(losses))] / 10,
+    }
 
 
-def _steep(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the rate at which the loss falls fastest, by the logarithm of the rate."""
-    slopes = [
-        (loss - before) / math.log(lr / lower)
-        for (lower, lr), (before, loss) in zip(
-            itertools.pairwise(lrs), itertools.pairwise(losses), strict=True
-        )
-    ]
-    return lrs[int(np.argmin(slopes))]
-
-
-def _tenth_of_minimum(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """Return a tenth of the rate at which the loss is lowest, beyond which it diverges."""
-    return lrs[int(np.argmin(losses))] / 10
-
-
-SUGGESTIONS: dict[str, Suggestion] = {
-    "valley": _valley,
-    "steep": _steep,
-    "minimum/10": _tenth_of_minimum,
-}
 _MEANINGS = {
     "valley": "the middle of the longest decrease",
     "steep": "where the loss falls fastest",
