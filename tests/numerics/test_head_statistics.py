@@ -18,11 +18,12 @@ from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention import (
+    KINDS,
     attention_modules,
     study_attention,
     value_norms,
 )
-from seq2seq_cli.extras.inspect.attention_figure import Kind, axes
+from seq2seq_cli.extras.inspect.attention_figure import axes
 from seq2seq_cli.extras.inspect.attention_files import attention_text
 from seq2seq_cli.extras.inspect.attention_page import attention_page
 from seq2seq_cli.extras.inspect.head_statistics import (
@@ -38,7 +39,6 @@ from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
 
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 CPU = torch.device("cpu")
 
 

@@ -34,10 +34,10 @@ from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.inspect.attention import (
     KINDS,
     HeadStatistics,
+    Kind,
     attention_modules,
     require_finite,
 )
-from seq2seq_cli.extras.inspect.attention_figure import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.transformer import Memory, Transformer
 from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs

@@ -125,7 +125,7 @@ def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
     handles = []
     looks = itertools.cycle(itertools.product(DASHES, COLORS))
     for run, (dash, color) in zip(runs, looks, strict=False):
-        style = {"color": color, "linestyle": dash}
+        style: dict[str, Any] = {"color": color, "linestyle": dash}
         handles.append(Line2D([], [], **style))
         for panel, name, kind in drawn:
             if curve := run.curves.get(name):
