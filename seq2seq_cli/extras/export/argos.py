@@ -20,8 +20,8 @@ from seq2seq_cli.config.languages import LanguagePair, language_name, languages_
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.export.base import Source
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
+from seq2seq_cli.extras.export.format import Source
 from seq2seq_cli.files import fsync, read_json, write_atomic, write_json
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 

@@ -11,7 +11,7 @@ from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.export.base import Format, Source
+from seq2seq_cli.extras.export.format import Format, Source
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 

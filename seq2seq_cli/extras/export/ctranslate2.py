@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.extras.export.base import SIZES_AND_DROPOUT, Format, Source, longest, shortest
+from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, longest, shortest
 from seq2seq_cli.files import read_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (

@@ -6,7 +6,7 @@ from seq2seq_cli import plugins
 
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
-    from seq2seq_cli.extras.export.base import Format
+    from seq2seq_cli.extras.export.format import Format
     from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 FORMATS = ("ctranslate2", "huggingface", "argos")  # by --format; each is a module of this folder
