@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seq2seq_cli.extras.inspect.attention import (
+from seq2seq_cli.extras.inspect.attention_study import (
     AttentionMaps,
     AttentionStudy,
     HeadStatistics,

@@ -15,7 +15,7 @@ from seq2seq_cli import Translator
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.evaluation import read_held_out
-from seq2seq_cli.extras.inspect.attention import study_attention
+from seq2seq_cli.extras.inspect.attention_study import study_attention
 from seq2seq_cli.extras.inspect.head_statistics import head_statistics
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.training.loop import train

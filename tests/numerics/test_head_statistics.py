@@ -17,15 +17,15 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention import (
+from seq2seq_cli.extras.inspect.attention_figure import axes
+from seq2seq_cli.extras.inspect.attention_files import attention_text
+from seq2seq_cli.extras.inspect.attention_page import attention_page
+from seq2seq_cli.extras.inspect.attention_study import (
     KINDS,
     attention_modules,
     study_attention,
     value_norms,
 )
-from seq2seq_cli.extras.inspect.attention_figure import axes
-from seq2seq_cli.extras.inspect.attention_files import attention_text
-from seq2seq_cli.extras.inspect.attention_page import attention_page
 from seq2seq_cli.extras.inspect.head_statistics import (
     TokenPair,
     batches_of,

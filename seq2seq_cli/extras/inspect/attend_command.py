@@ -24,7 +24,7 @@ from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.extras.inspect.attention import AttentionStudy
+    from seq2seq_cli.extras.inspect.attention_study import AttentionStudy
 
 FIGURE = "Figures (PNG and SVG)"
 
@@ -165,7 +165,7 @@ def _study(
     sample: int,
 ) -> "list[AttentionStudy]":
     """Study the sentences; the translations of the runs alternate."""
-    from seq2seq_cli.extras.inspect.attention import study_attention
+    from seq2seq_cli.extras.inspect.attention_study import study_attention
     from seq2seq_cli.extras.inspect.head_statistics import head_statistics, validation_sample
 
     statistics = [

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention import AttentionStudy, Kind, Sentence
+from seq2seq_cli.extras.inspect.attention_study import AttentionStudy, Kind, Sentence
 from seq2seq_cli.extras.plot.figures import default_style, fonts_for
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.translation import pharaoh
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention import KINDS, AttentionStudy, Kind
 from seq2seq_cli.extras.inspect.attention_figure import View, check_choice, draw_attention
 from seq2seq_cli.extras.inspect.attention_page import attention_page
+from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, Kind
 from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
 from seq2seq_cli.files import write_atomic
 

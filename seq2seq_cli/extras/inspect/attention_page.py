@@ -14,8 +14,8 @@ from importlib import resources
 import numpy as np
 import torch
 
-from seq2seq_cli.extras.inspect.attention import KINDS, AttentionStudy, HeadStatistics
 from seq2seq_cli.extras.inspect.attention_figure import Axis, axes
+from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, HeadStatistics
 
 
 def attention_page(studies: Sequence[AttentionStudy]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.attention import KINDS, study_attention
 from seq2seq_cli.extras.inspect.attention_figure import draw_attention
+from seq2seq_cli.extras.inspect.attention_study import KINDS, study_attention
 from seq2seq_cli.extras.inspect.head_statistics import batches_of, token_pairs, weight_statistics
 from seq2seq_cli.extras.plot.figures import figure_bytes
 from seq2seq_cli.text.corpus import Pair

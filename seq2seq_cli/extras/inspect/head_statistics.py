@@ -31,7 +31,7 @@ from seq2seq_cli.decoding.search.scoring import (
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import located
-from seq2seq_cli.extras.inspect.attention import (
+from seq2seq_cli.extras.inspect.attention_study import (
     KINDS,
     HeadStatistics,
     Kind,

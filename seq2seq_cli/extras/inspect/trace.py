@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.attention import source_and_targets
+from seq2seq_cli.extras.inspect.attention_study import source_and_targets
 from seq2seq_cli.extras.inspect.parameters import NamedTensor, summarize, table
 from seq2seq_cli.model.attention import MultiHeadAttention, attention_scores
 from seq2seq_cli.model.layers import FeedForward, Residual
