@@ -104,7 +104,7 @@ def test_given_target_in_two_runs(trained, seq2seq: Command, here):
         (["2 7", "--layer", "1"], "give --output with a name in .png or .svg"),
         (["2 7", "--output", "a.png", "--layer", "2"], "no layer 2"),
         (["2 7", "--output", "a.png", "--layer", "1", "--head", "5"], "no head 5"),
-        (["2 7", "--output", "a.png", "--head", "1"], "give the layer too"),
+        (["2 7", "--output", "a.png", "--head", "1"], "--head requires --layer"),
         (["2 7", "3", "--target", "two"], "--target takes one sentence"),
         (["2 7", "--n-best", "2", "--target", "two"], "--target takes one sentence"),
         ([" "], "the sentence is empty"),

@@ -119,7 +119,7 @@ def test_layers_and_heads_that_do_not_exist_are_refused():
     for options in ({"layer": 3}, {"layer": 1, "head": 5}, {"layer": 0}):
         with pytest.raises(UserError, match="count from 1"):
             draw_attention(study(), "cross", **options)
-    with pytest.raises(UserError, match="give the layer too"):
+    with pytest.raises(UserError, match="--head requires --layer"):
         draw_attention(study(), "cross", head=1)
     with pytest.raises(UserError, match="nothing is left"):
         draw_attention(study(("▁! ?", "▁! ?")), "cross", view="renormalized")

@@ -22,7 +22,7 @@ class ExportOptions:
     """What of a run is exported."""
 
     which: str = "best"  # weights, as --model names them
-    langs: str | None = None  # as de-en; None: those of the run
+    langs: str | None = None  # as de-en; None: data.languages
     tag: str | None = None  # in place of decoding.tag
     license: str = UNKNOWN_LICENSE
 

@@ -21,7 +21,7 @@ def format_named(name: str) -> "Format":
 def unsupported(name: str, config: "Config", tokenizers: "Tokenizers | None" = None) -> str | None:
     """Return the reason why a format cannot represent a model of this config; None if it can.
 
-    `tokenizers` are those of the run; with `tokenizer.reuse` they differ from the config.
+    The `tokenizers` of the run differ from the config with `tokenizer.reuse`.
     """
     if tokenizers is not None:
         from seq2seq_cli.config.text import Kinds

@@ -150,8 +150,8 @@ def _limits(statistics: TextStatistics | None) -> str:
     limits = [
         "The model knows what its training text shows, no more: other subjects, styles and "
         "spellings give worse translations, and so does text in another language. It may omit or "
-        "invent things, and repeats biases of its training text. Nobody has checked its "
-        "translations beyond the scores above."
+        "invent things, and repeats biases of its training text. Its "
+        "translations were not evaluated beyond the scores above."
     ]
     if statistics is not None:
         tokens = statistics.src_tokens

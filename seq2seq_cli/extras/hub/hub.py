@@ -165,7 +165,9 @@ def _check_is_ours(part: Path) -> None:
     found = {path.name for path in part.iterdir()} if part.is_dir() else set()
     is_other = (part.exists() and not part.is_dir()) or found - {*_MOST_BYTES, _CACHE}
     if is_other or any(path.is_symlink() for path in part.rglob("*")):
-        raise UserError(f"{part} is in the way: it is not what an interrupted pull has left")
+        raise UserError(
+            f"{part} exists and is not an interrupted download: remove it, or give another RUN"
+        )
 
 
 def default_folder(repo: str) -> Path:
@@ -198,7 +200,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
         ) from None
     except errors.LocalTokenNotFoundError:
         raise UserError(
-            "the hub wants a token: log in with `hf auth login`, or set HF_TOKEN"
+            "the hub requires a token: log in with `hf auth login`, or set HF_TOKEN"
         ) from None
     except errors.HfHubHTTPError as error:
         raise UserError(_problem(repo, error)) from None

@@ -180,7 +180,7 @@ def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -
                 f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
             )
     if layer is None and head is not None:
-        raise UserError("a head is drawn of one layer: give the layer too")
+        raise UserError("--head requires --layer")
 
 
 def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":

@@ -250,7 +250,7 @@ def _translate_pieces(
     reason: RayError | None = None
     while any(left):
         if not starts:
-            raise UserError(f"Ray gives no translations any more: {reason}")
+            raise UserError(f"Ray returns no translations: {reason}")
         starts -= 1
         try:
             for row in _results(job, texts, left, actors):
