@@ -37,8 +37,9 @@ def test_an_unknown_option_or_value_is_refused(name):
     assert target.limits(config) is None
     new = config.model_copy(update={"model": WithNewOption(**dict(config.model))})
     assert target.limits(new) == "model.distances is relative"
-    scaled = config_of(tie_embeddings=True, attention_scale="cosine")
-    assert target.limits(scaled) == "model.attention_scale is cosine"
+    scaled = config.model.model_copy(update={"attention_scale": "new"})
+    scaled = config.model_copy(update={"model": scaled})
+    assert target.limits(scaled) == "model.attention_scale is new"
 
 
 @pytest.mark.parametrize("name", FORMATS)
