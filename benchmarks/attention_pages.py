@@ -25,9 +25,8 @@ from playwright.sync_api import Browser, Route, sync_playwright
 from torch import Tensor
 
 from seq2seq_cli import Translator
-from seq2seq_cli.extras.inspect.attention_collector import study_attention
 from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.inspect.attention_study import AttentionStudy
+from seq2seq_cli.extras.inspect.attention_study import AttentionStudy, study_attention
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from studies import study  # the random attention of the tests

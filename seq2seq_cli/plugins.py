@@ -22,7 +22,7 @@ EXTRAS = {
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),
     "plot": Extra(("find_lr_command", "plot_command"), ()),
-    "ray": Extra((), ()),
+    "ray": Extra(("command",), ("ray",)),
     "serve": Extra(("command",), ("starlette", "uvicorn", "markdown_it", "prometheus_client")),
 }
 

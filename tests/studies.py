@@ -13,7 +13,7 @@ from torch import Tensor
 from seq2seq_cli.extras.inspect.attention_study import (
     AttentionMaps,
     AttentionStudy,
-    HeadFacts,
+    HeadStatistics,
     Prediction,
     Sentence,
 )
@@ -80,7 +80,7 @@ def study(
             for n, token in enumerate(target.tokens)
         ),
         alignment=tuple((min(n, len(source.words) - 1), n) for n in range(len(target.words))),
-        head_facts={
+        head_statistics={
             kind: facts(layers, heads, generator, kind == "cross")
             for kind in ("encoder", "decoder", "cross")
         },
@@ -92,12 +92,14 @@ def as_stored(weights_LHQM: Tensor) -> Tensor:
     return ((weights_LHQM.sqrt() * 255).round() / 255) ** 2
 
 
-def facts(layers: int, heads: int, generator: torch.Generator, has_agreement: bool) -> HeadFacts:
+def facts(
+    layers: int, heads: int, generator: torch.Generator, has_agreement: bool
+) -> HeadStatistics:
     def random_LH() -> Tensor:
         return torch.rand(layers, heads, generator=generator)
 
     offsets_LH = torch.randint(-2, 3, (layers, heads), generator=generator)
-    return HeadFacts(
+    return HeadStatistics(
         random_LH(),
         2 * random_LH(),
         offsets_LH,

@@ -36,7 +36,7 @@ _COMMANDS = [
         "verify-resume",
         "plot",
     ),
-    *("translate", "serve", "join", "eval", "compare", "score"),
+    *("translate", "serve", "join", "translate-ray", "eval", "compare", "score"),
     *("attend", "inspect", "diff", "export", "push", "pull", "bench"),
 ]
 

@@ -1,16 +1,16 @@
 """The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
+import inspect
 import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seq2seq_cli import plugins
 from seq2seq_cli.cli.app import (
     Device,
     Overrides,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SEARCH, CONTROL, OUTPUT, RAY = "Search", "Control", "Input and output", "Many machines"
+SEARCH, CONTROL, OUTPUT = "Search", "Control", "Input and output"
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -41,8 +41,6 @@ EXAMPLES = (
     "seq2seq translate runs/quickstart --input big.de --shard 3/20 --output part-3\n\n"
     "cat test.de | seq2seq translate runs/quickstart --beam-size 5 > test.en\n\n"
     'seq2seq translate runs/quickstart --beam-size 5 --n-best 3 --format jsonl "ein Bier"\n\n'
-    "seq2seq translate runs/quickstart --input 'texts/*.txt' --output translated --engine ray "
-    "--concurrency 1:8\n\n"
     "seq2seq translate runs/quickstart      (interactive; Ctrl-D ends)\n\n"
     'seq2seq translate runs/quickstart -- "-5 Grad"      (a sentence that starts with a dash)\n\n'
     "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
@@ -182,52 +180,9 @@ ShardNumber = Annotated[
     ),
 ]
 
-_ActorOptions = tuple[str | None, float | None, float | None]  # concurrency, CPUs, GPUs
-Engine = Annotated[
-    Literal["local", "ray"],
-    typer.Option(
-        help="What translates; ray: actors on the machines of a Ray cluster, which translate all "
-        "files of --input, a file, a folder or a quoted pattern such as 'texts/*.txt', into the "
-        "folder --output.",
-        rich_help_panel=RAY,
-    ),
-]
-Concurrency = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MIN:MAX",
-        help="Number of actors: one, or the fewest and the most.",
-        show_default="1, and more as there is place",
-        rich_help_panel=RAY,
-    ),
-]
-NumCpus = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help="CPUs that each actor reserves; may be a fraction.",
-        show_default="1, unless --num-gpus is given",
-        rich_help_panel=RAY,
-    ),
-]
-NumGpus = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help="GPUs that each actor reserves; may be a fraction.",
-        show_default="0",
-        rich_help_panel=RAY,
-    ),
-]
 
-
-@app.command(epilog=EXAMPLES)
-def translate(
+def make_job(
     run_dir: RunDir,
-    sentences: Sentences = None,
-    input_file: InputFile = None,
-    output_file: OutputFile = None,
-    force: Force = False,
     input_format: InputFormat = "text",
     output_format: OutputFormat = "text",
     log_probs: LogProbs = False,
@@ -243,29 +198,26 @@ def translate(
     require: Require = None,
     ban: Ban = None,
     replace_unk: ReplaceUnk = False,
-    processes: NumProcesses = None,
-    shard: ShardNumber = None,
-    engine: Engine = "local",
-    concurrency: Concurrency = None,
-    num_cpus: NumCpus = None,
-    num_gpus: NumGpus = None,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",
-) -> None:
-    """Translate sentences, a file, or standard input: one line in, one line out.
+) -> "Job":
+    """Make the job that these options describe: how every line is translated and written.
 
-    Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
-    Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
+    Raises UserError for what the output format has no place for, and for unknown weights.
     """
-    _check_engine(engine, sentences, input_file, output_file, shard, processes, force)
-    _check_format(output_format, align, log_probs, n_best)
-    from seq2seq_cli.decoding.lines.stream import Job, translate_stream
+    if align and output_format in ("text", "nbest"):
+        raise UserError("--align needs --format tsv or jsonl")
+    if output_format == "text" and (log_probs or (n_best or 1) > 1):
+        raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
+    run_dirs = (run_dir, *(ensemble or ()))
+    check_model_of_runs(model, run_dirs)
+    from seq2seq_cli.decoding.lines.stream import Job
 
     search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
     more = decoding_overrides(banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk)
-    job = Job(
-        run_dirs=(run_dir, *(ensemble or ())),
+    return Job(
+        run_dirs=run_dirs,
         device=device or "auto",
         overrides=(*search, *more, *(overrides or ())),
         which=model,
@@ -277,72 +229,50 @@ def translate(
         prefix=prefix,
         required=tuple(require or ()),
     )
-    _run_instead(job, engine, (concurrency, num_cpus, num_gpus), sentences, input_file, output_file)
+
+
+def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `make_job` after its own; it gets the job as `job`."""
+    run_dir, *shared = inspect.signature(make_job).parameters.values()
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "job"]
+
+    def run(**given: Any) -> None:
+        of_command = {parameter.name: given.pop(parameter.name) for parameter in own}
+        command(make_job(**given), **of_command)
+
+    run.__doc__ = command.__doc__
+    # Typer reads the options from here.
+    run.__signature__ = inspect.Signature([run_dir, *own, *shared])  # type: ignore[attr-defined]
+    return run
+
+
+@app.command("translate", epilog=EXAMPLES)
+@with_job_options
+def translate(
+    job: "Job",
+    sentences: Sentences = None,
+    input_file: InputFile = None,
+    output_file: OutputFile = None,
+    force: Force = False,
+    processes: NumProcesses = None,
+    shard: ShardNumber = None,
+) -> None:
+    """Translate sentences, a file, or standard input: one line in, one line out.
+
+    Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
+    Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
+    """
+    _check_files(sentences, input_file, output_file, shard)
+    if output_file is not None and not (shard or force):
+        check_empty(output_file)
+    if not sentences and input_file is None and is_terminal(sys.stdin):
+        _interactive(job)
+        return
+    from seq2seq_cli.decoding.lines.stream import translate_stream
+
     with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
         for outputs in translate_stream(job, lines, input_file, processes, place):
             print_lines(outputs)
-
-
-def _run_instead(
-    job: "Job",
-    engine: str,
-    actors: _ActorOptions,
-    sentences: list[str] | None,
-    source: Path | None,
-    output: Path | None,
-) -> None:
-    """Translate with Ray, or what is typed at a terminal, and end the command; else return."""
-    check_model_of_runs(job.which, job.run_dirs)
-    if engine == "local" and actors != (None, None, None):
-        raise UserError("--concurrency, --num-cpus and --num-gpus need --engine ray")
-    if engine == "ray":
-        assert source is not None and output is not None, "they were checked"
-        _translate_with_ray(job, actors, source, output)
-        raise typer.Exit
-    if not sentences and source is None and is_terminal(sys.stdin):
-        _interactive(job)
-        raise typer.Exit
-
-
-def _translate_with_ray(job: "Job", given: _ActorOptions, pattern: Path, folder: Path) -> None:
-    from tqdm import tqdm
-
-    ray = plugins.load("ray", "translate")
-    actors = ray.Actors.parse(*given)
-    sources = ray.sources_of(pattern)
-    with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
-        count = ray.translate_files(job, sources, folder, actors, bar.update)
-    was_there = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
-    typer.echo(f"translated {count:,} files into {folder}{was_there}", err=True)
-
-
-def _check_format(output_format: str, align: bool, log_probs: bool, n_best: int | None) -> None:
-    """Refuse what the output format has no place for."""
-    if align and output_format in ("text", "nbest"):
-        raise UserError("--align needs --format tsv or jsonl")
-    if output_format == "text" and (log_probs or (n_best or 1) > 1):
-        raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
-
-
-def _check_engine(
-    engine: str,
-    sentences: list[str] | None,
-    source: Path | None,
-    output: Path | None,
-    shard: str | None,
-    processes: int | None,
-    force: bool,
-) -> None:
-    from seq2seq_cli.text.io import STANDARD_STREAM
-
-    if engine == "local":
-        _check_files(sentences, source, output, shard)
-        if output is not None and not (shard or force):
-            _check_empty(output)
-    elif sentences or shard or processes or {source, output} & {None, STANDARD_STREAM}:
-        raise UserError(
-            "--engine ray needs --input and --output, without sentences, --shard and --processes"
-        )
 
 
 def _check_files(
@@ -366,10 +296,10 @@ def _check_files(
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
 
 
-def _check_empty(output: Path) -> None:
+def check_empty(output: Path) -> None:
     """Refuse to overwrite a file, which may be what the translations are to be compared with.
 
-    Shards and the files of --engine ray are made again if their text or their model has changed.
+    Shards are made again if their text or their model has changed.
     """
     if output.is_file() and output.stat().st_size:
         raise UserError(

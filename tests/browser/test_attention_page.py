@@ -10,8 +10,8 @@ from headless_browser import open_browser
 from PIL import Image
 from studies import ARABIC, CHINESE, GERMAN, JAPANESE, study, with_text
 
+from seq2seq_cli.extras.inspect.attention_figure import view_maps
 from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.inspect.attention_views import view_maps
 
 KINDS = {"encoder": "e", "decoder": "d", "cross": "c"}
 VIEWS = {"weights": "1", "renormalized": "2", "norms": "3"}
@@ -207,7 +207,7 @@ def test_predictions_facts_and_alignment_are_shown(opened):
     numbers = [float(text.replace("−", "-")) for text in importances]
     assert numbers == sorted(numbers, reverse=True)
     assert numbers[0] == pytest.approx(
-        float(made.head_facts["cross"].importance_LH.max()), abs=1e-4
+        float(made.head_statistics["cross"].importance_LH.max()), abs=1e-4
     )
     assert page.locator("th[aria-sort=descending]").inner_text() == "importance ↓"
 

@@ -89,8 +89,8 @@ def translate_while_nodes_die(
         initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )
     workers = [cluster.add_node(num_cpus=1) for _ in range(NODES)]
-    given = ["translate", run, "--input", sources[0].parent / "*.txt", "--output", output]
-    given += ["--engine", "ray", "--concurrency", f"1:{NODES}", "--beam-size", 4]
+    given = ["translate-ray", run, "--input", sources[0].parent / "*.txt", "--output", output]
+    given += ["--concurrency", f"1:{NODES}", "--beam-size", 4]
     log = output.with_suffix(".log")
     kills, start = 0, time.monotonic()
     try:

@@ -26,7 +26,10 @@ def refuse(*arguments):
     raise OSError("no network")
 
 socket.socket.connect = socket.socket.connect_ex = refuse
-from argostranslate import package, translate
+from argostranslate import package, sbd, translate
+
+# Its splitter downloads a model; here every text is one sentence.
+sbd.MiniSBDSentencizer.split_sentences = lambda self, text: [text]
 
 package.install_from_path(sys.argv[1])
 (installed,) = package.get_installed_packages()
@@ -92,7 +95,7 @@ def test_a_package_holds_one_folder_and_is_always_the_same(trained, seq2seq, tmp
     for package in (first, second):
         export(seq2seq, trained, package, "--langs", "de-en")
     assert first.read_bytes() == second.read_bytes()
-    names = ["README.md", "metadata.json", "minisbd/rules.onnx", "model/config.json"]
+    names = ["README.md", "metadata.json", "model/config.json"]
     names += ["model/model.bin", "model/source_vocabulary.json", "model/target_vocabulary.json"]
     with zipfile.ZipFile(first) as archive:
         found = [name.removeprefix("translate-de_en-seq2seq/") for name in archive.namelist()]
@@ -123,7 +126,7 @@ def test_a_package_gives_one_tag(tagged, seq2seq, tmp_path):
     argos = ("--format", "argos", "--langs", "de-en")
     refused = seq2seq("export", tagged, *argos, "-o", tmp_path / "no.argosmodel")
     assert refused.exit_code == 2
-    assert "all its sources have a tag, which Argos Translate cannot give" in refused.stderr
+    assert "all sources have a tag, which Argos Translate cannot give" in refused.stderr
     for tag in ("<same>", "<back>"):
         package = tmp_path / f"{tag[1:-1]}.argosmodel"
         report = export(seq2seq, tagged, package, "--langs", "de-en", "--tag", tag)
@@ -135,7 +138,6 @@ def test_a_package_gives_one_tag(tagged, seq2seq, tmp_path):
 
 @pytest.mark.slow
 def test_argos_translate_gives_the_tag(tagged, seq2seq, tmp_path):
-    """And splits text at the ends of sentences, by the rules in the package."""
     package = tmp_path / "back.argosmodel"
     export(seq2seq, tagged, package, "--langs", "de-en", "--tag", "<back>")
     options = {"ARGOS_COMPUTE_TYPE": "float32", "ARGOS_BEAM_SIZE": "1"}
@@ -143,10 +145,6 @@ def test_argos_translate_gives_the_tag(tagged, seq2seq, tmp_path):
     _, _, translations = use(package, tmp_path / "home", lines, **options)
     assert translations == ours(seq2seq, tagged, lines, "--tag", "<back>")
     assert translations != ours(seq2seq, tagged, lines, "--tag", "<same>")
-    text = "a f k? E j o! B g l?\n\nC h n"
-    parts = ["a f k?", "E j o!", "B g l?", "C h n"]
-    _, _, (whole, *each) = use(package, tmp_path / "other", [text, *parts], **options)
-    assert whole == f"{' '.join(each[:3])}\n\n{each[3]}"
 
 
 @pytest.mark.slow
@@ -166,47 +164,35 @@ def test_the_fork_of_libretranslate_gives_the_same_translations(
     assert translations == ours(seq2seq, trained, lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("tokenizer", "reason"),
+    "tokenizer",
     [
-        (
-            {"kind": {"src": "char", "tgt": "bpe"}, "vocab_size": {"src": 20, "tgt": 300}},
-            "has bytes",
-        ),
-        pytest.param(
-            {"kind": "bpe", "vocab_size": 300, "shared": False}, "", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {"kind": {"src": "bpe", "tgt": "char"}, "vocab_size": {"src": 300, "tgt": 30}},
-            "",
-            marks=pytest.mark.slow,
-        ),
+        {"kind": "bpe", "vocab_size": 300, "shared": False},
+        {"kind": {"src": "bpe", "tgt": "char"}, "vocab_size": {"src": 300, "tgt": 30}},
     ],
 )
-def test_two_vocabularies(tokenizer, reason, seq2seq, tmp_path):
-    """One SentencePiece model has to write what it does not know: all but bytes."""
+def test_two_vocabularies(tokenizer, seq2seq, tmp_path):
+    """One SentencePiece model writes what it does not know: all but bytes."""
     config = numbers_config(tmp_path, **FAST, max_steps=50)
     config["tokenizer"] = tokenizer
     run = tmp_path / "run"
     trained = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
     assert trained.exit_code == 0, trained.stderr
     package = tmp_path / "x.argosmodel"
-    result = seq2seq("export", run, "--format", "argos", "-o", package, "--langs", "de-en")
-    assert (result.exit_code == 2) == bool(reason)
-    assert reason in result.stderr if reason else "translations of validation" in result.stdout
-    assert package.exists() == (not reason)
+    assert "translations of validation" in export(seq2seq, run, package, "--langs", "de-en")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("-o", "x.argosmodel"), "nothing names its languages: give them as --langs de-en"),
+        (("-o", "x.argosmodel"), "nothing names the languages: give them as --langs de-en"),
         (("-o", "x", "--langs", "de-en"), "the name of a package for Argos Translate ends in"),
         (("-o", "x.argosmodel", "--langs", "deen"), "write two language codes, as in de-en"),
         (("-o", "x.argosmodel", "--langs", "de-en", "--license", "© me"), "write an identifier"),
     ],
 )
-def test_what_cannot_be_exported(trained, options, message, seq2seq, tmp_path, monkeypatch):
+def test_bad_options_of_an_export(trained, options, message, seq2seq, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = seq2seq("export", trained, "--format", "argos", *options)
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr

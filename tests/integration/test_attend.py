@@ -104,7 +104,7 @@ def test_given_target_in_two_runs(trained, seq2seq: Command, here):
         (["2 7", "--layer", "1"], "give --output with a name in .png or .svg"),
         (["2 7", "--output", "a.png", "--layer", "2"], "no layer 2"),
         (["2 7", "--output", "a.png", "--layer", "1", "--head", "5"], "no head 5"),
-        (["2 7", "--output", "a.png", "--head", "1"], "give the layer too"),
+        (["2 7", "--output", "a.png", "--head", "1"], "--head requires --layer"),
         (["2 7", "3", "--target", "two"], "--target takes one sentence"),
         (["2 7", "--n-best", "2", "--target", "two"], "--target takes one sentence"),
         ([" "], "the sentence is empty"),
@@ -142,9 +142,11 @@ def test_run_without_its_validation_text(trained, seq2seq: Command, here):
     assert "head_facts" not in studies_of(here / "a.json")[0]
     config.write_text(config.read_text().replace("gone.src", "uneven.src"))
     (trained.parent / "uneven.src").write_text("2 7\n")
-    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
+    refused = seq2seq("attend", here / "run", "2 7", "-o", "a.json")
+    assert "the output a.json has content: give --force to replace it" in refused.stderr
+    result = seq2seq("attend", here / "run", "2 7", "-o", "a.json", "--force")
     assert result.exit_code == 0
-    assert "no facts about heads: parallel files differ in length" in result.stderr
+    assert "no head statistics: parallel files differ in length" in result.stderr
     assert "head_facts" not in studies_of(here / "a.json")[0]
 
 

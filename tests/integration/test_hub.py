@@ -160,10 +160,10 @@ def test_nothing_is_overwritten(hub, trained, seq2seq, tmp_path):
     assert "is not an empty folder" in fail(seq2seq, "pull", REPO, tmp_path / "run")
     (tmp_path / "other.part").mkdir()
     (tmp_path / "other.part" / "mine").write_text("")
-    assert "is in the way" in fail(seq2seq, "pull", REPO, tmp_path / "other")
+    assert "is not an interrupted download" in fail(seq2seq, "pull", REPO, tmp_path / "other")
     (tmp_path / "link.part").mkdir()
     (tmp_path / "link.part" / "config.yaml").symlink_to(tmp_path / "elsewhere")
-    assert "is in the way" in fail(seq2seq, "pull", REPO, tmp_path / "link")
+    assert "is not an interrupted download" in fail(seq2seq, "pull", REPO, tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
 
 

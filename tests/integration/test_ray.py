@@ -82,7 +82,7 @@ def end(program: Program) -> str:
 
 
 def translate(address: str, *given: object) -> Program:
-    return start(address, "-m", "seq2seq_cli", "translate", *given, "--engine", "ray")
+    return start(address, "-m", "seq2seq_cli", "translate-ray", *given)
 
 
 def long_text(count: int, seed: int) -> str:
@@ -108,7 +108,8 @@ def expected(seq2seq, run: Path, texts: Path, *options: object) -> dict[str, byt
     found = {}
     for path in texts.iterdir():
         output = texts.parent / "whole"
-        assert seq2seq("translate", run, "-i", path, "-o", output, *options).exit_code == 0
+        given = ("-i", path, "-o", output, "--force", *options)
+        assert seq2seq("translate", run, *given).exit_code == 0
         found[path.name.removesuffix(".gz")] = output.read_bytes()
     return found
 
@@ -142,7 +143,7 @@ def test_text_may_be_in_a_bucket(trained, seq2seq, texts, tmp_path):
     objects = {f"texts/{path.name}": path.read_bytes() for path in texts.iterdir()}
     with bucket_with(objects) as bucket:
         given = ("-i", f"{bucket.url}/texts/*.txt*", "-o", tmp_path / "out", "--concurrency", 1)
-        command = ("-m", "seq2seq_cli", "translate", trained, *given, "--engine", "ray")
+        command = ("-m", "seq2seq_cli", "translate-ray", trained, *given)
         end(start("local", *command, **bucket.environment))
     assert written(tmp_path / "out") == expected(seq2seq, trained, texts)
 
@@ -218,51 +219,37 @@ def test_what_ray_cannot_translate_is_refused(trained, seq2seq, tmp_path):
         (tmp_path / name).write_text("1\n")
     into = ("-o", tmp_path / "out")
     one = ("-i", tmp_path / "x.txt", *into)
-    ray = ("--engine", "ray")
-    for given, message in (
-        ((*one, "--num-cpus", 1), "need --engine ray"),
-        ((*one, "--concurrency", "2"), "need --engine ray"),
-        (("-i", tmp_path / "x.txt", *ray), "--engine ray needs --input and --output"),
-        (("1 2", *into, *ray), "--engine ray needs --input and --output"),
-        ((*one, *ray, "--shard", "1/2"), "--engine ray needs --input and --output"),
-        ((*one, *ray, "--concurrency", "8:1"), "give a number of actors, or two as in 1:8"),
-        ((*one, *ray, "--concurrency", "0"), "give a number of actors, or two as in 1:8"),
-        ((*one, *ray, "--concurrency", ":"), "give a number of actors, or two as in 1:8"),
-        (("-i", tmp_path / "*.src", *into, *ray), "there is no file"),
-    ):
-        refused = seq2seq("translate", trained, *given)
-        assert refused.exit_code == 2, given
-        assert message in refused.stderr
     pytest.importorskip("ray.data")
     (tmp_path / "long.txt").write_text("1" * (1 << 23))
     for given, message in (
+        ((*one, "--concurrency", "8:1"), "give a number of actors, or two as in 1:8"),
+        ((*one, "--concurrency", "0"), "give a number of actors, or two as in 1:8"),
+        ((*one, "--concurrency", ":"), "give a number of actors, or two as in 1:8"),
+        (("-i", tmp_path / "*.src", *into), "there is no file"),
+        ((*one, "--align"), "--align needs --format tsv or jsonl"),
         (("-i", tmp_path / "**/x.txt", *into), "have the same name"),
         (("-i", tmp_path / "x.txt", "-o", tmp_path), "is the input file"),
         (("-i", tmp_path / "long.txt", *into), "a line is longer than 4,194,304 bytes"),
     ):
-        refused = seq2seq("translate", trained, *given, *ray)
+        refused = seq2seq("translate-ray", trained, *given)
         assert refused.exit_code == 2, given
         assert message in refused.stderr
     with (tmp_path / "out" / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        refused = seq2seq("translate", trained, *one, *ray)
+        refused = seq2seq("translate-ray", trained, *one)
     assert "another process is translating into" in refused.stderr
     assert (tmp_path / "x.txt").read_text() == "1\n"
 
 
-def test_engine_ray_says_what_to_install(trained, tmp_path):
+def test_translate_ray_says_what_to_install(trained, tmp_path):
     (tmp_path / "x.txt").write_text("1\n")
-    (tmp_path / "ray.py").write_text("raise ImportError('no Ray')\n")
-    (installed := tmp_path / "seq2seq_cli-9.dist-info").mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: seq2seq-cli\n")
-    (installed / "direct_url.json").write_text(json.dumps({"url": tmp_path.as_uri()}))
-    given = ["-i", "x.txt", "-o", "out", "--engine", "ray"]
+    code = "import sys; sys.modules['ray'] = None\nfrom seq2seq_cli.cli import main\nmain()"
+    given = ["translate-ray", trained, "-i", "x.txt", "-o", "out"]
     result = subprocess.run(
-        [sys.executable, "-m", "seq2seq_cli", "translate", trained, *given],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert result.stderr == "error: --engine ray needs Ray: pip install '.[ray]'\n"
+        [sys.executable, "-c", code, *given], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.stderr.startswith("error: translate-ray needs the package ray: pip install ")
+    assert result.returncode == 2
 
 
 def test_recipe_for_ray_train_survives_a_killed_worker(seq2seq, tmp_path):

@@ -16,8 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.config.types import AttentionScale, OptimizerName
 from seq2seq_cli.extras.inspect.costs import count_flops, measure_memory
-from seq2seq_cli.extras.inspect.parameters import count_parts, tabulate_parameters
-from seq2seq_cli.extras.inspect.tensor_summary import NamedTensor, summarize, table
+from seq2seq_cli.extras.inspect.parameters import (
+    NamedTensor,
+    count_parts,
+    summarize,
+    table,
+    tabulate_parameters,
+)
 from seq2seq_cli.extras.inspect.trace import trace_tensors
 from seq2seq_cli.model.layers import sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
@@ -56,18 +61,18 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 def test_flops_of_a_forward_pass_are_those_that_pytorch_counts(model):
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(SRC_BS, TGT_BT)
-    flops = count_flops(model.config, 13)
+    flops = count_flops(model)
     assert flops.forward(SRC_BS.size(1), TGT_BT.size(1)) == counter.get_total_flops()
 
 
 def test_flops_of_forward_and_backward_pass_are_those_that_pytorch_counts(model):
     with FlopCounterMode(display=False) as counter:
         model(SRC_BS, TGT_BT).sum().backward()
-    assert count_flops(model.config, 13).training(7, 5) == counter.get_total_flops()
+    assert count_flops(model).training(7, 5) == counter.get_total_flops()
 
 
 def test_flops_of_a_step_with_a_cache_are_those_of_a_token_at_that_length(model):
-    flops = count_flops(model.config, 13)
+    flops = count_flops(model)
     with torch.no_grad():
         cache = model.start_cache(model.encode(SRC_BS))
         for length in range(1, 6):
@@ -78,6 +83,18 @@ def test_flops_of_a_step_with_a_cache_are_those_of_a_token_at_that_length(model)
                 + flops.target_token_by_target_length * length
                 + flops.target_token_by_source_length * SRC_BS.size(1)
             )
+
+
+def test_flops_follow_the_modules_and_are_not_guessed():
+    """A wider feed-forward layer is counted; a layer of another kind is not known."""
+    model, flops = build(), count_flops(build())
+    model.encoder[0].feed_forward.expand = nn.Linear(16, 48)
+    assert count_flops(model).source_token - flops.source_token == 2 * 16 * (48 - 24)
+    model.decoder[1] = nn.TransformerDecoderLayer(16, 2)
+    assert count_flops(model) is None
+    model = build()
+    model.encoder_norm = nn.Bilinear(16, 16, 16)
+    assert count_flops(model) is None
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -114,15 +131,15 @@ def test_memory_counts_bytes_of_real_tensors(model, name):
     model.zero_grad()
     model(SRC_BS, TGT_BT).sum().backward()
     optimizer.step()
-    memory = measure_memory(model, model.config, config)
+    memory = measure_memory(model, config)
     parameters = list(model.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]
     states = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
     assert memory.weights_fp32 == sum(p.nbytes for p in parameters)
     assert memory.weights_bf16 == sum(p.bfloat16().nbytes for p in parameters)
     assert memory.training == sum(t.nbytes for t in (*parameters, *gradients, *states))
-    with_ema = measure_memory(model, model.config, TrainingConfig(ema_decay=0.9))
-    without = measure_memory(model, model.config, TrainingConfig())
+    with_ema = measure_memory(model, TrainingConfig(ema_decay=0.9))
+    without = measure_memory(model, TrainingConfig())
     assert with_ema.training - without.training == memory.weights_fp32
     with torch.no_grad():
         cache = model.start_cache(model.encode(SRC_BS))

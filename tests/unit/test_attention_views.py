@@ -14,9 +14,8 @@ import torch
 from studies import CHINESE, GERMAN, JAPANESE, study, with_text
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_figure import draw_attention
-from seq2seq_cli.extras.inspect.attention_views import axes, view_maps
-from seq2seq_cli.extras.plot.figure_files import figure_bytes
+from seq2seq_cli.extras.inspect.attention_figure import axes, draw_attention, view_maps
+from seq2seq_cli.extras.plot.figures import figure_bytes
 
 
 def test_words_are_those_of_the_sentence():
@@ -120,7 +119,7 @@ def test_layers_and_heads_that_do_not_exist_are_refused():
     for options in ({"layer": 3}, {"layer": 1, "head": 5}, {"layer": 0}):
         with pytest.raises(UserError, match="count from 1"):
             draw_attention(study(), "cross", **options)
-    with pytest.raises(UserError, match="give the layer too"):
+    with pytest.raises(UserError, match="--head requires --layer"):
         draw_attention(study(), "cross", head=1)
     with pytest.raises(UserError, match="nothing is left"):
         draw_attention(study(("▁! ?", "▁! ?")), "cross", view="renormalized")
@@ -139,4 +138,4 @@ def test_characters_without_a_font_are_warned_of_once(caplog):
 def test_figures_without_matplotlib_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"pip install .*\[plot\]'"):
-        draw_attention(replace(study(), head_facts=None), "cross")
+        draw_attention(replace(study(), head_statistics=None), "cross")

@@ -39,10 +39,32 @@ VERBS = {
         "replace_unk",
         "processes",
         "shard",
-        "engine",
+        "overrides",
+        "device",
+        "model",
+    },
+    "translate-ray": {
+        "run_dir",
+        "input_files",
+        "output_folder",
         "concurrency",
         "num_cpus",
         "num_gpus",
+        "input_format",
+        "output_format",
+        "log_probs",
+        "align",
+        "split_sentences",
+        "beam_size",
+        "n_best",
+        "sampling",
+        "ensemble",
+        "precision",
+        "prefix",
+        "tag",
+        "require",
+        "ban",
+        "replace_unk",
         "overrides",
         "device",
         "model",
@@ -54,6 +76,7 @@ VERBS = {
         "target",
         "compare",
         "output",
+        "force",
         "sample",
         "beam_size",
         "n_best",
@@ -165,7 +188,7 @@ VERBS = {
         *("cache_size", "processes", "overrides", "device", "model", "log_text"),
     },
     "find-lr": {
-        *("config", "updates", "start_lr", "end_lr", "output", "logdir", "as_json"),
+        *("config", "updates", "start_lr", "end_lr", "output", "as_json"),
         *("overrides", "device"),
     },
     "init": {
@@ -230,7 +253,7 @@ def test_shell_completion(seq2seq: Command, monkeypatch: pytest.MonkeyPatch):
     from typer.testing import CliRunner
 
     completed = CliRunner().invoke(app, [], prog_name="seq2seq")
-    assert completed.stdout.split() == ["train", "translate"]
+    assert completed.stdout.split() == ["train", "translate", "translate-ray"]
 
 
 def test_error_that_finds_no_room_on_the_disk_keeps_its_exit_status():

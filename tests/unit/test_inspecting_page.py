@@ -15,10 +15,10 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.data.statistics import text_statistics
 from seq2seq_cli.data.token_store import open_store
+from seq2seq_cli.extras.inspect.parameters import summarize, table
 from seq2seq_cli.extras.inspect.run_report import RunReport, report_model
-from seq2seq_cli.extras.inspect.tensor_summary import summarize, table
 from seq2seq_cli.extras.inspect.trace import trace_tensors
-from seq2seq_cli.extras.inspect.vocabulary_report import Neighbor, Neighbors, split_text
+from seq2seq_cli.extras.inspect.vocabulary import Neighbor, Neighbors, split_text
 from seq2seq_cli.model.model_scores import ModelScores
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers

@@ -1,4 +1,4 @@
-"""Writes a run as a package that LibreTranslate and Argos Translate install: an .argosmodel file.
+"""Packages that LibreTranslate and Argos Translate install: .argosmodel files.
 
 Argos Translate gives text to one SentencePiece model, its pieces to CTranslate2, and the pieces of
 the translation to the same SentencePiece model. What this toolkit does to text before and after
@@ -7,34 +7,32 @@ an impossible bias.
 """
 
 import re
+import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import LanguagePair, language_name, languages_of
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.decoding.translation import Translation
-from seq2seq_cli.extras.export import ctranslate2
-from seq2seq_cli.extras.export.comparison import Source
-from seq2seq_cli.extras.export.search_options import notes
-from seq2seq_cli.extras.export.sentence_splitter import write_sentence_splitter
-from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
+from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.export.ctranslate2 import CTranslate2, source_vocabulary
+from seq2seq_cli.extras.export.format import Source
 from seq2seq_cli.files import fsync, read_json, write_atomic, write_json
-from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, PAD_ID, UNK_ID, Tokenizers
 
-LIBRARY = "argostranslate"
-SUFFIX = ".argosmodel"
-# Argos Translate lets CTranslate2 cut translations after 256 tokens, its default.
-MOST_POSITIONS = 256
-HAS_TAGS = False
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.translation import Translation
+    from seq2seq_cli.decoding.translator import Translator
+
+_MODEL, _TOKENIZER = "model", "sentencepiece.model"
 # What Argos Translate gives to CTranslate2 with ARGOS_BEAM_SIZE=1; its default is 4.
 _OPTIONS: dict[str, Any] = {"replace_unknowns": True, "max_batch_size": 32, "batch_type": "tokens"}
 _OPTIONS |= {"beam_size": 1, "length_penalty": 0.2}
-_NAMES = {name: name for name in ("beam_size", "length_penalty", "replace_unk")}  # not missing
-_MODEL, _TOKENIZER, _SPLITTER = "model", "sentencepiece.model", "minisbd/rules.onnx"
 # The codes of LibreTranslate for languages with a region or a script; elsewhere it is ISO 639.
 _CODES = {"zh-hans": "zh", "zh-cn": "zh", "zh-sg": "zh", "pt-br": "pb"}
 _CODES |= dict.fromkeys(("zh-hant", "zh-tw", "zh-hk", "zh-mo"), "zt")
@@ -47,102 +45,152 @@ print(translate.translate("a sentence", "{src}", "{tgt}"))
 ```
 
 LibreTranslate finds it too, if it runs for the same user: `libretranslate --load-only {src},{tgt}`.
-Nothing is downloaded: the package has its own rules for where a sentence ends (`{splitter}`).
+Argos Translate splits text into sentences with MiniSBD, whose model for the source language it
+downloads once.
 
 Argos Translate searches with a beam of 4 and ends a translation after {longest} tokens. It writes
 a space for `_` and `▁`.
 {notes}"""
-_TAG = "Argos Translate cannot give a tag: export again with `--tag` for another one."
 
 
-def usage(config: Config, tokenizers: Tokenizers) -> str:
-    """Return code that uses the package, and what it does not do."""
-    languages = languages_of(config.data)
-    assert languages is not None, "missing() is asked first"
-    src, tgt = map(code_of, languages)
-    return _USAGE.format(
-        file=f"{package_name(languages)}{SUFFIX}",
-        src=src,
-        tgt=tgt,
-        splitter=_SPLITTER,
-        longest=MOST_POSITIONS,
-        notes=notes(config, tokenizers, _NAMES, tag=_TAG, features=""),
-    )
+class Argos(CTranslate2):
+    """A zip with a CTranslate2 model, a SentencePiece model and the names of the languages."""
 
-
-def missing(config: Config) -> str | None:
-    """Return what a package needs to be told of the run; None if the config says it all."""
-    if languages_of(config.data) is None:
-        return "nothing names its languages: give them as --langs de-en"
-    if all(corpus.tag for corpus in config.data.train) and config.decoding.tag is None:
-        tags = ", ".join(config.train_text.tags)
-        return f"all its sources have a tag, which Argos Translate cannot give: choose --tag {tags}"
-    return None
-
-
-def write_model(model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path) -> None:
-    """Write the CTranslate2 model with the tag, if there is one, and the SentencePiece model."""
-    pieces = tokenizers.src.pieces_of(tokenizers.src.tag_ids(config.decoding.tag))
-    never = (PAD_ID, BOS_ID) if config.decoding.replace_unk else (PAD_ID, BOS_ID, UNK_ID)
-    ctranslate2.write_weights(
-        model, tokenizers, folder / _MODEL, first_piece=next(iter(pieces), None), never=never
-    )
-    write_atomic(folder / _TOKENIZER, with_quoting(tokenizers.src.model))
-
-
-def write_metadata(folder: Path, languages: LanguagePair, inner_marks: str) -> None:
-    """Write what Argos Translate shows of a package, and rules for the ends of sentences."""
-    src, tgt = languages
-    metadata = {
-        "package_version": "1.0",
-        "argos_version": "1.9.0",
-        "from_code": code_of(src),
-        "from_name": language_name(src),
-        "to_code": code_of(tgt),
-        "to_name": language_name(tgt),
+    name = "argos"
+    library = "argostranslate"
+    max_positions = 256  # Argos Translate lets CTranslate2 cut translations there, its default
+    has_tags = False
+    search_options: ClassVar = {
+        name: name for name in ("beam_size", "length_penalty", "replace_unk")
     }
-    write_json(folder / "metadata.json", metadata)
-    splitter = folder / _SPLITTER
-    splitter.parent.mkdir()
-    write_sentence_splitter(splitter, inner_marks)
+    tag_usage = "Argos Translate cannot give a tag: export again with `--tag` for another one."
+
+    def limits(self, config: Config) -> str | None:
+        """Return the reason why a package cannot hold a model, or None."""
+        kind = config.tokenizer.kind
+        if config.train_text.has_features:
+            return "its sources have features, which Argos Translate cannot give"
+        if not config.tokenizer.shared and kind.tgt in SUBWORDS and kind.src not in SUBWORDS:
+            return (
+                "one SentencePiece model reads the source and writes the target, but only the "
+                "target's vocabulary has bytes"
+            )
+        return super().limits(config)
+
+    def require(self, config: Config) -> None:
+        """Raise UserError if the languages or the tag of the package are not known."""
+        if languages_of(config.data) is None:
+            raise UserError(
+                "--format argos: nothing names the languages: give them as --langs de-en"
+            )
+        if all(corpus.tag for corpus in config.data.train) and config.decoding.tag is None:
+            tags = ", ".join(config.train_text.tags)
+            raise UserError(
+                "--format argos: all sources have a tag, which Argos Translate cannot give: choose "
+                f"--tag {tags}"
+            )
+
+    def check_output(self, output: Path) -> None:
+        """Raise UserError if the file exists, or for a suffix that cannot be installed."""
+        if output.suffix != ".argosmodel":
+            raise UserError(
+                f"--output {output}: the name of a package for Argos Translate ends in .argosmodel"
+            )
+        if output.exists():
+            raise UserError(f"{output} exists; remove it, or choose another --output")
+
+    @contextmanager
+    def opened(self, output: Path, config: Config) -> Iterator[Path]:
+        """Give a temporary folder, which becomes the package if the block succeeds."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.absolute().parent) as temporary:
+            folder = Path(temporary) / _package_name(_languages(config))
+            yield folder
+            _pack(folder, output)
+
+    def usage(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Return code that uses the package, and what it does not do."""
+        languages = _languages(config)
+        return _USAGE.format(
+            file=f"{_package_name(languages)}.argosmodel",
+            src=_code_of(languages.src),
+            tgt=_code_of(languages.tgt),
+            longest=self.max_positions,
+            notes=self.notes(config, tokenizers),
+        )
+
+    def write(self, translator: "Translator", folder: Path) -> None:
+        """Write a CTranslate2 model with the tag, a SentencePiece model, and names of languages."""
+        plugins.require("ctranslate2", "export", f"--format {self.name}")
+        from seq2seq_cli.extras.export.ctranslate2_weights import write_weights
+        from seq2seq_cli.extras.export.sentencepiece_rules import with_quoting
+
+        decoding, tokenizers = translator.config.decoding, translator.tokenizers
+        pieces = tokenizers.src.pieces_of(tokenizers.src.tag_ids(decoding.tag))
+        never = (PAD_ID, BOS_ID) if decoding.replace_unk else (PAD_ID, BOS_ID, UNK_ID)
+        write_weights(
+            translator.model,
+            tokenizers,
+            folder / _MODEL,
+            first_piece=next(iter(pieces), None),
+            never=never,
+        )
+        write_atomic(folder / _TOKENIZER, with_quoting(tokenizers.src.model))
+        src, tgt = _languages(translator.config)
+        metadata = {
+            "package_version": "1.0",
+            "argos_version": "1.9.0",
+            "from_code": _code_of(src),
+            "from_name": language_name(src),
+            "to_code": _code_of(tgt),
+            "to_name": language_name(tgt),
+        }
+        write_json(folder / "metadata.json", metadata)
+
+    def compared_search(self, decoding: DecodingConfig) -> dict[str, Any]:
+        """Argos Translate replaces unknown tokens, and has one maximum length."""
+        unlike_ours = {"max_len_factor": 0.0, "max_len_extra": self.max_positions}
+        return {"replace_unk": decoding.replace_unk, **unlike_ours}
+
+    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of lines in CTranslate2's vocabulary, as Argos Translate splits them."""
+        processor, ids = _processor(folder), source_vocabulary(folder / _MODEL)
+        unknown = ids[read_json(folder / _MODEL / "config.json")["unk_token"]]
+        pieces = (processor.encode(_as_utf8(line), out_type=str) for line in lines)
+        return [[ids.get(piece, unknown) for piece in line] for line in pieces]
+
+    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+        """Return translations as text, computed as Argos Translate does."""
+        from ctranslate2 import Translator
+
+        processor = _processor(folder)
+        translator = Translator(str(folder / _MODEL), device="cpu", compute_type="float32")
+        pieces = [processor.encode(_as_utf8(source.text), out_type=str) for source in sources]
+        results = translator.translate_batch(pieces, **_OPTIONS)
+        return [_without_underscores(processor.decode_pieces(x.hypotheses[0])) for x in results]
+
+    def shown(self, translation: "Translation") -> str:
+        """Return a translation of this toolkit as Argos Translate writes it."""
+        return _without_underscores(translation.text)
 
 
-def package_name(languages: LanguagePair) -> str:
+def _languages(config: Config) -> LanguagePair:
+    languages = languages_of(config.data)
+    assert languages is not None, "require() is called first"
+    return languages
+
+
+def _package_name(languages: LanguagePair) -> str:
     """Return the name of a package's folder, under which Argos Translate installs it."""
-    return f"translate-{code_of(languages.src)}_{code_of(languages.tgt)}-seq2seq"
+    return f"translate-{_code_of(languages.src)}_{_code_of(languages.tgt)}-seq2seq"
 
 
-def search(decoding: DecodingConfig) -> dict[str, Any]:
-    """Return what the compared search has beside being greedy."""
-    unlike_ours = {"max_len_factor": 0.0, "max_len_extra": MOST_POSITIONS}
-    return {"replace_unk": decoding.replace_unk, **unlike_ours}
+def _code_of(language: str) -> str:
+    """Return the code by which LibreTranslate knows a language."""
+    return _CODES.get(language.lower(), language.lower())
 
 
-def source_ids(folder: Path, lines: Sequence[str]) -> list[list[int]]:
-    """Return the ids of lines in CTranslate2's vocabulary, as Argos Translate splits them."""
-    processor, ids = _processor(folder), ctranslate2.source_vocabulary(folder / _MODEL)
-    unknown = ids[read_json(folder / _MODEL / "config.json")["unk_token"]]
-    pieces = (processor.encode(_as_utf8(line), out_type=str) for line in lines)
-    return [[ids.get(piece, unknown) for piece in line] for line in pieces]
-
-
-def translate(folder: Path, sources: Sequence[Source]) -> list[str]:
-    """Return translations of sentences, computed as Argos Translate does, in fp32 and greedily."""
-    from ctranslate2 import Translator
-
-    processor = _processor(folder)
-    translator = Translator(str(folder / _MODEL), device="cpu", compute_type="float32")
-    pieces = [processor.encode(_as_utf8(source.text), out_type=str) for source in sources]
-    results = translator.translate_batch(pieces, **_OPTIONS)
-    return [_without_underscores(processor.decode_pieces(x.hypotheses[0])) for x in results]
-
-
-def shown(translation: Translation) -> str:
-    """Return a translation of this toolkit as Argos Translate writes it."""
-    return _without_underscores(translation.text)
-
-
-def pack(folder: Path, output: Path) -> None:
+def _pack(folder: Path, output: Path) -> None:
     """Write the folder as a zip; the same files always give the same bytes."""
     part = output.with_name(f"{output.name}.part")
     try:
@@ -162,12 +210,6 @@ def pack(folder: Path, output: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def code_of(language: str) -> str:
-    """Return the code by which LibreTranslate knows a language."""
-    code = language.lower()
-    return _CODES.get(code, code)
-
-
 def _processor(folder: Path) -> Any:
     from sentencepiece import SentencePieceProcessor
 
@@ -180,3 +222,6 @@ def _as_utf8(line: str) -> str:
 
 def _without_underscores(text: str) -> str:
     return " ".join(re.sub("[▁_]", " ", text).split())
+
+
+FORMAT = Argos()

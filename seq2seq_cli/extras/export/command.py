@@ -1,11 +1,12 @@
 """The command export: writes a model in the format of another program."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from seq2seq_cli.cli.app import RunDir, Tag, WhichModel, app, path_option
+from seq2seq_cli.extras.export.limits import FORMATS
 
 License = Annotated[
     str,
@@ -14,6 +15,12 @@ License = Annotated[
         help="License of the model for its card, by the Hugging Face hub's name, as apache-2.0.",
     ),
 ]
+
+
+def _known_format(name: str) -> str:
+    if name not in FORMATS:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(FORMATS)}")
+    return name
 
 
 @app.command(
@@ -29,8 +36,10 @@ def export(
         path_option("--output", "-o", help_text="Folder, or file of an Argos package, to write."),
     ],
     file_format: Annotated[
-        Literal["ctranslate2", "huggingface", "argos"],
-        typer.Option("--format", help="Target format."),
+        str,
+        typer.Option(
+            "--format", metavar="|".join(FORMATS), help="Target format.", callback=_known_format
+        ),
     ],
     model: WhichModel = "best",
     langs: Annotated[
@@ -39,7 +48,7 @@ def export(
             "--langs",
             metavar="SRC-TGT",
             help="Languages of source and target: de-en.",
-            show_default="those of data.languages",
+            show_default="data.languages",
         ),
     ] = None,
     tag: Tag = None,

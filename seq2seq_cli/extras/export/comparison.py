@@ -4,15 +4,14 @@ import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.config.schema import Config
-from seq2seq_cli.decoding.requests import Ids
-from seq2seq_cli.decoding.translation import Translation, TranslationInput
+from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.evaluation import located
+from seq2seq_cli.extras.export.format import Format, Source
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
@@ -38,42 +37,6 @@ DIFFICULT_LINES = (
 )
 
 
-class Source(NamedTuple):
-    """A sentence to compare translations of."""
-
-    text: str
-    ids: Ids  # without EOS; those of its tag and features come before those of the text
-    longest: int  # tokens of its translation
-
-
-class Format(Protocol):
-    """The module of a format: writing it, and using the result."""
-
-    LIBRARY: str  # that uses the result, by the name that the Hugging Face hub knows
-    MOST_POSITIONS: int  # of a source with EOS, and of a target with BOS
-    HAS_TAGS: bool  # whether every source may have a tag of its own
-
-    def write_model(
-        self, model: Transformer, config: Config, tokenizers: Tokenizers, folder: Path
-    ) -> None:
-        """Write everything but the README."""
-
-    def usage(self, config: Config, tokenizers: Tokenizers) -> str:
-        """Return code for the README that uses the model, and what it cannot do."""
-
-    def search(self, decoding: DecodingConfig) -> dict[str, Any]:
-        """Return the options of `decoding` that the compared search has, which is greedy."""
-
-    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of lines according to the other program, without EOS."""
-
-    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
-        """Return translations by the other program, as text or as pieces."""
-
-    def shown(self, translation: Translation) -> str:
-        """Return a translation of this program in the same form."""
-
-
 def compare(target: Format, translator: Translator, run_dir: Path, folder: Path) -> str:
     """Compare an export with the run; return a report of how many translations are equal.
 
@@ -86,10 +49,8 @@ def compare(target: Format, translator: Translator, run_dir: Path, folder: Path)
     if not compared:
         return "there are no validation lines to compare translations of"
     inputs, sources = map(list, zip(*compared, strict=True))
-    options = target.search(translator.config.decoding)
-    ours = _greedy(translator, options).search(
-        inputs, report=lambda cuts: None
-    )  # it says nothing new
+    options = target.compared_search(translator.config.decoding)
+    ours = _greedy(translator, options).search(inputs, report=lambda cuts: None)
     theirs = target.translate(folder, sources)
     equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
     report = f"{equal} of {len(inputs)} greedy translations of validation lines are equal"
@@ -125,7 +86,7 @@ def _comparable(
     for which the format has no positions, or not this tag.
     """
     config = translator.config
-    if not target.HAS_TAGS:
+    if not target.has_tags:
         inputs = [line for line in inputs if line.tag in (None, config.decoding.tag)]
     compared = []
     for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
@@ -133,27 +94,21 @@ def _comparable(
             ids = segments[0].src_ids
             limit = config.decoding.max_length(len(ids))
             is_rotary = config.model.positions == "rotary"
-            if is_rotary or max(len(ids), limit) < target.MOST_POSITIONS:
+            if is_rotary or max(len(ids), limit) < target.max_positions:
                 compared.append((line, Source(line.text, ids, limit)))
     return compared
 
 
 def _validation_inputs(translator: Translator, run_dir: Path) -> list[TranslationInput]:
-    """Return some validation sources; none, with a warning, if the text no longer exists.
-
-    Paths in a config are relative to where training was started: the current folder, or a parent of
-    the run folder.
-    """
+    """Return some validation sources; none, with a warning, if the text no longer exists."""
     text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
     if text is None:
         return []
-    for folder in (Path(), *run_dir.resolve().parents):
-        moved = text.in_folder(folder)
-        if all(path.is_file() for path in moved.files):
-            pairs = itertools.islice(read_pairs(moved, on_bad_line), _LINES_TO_COMPARE)
-            return [input_of(pair) for pair in pairs if pair is not None]
-    logger.warning(
-        f"the run's validation text {text.files[0]} does not exist, so that translations are "
-        "not compared"
-    )
-    return []
+    if (found := located(text, run_dir)) is None:
+        logger.warning(
+            "translations are not compared: the run's validation text "
+            f"{text.files[0]} does not exist"
+        )
+        return []
+    pairs = itertools.islice(read_pairs(found, on_bad_line), _LINES_TO_COMPARE)
+    return [input_of(pair) for pair in pairs if pair is not None]

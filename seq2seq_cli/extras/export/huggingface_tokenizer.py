@@ -12,12 +12,12 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
-_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # those of text, until all others are replaced
+_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters of the text meanwhile
 _UNQUOTING = (
     (QUOTE + QUOTE, _QUOTE),
     (QUOTE + STAND_IN, _STAND_IN),
@@ -30,15 +30,10 @@ _WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspa
 
 def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     """Return the tokenizer that `AutoTokenizer` loads; it appends EOS."""
-    try:
-        from tokenizers import AddedToken, decoders, processors
-        from tokenizers import Tokenizer as Fast
-        from transformers import PreTrainedTokenizerFast
-    except ImportError:
-        raise UserError(
-            f"--format huggingface needs the package transformers: "
-            f"pip install {pip_arguments('export')}"
-        ) from None
+    from tokenizers import AddedToken, decoders, processors
+    from tokenizers import Tokenizer as Fast
+    from transformers import PreTrainedTokenizerFast
+
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.ParseFromString(tokenizer.model)
     names = _names(proto)

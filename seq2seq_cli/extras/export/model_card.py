@@ -4,6 +4,7 @@ The front matter is what the Hugging Face hub reads; the sections are for people
 names a folder of the machine that the run was trained on.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,11 +24,10 @@ from seq2seq_cli.run_folder import RunFolder
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
 _HUB_METRICS = {"chrf++": "chrf"}  # by the hub's names
 _NO_HUB_METRICS = ("loss", "ser")
-_LONGEST_LICENSE = 60
 
 
 class CardOptions(NamedTuple):
-    """What a card says of a model beside what its run knows."""
+    """What a card says that the run does not know."""
 
     library: str  # that the model is for, by the hub's name
     usage: str  # code, and what the format cannot do
@@ -42,32 +42,46 @@ def model_card(
 
     Raises UserError if the license is no identifier, or if a file of the run is damaged.
     """
+    license_name = options.license.strip().lower()
+    if not re.fullmatch(r"[a-z0-9.+-]{1,60}", license_name):
+        raise UserError(
+            f"--license {short(options.license)}: write an identifier of the Hugging Face hub, "
+            "such as apache-2.0, mit or cc-by-sa-4.0; other stands for any other license"
+        )
+    terms = f"`{license_name}`. The licenses of the training data may restrict it further."
+    if license_name == UNKNOWN_LICENSE:
+        terms = (
+            "Unknown: whoever exported the model has not said under which license it may be used. "
+            "The licenses of the training data may restrict it too."
+        )
     manifest = read_json(run.manifest) if run.manifest.exists() else {}
     manifest = portable_record(manifest, config) if isinstance(manifest, dict) else {}
     config = portable_config(config)
     validated = read_model_scores(run.weights(options.which))
     scores = {} if validated is None else validated.scores
     parts = (
-        f"---\n{_front_matter(config, scores, options)}---",
-        f"# {_title(config)}\n\n{_introduction(config, manifest)}",
+        f"---\n{_front_matter(config, scores, license_name, options.library)}---",
+        _introduction(config, manifest),
         f"## Use\n\n{options.usage.strip()}",
         f"## Training data\n\n{_training_data(config, statistics)}",
         f"## Scores\n\n{_scores(config, scores)}",
         f"## Training\n\n{_training(config, manifest)}",
-        f"## License\n\n{_license(options.license)}",
-        f"## Limits\n\n{_limits(config, statistics)}",
+        f"## License\n\n{terms}",
+        f"## Limits\n\n{_limits(statistics)}",
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(config: Config, scores: Mapping[Metric, float], options: CardOptions) -> str:
+def _front_matter(
+    config: Config, scores: Mapping[Metric, float], license_name: str, library: str
+) -> str:
     languages = languages_of(config.data)
     codes = dict.fromkeys(code.split("-")[0].lower() for code in languages or ())
     metrics = [_HUB_METRICS.get(name, name) for name in scores if name not in _NO_HUB_METRICS]
     fields: dict[str, Any] = {
         "language": list(codes),
-        "license": _checked(options.license),
-        "library_name": options.library,
+        "license": license_name,
+        "library_name": library,
         "pipeline_tag": "translation" if languages else None,
         "tags": ["seq2seq-cli", "transformer", "encoder-decoder"],
         "metrics": list(dict.fromkeys(metrics)),
@@ -75,37 +89,19 @@ def _front_matter(config: Config, scores: Mapping[Metric, float], options: CardO
     return "".join(f"{name}: {yaml_text(value)}\n" for name, value in fields.items() if value)
 
 
-def _checked(identifier: str) -> str:
-    """Return a license as the hub writes it; UserError if it is no identifier."""
-    name = identifier.strip().lower()
-    if not name or len(name) > _LONGEST_LICENSE or not set(name) <= _OF_IDENTIFIERS:
-        raise UserError(
-            f"--license {short(identifier)}: write an identifier of the Hugging Face hub, such as "
-            "apache-2.0, mit or cc-by-sa-4.0; other stands for any other license"
-        )
-    return name
-
-
-_OF_IDENTIFIERS = set("abcdefghijklmnopqrstuvwxyz0123456789.+-")
-
-
-def _title(config: Config) -> str:
-    languages = languages_of(config.data)
-    if languages is None:
-        return "A Transformer from text to text"
-    return " to ".join(map(language_name, languages))
-
-
 def _introduction(config: Config, manifest: Mapping[str, Any]) -> str:
     languages = languages_of(config.data)
+    title = "A Transformer from text to text"
     what = "turns a line of text into another one, as in its training text"
     if languages is not None:
+        title = " to ".join(map(language_name, languages))
         src, tgt = (f"{language_name(code)} (`{code}`)" for code in languages)
         back = ", and back" if config.data.direction == "both" else ""
         what = f"translates {src} into {tgt}{back}, sentence by sentence"
     version = manifest.get("seq2seq_cli", "unknown")
     model = config.model
     return (
+        f"# {title}\n\n"
         f"An encoder-decoder Transformer that {what}. It has {model.layers.encoder} encoder and "
         f"{model.layers.decoder} decoder layers with d_model {model.d_model}, and was trained with "
         f"seq2seq-cli {version}; this card was written by version {__version__}."
@@ -150,21 +146,12 @@ def _training(config: Config, manifest: Mapping[str, Any]) -> str:
     return "\n".join(facts)
 
 
-def _license(identifier: str) -> str:
-    if _checked(identifier) == UNKNOWN_LICENSE:
-        return (
-            "Unknown: whoever exported the model has not said under which license it may be used. "
-            "The licenses of the training data may restrict it too."
-        )
-    return f"`{_checked(identifier)}`. The licenses of the training data may restrict it further."
-
-
-def _limits(config: Config, statistics: TextStatistics | None) -> str:
+def _limits(statistics: TextStatistics | None) -> str:
     limits = [
         "The model knows what its training text shows, no more: other subjects, styles and "
         "spellings give worse translations, and so does text in another language. It may omit or "
-        "invent things, and repeats biases of its training text. Nobody has checked its "
-        "translations beyond the scores above."
+        "invent things, and repeats biases of its training text. Its "
+        "translations were not evaluated beyond the scores above."
     ]
     if statistics is not None:
         tokens = statistics.src_tokens

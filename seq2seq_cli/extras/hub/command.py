@@ -25,7 +25,7 @@ def push(
     repo: Repository,
     is_public: Annotated[
         bool,
-        typer.Option("--public/--private", help="Who may see the repository."),
+        typer.Option("--public/--private", help="Visibility of the repository."),
     ] = False,
     revision: Annotated[
         str | None,
@@ -33,9 +33,9 @@ def push(
     ] = None,
     license_name: License = "unknown",
 ) -> None:
-    """Upload a run with a model card to the Hugging Face hub, or to that of HF_ENDPOINT.
+    """Upload a run with a model card to the Hugging Face hub, or to the hub at HF_ENDPOINT.
 
-    Checkpoints, logs and the paths of this machine stay here. The token is that of HF_TOKEN or of
+    Checkpoints, logs and the paths of this machine stay here. The token comes from HF_TOKEN or
     `hf auth login`.
     """
     from seq2seq_cli.extras.hub.hub import PushOptions
@@ -61,9 +61,9 @@ def pull(
         typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main"),
     ] = None,
 ) -> None:
-    """Download a run from a hub into a folder that translate, eval and the others read.
+    """Download a run from a hub.
 
-    Nothing in it is executed, and it is checked before it gets its name.
+    Nothing in it is executed. The folder appears once the download is complete and checked.
     """
     from seq2seq_cli.extras.hub.hub import default_folder
     from seq2seq_cli.extras.hub.hub import pull as pull_run

@@ -1,7 +1,7 @@
 """Pushes a run to a hub of models, and pulls one, by the client `huggingface_hub`.
 
-A push is one commit, and a pull a folder that appears when it is complete and checked. The token is
-that of the environment or of `hf auth login`; this program never sees it.
+A push is one commit, and a pull a folder that appears when it is complete and checked. The token
+comes from the environment or `hf auth login`; this program never sees it.
 """
 
 import logging
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.portable import portable_config, portable_record
 from seq2seq_cli.config.safe_yaml import MOST_BYTES
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError, pip_arguments, short
+from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
 from seq2seq_cli.files import MEBIBYTE, fsync, read_json, write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
@@ -64,13 +65,14 @@ def push(run_dir: Path, repo: str, options: PushOptions = PushOptions()) -> str:
     A repository that does not exist is made. Raises UserError if the run cannot be loaded, if the
     hub refuses, and if the repository is public but the options are not.
     """
-    hub = _hub()
+    api = _api()
+    import huggingface_hub as hub
+
     translator = Translator.load(run_dir, "cpu")
     run = RunFolder(run_dir)
     with tempfile.TemporaryDirectory() as temporary:
         files = _portable_files(run, Path(temporary), translator, repo, options)
         with _hub_errors(repo):
-            api = _api(hub)
             api.create_repo(repo, private=not options.is_public, exist_ok=True)
             if not options.is_public and not api.repo_info(repo).private:
                 raise UserError(f"the repository {repo} is public: push to it with --public")
@@ -95,7 +97,7 @@ def _portable_files(
 ) -> dict[str, Path]:
     """Return the files to upload by name; those that name paths of this machine are rewritten."""
     config = load_config(run.config)
-    usage = _USAGE.format(repo=repo, name=f"runs/{_name_of(repo)}")
+    usage = _USAGE.format(repo=repo, name=default_folder(repo))
     card_options = CardOptions("seq2seq-cli", usage, options.license)
     card = model_card(run, config, translator.statistics, card_options)
     write_atomic(temporary / _CARD, card.encode("utf-8"))
@@ -115,12 +117,11 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     An interrupted download goes on the next time. Raises UserError if the folder exists, if the
     hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
     """
-    hub = _hub()
+    api = _api()
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
         raise UserError(f"{run_dir} exists and is not an empty folder: pull to another one")
     part = run_dir.with_name(f"{run_dir.name}.part")
     with _hub_errors(repo):
-        api = _api(hub)
         info = api.repo_info(repo, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings}
         names = _names_to_pull(repo, sizes)
@@ -162,36 +163,24 @@ def _names_to_pull(repo: str, sizes: dict[str, int]) -> list[str]:
 def _check_is_ours(part: Path) -> None:
     """Raise UserError if the folder of an interrupted download has anything else in it."""
     found = {path.name for path in part.iterdir()} if part.is_dir() else set()
-    if (part.exists() and not part.is_dir()) or found - {*_MOST_BYTES, _CACHE}:
-        raise UserError(f"{part} is in the way: it is not what an interrupted pull has left")
-    for path in part.rglob("*"):
-        if path.is_symlink():
-            raise UserError(f"{part} is in the way: it is not what an interrupted pull has left")
-
-
-def _name_of(repo: str) -> str:
-    return repo.rpartition("/")[2]
+    is_other = (part.exists() and not part.is_dir()) or found - {*_MOST_BYTES, _CACHE}
+    if is_other or any(path.is_symlink() for path in part.rglob("*")):
+        raise UserError(
+            f"{part} exists and is not an interrupted download: remove it, or give another RUN"
+        )
 
 
 def default_folder(repo: str) -> Path:
     """Return the folder that a repository is pulled to if none is named."""
-    return Path("runs") / _name_of(repo)
+    return Path("runs") / repo.rpartition("/")[2]
 
 
-def _hub() -> Any:
-    """Import the client; UserError if it is not installed."""
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise UserError(
-            f"a hub needs the package huggingface_hub: pip install {pip_arguments('hub')}"
-        ) from None
-    return huggingface_hub
+def _api() -> Any:
+    """Return the client for the hub of HF_ENDPOINT; UserError if it is not installed."""
+    plugins.require("huggingface_hub", "hub", "the Hugging Face hub")
+    import huggingface_hub
 
-
-def _api(hub: Any) -> Any:
-    """Return the client for the hub of HF_ENDPOINT."""
-    return hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="seq2seq-cli")
+    return huggingface_hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="seq2seq-cli")
 
 
 @contextmanager
@@ -211,7 +200,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
         ) from None
     except errors.LocalTokenNotFoundError:
         raise UserError(
-            "the hub wants a token: log in with `hf auth login`, or set HF_TOKEN"
+            "the hub requires a token: log in with `hf auth login`, or set HF_TOKEN"
         ) from None
     except errors.HfHubHTTPError as error:
         raise UserError(_problem(repo, error)) from None
@@ -233,5 +222,4 @@ def _problem(repo: str, error: Any) -> str:
         return f"the token may not do this with {repo}: it needs the right to write"
     if status == 404:
         return f"the hub has no repository {repo}, or the token may not read it"
-    detail = short(str(error.server_message or error))
-    return f"the hub refused with status {status}: {detail}"
+    return f"the hub refused with status {status}: {short(str(error.server_message or error))}"

@@ -2,8 +2,9 @@
 
 import functools
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,9 +18,13 @@ from seq2seq_cli.cli.app import (
     decoding_overrides,
     path_option,
 )
-from seq2seq_cli.cli.translate import BeamSize, NBest
+from seq2seq_cli.cli.translate import BeamSize, NBest, check_empty
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from seq2seq_cli.decoding.translator import Translator
+    from seq2seq_cli.extras.inspect.attention_study import AttentionStudy
 
 FIGURE = "Figures (PNG and SVG)"
 
@@ -35,13 +40,13 @@ EXAMPLES = (
 Sentences = Annotated[list[str], typer.Argument(help="Sentences to study, side by side.")]
 Target = Annotated[
     str | None,
-    typer.Option(help="Translation to study, instead of the one that the model finds."),
+    typer.Option(help="Target to study instead of the model's own translation."),
 ]
 Compare = Annotated[
     Path | None,
     path_option(
         "--compare",
-        help_text="Another run, whose attention is shown beside that of the first.",
+        help_text="Another run to compare with.",
         metavar="RUN",
     ),
 ]
@@ -54,27 +59,34 @@ Outputs = Annotated[
         show_default="attention.html",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace output files that have content.")]
 Sample = Annotated[
     int,
     typer.Option(
         min=0,
-        help="Number of validation pairs on which every head is measured; 0: none.",
+        help="Number of validation pairs for the head statistics; 0 disables them.",
     ),
 ]
 Kind = Annotated[
     Literal["encoder", "decoder", "cross"],
-    typer.Option(help="Attention that a figure shows.", rich_help_panel=FIGURE),
+    typer.Option(help="Kind of attention to draw.", rich_help_panel=FIGURE),
 ]
 Layer = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Layer, from 1; all layers and heads without it.", rich_help_panel=FIGURE
+        min=1,
+        help="Layer to draw, from 1.",
+        show_default="all layers and heads",
+        rich_help_panel=FIGURE,
     ),
 ]
 Head = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Head, from 1; without it the mean of the layer.", rich_help_panel=FIGURE
+        min=1,
+        help="Head to draw, from 1.",
+        show_default="mean over the heads",
+        rich_help_panel=FIGURE,
     ),
 ]
 View = Annotated[
@@ -85,7 +97,7 @@ View = Annotated[
     ),
 ]
 ByWords = Annotated[
-    bool, typer.Option("--words", help="Words instead of tokens.", rich_help_panel=FIGURE)
+    bool, typer.Option("--words", help="Draw words instead of tokens.", rich_help_panel=FIGURE)
 ]
 
 
@@ -96,6 +108,7 @@ def attend(
     target: Target = None,
     compare: Compare = None,
     output: Outputs = None,
+    force: Force = False,
     sample: Sample = 20,
     beam_size: BeamSize = None,
     n_best: NBest = None,
@@ -110,24 +123,24 @@ def attend(
 ) -> None:
     """Show what a model attends to: encoder, decoder and cross-attention in all layers and heads.
 
-    The sentences are translated, and each translation is read again by the model in fp32. Writes a
-    page for a browser with everything, figures, or the numbers; prints each token's probability.
+    Translates the sentences, and computes each translation again with teacher forcing in fp32.
+    Writes a page for a browser, figures, or the numbers; prints the probability of each token.
     """
     if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
         raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.extras.inspect.attention_collector import study_attention
     from seq2seq_cli.extras.inspect.attention_files import (
         FigureOptions,
         attention_text,
         check_outputs,
         write_studies,
     )
-    from seq2seq_cli.extras.inspect.head_facts import head_facts, validation_sample
 
     paths = output or [Path("attention.html")]
     figure = FigureOptions(kind, layer, head, view, by_words)
     check_outputs(paths, figure)
+    for path in () if force else output or ():
+        check_empty(path)
     typer.echo(f"writing {', '.join(printable(str(path)) for path in paths)} …", err=True)
     search = (*decoding_overrides(beam_size=beam_size, n_best=n_best), *(overrides or ()))
     runs = [run_dir, *([compare] if compare else [])]
@@ -136,16 +149,34 @@ def attend(
     translators = [load(run, device or "auto", search) for run in runs]
     for translator in translators:
         figure.check(translator.config.model)
-    facts = [head_facts(t, validation_sample(t, sample)) if sample else None for t in translators]
-    studies = []
-    for sentence in sentences:
-        by_run = [
-            study_attention(translator, sentence, target, run=str(run), head_facts=of_heads)
-            for run, translator, of_heads in zip(runs, translators, facts, strict=True)
-        ]
-        studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]
+    studies = _study(runs, translators, sentences, target, sample)
     for study in studies:
         typer.echo(f"{attention_text(study)}\n")
     for path in paths:
         for written in write_studies(path, studies, figure):
             typer.echo(f"wrote {printable(str(written))}")
+
+
+def _study(
+    runs: Sequence[Path],
+    translators: "Sequence[Translator]",
+    sentences: Sequence[str],
+    target: str | None,
+    sample: int,
+) -> "list[AttentionStudy]":
+    """Study the sentences; the translations of the runs alternate."""
+    from seq2seq_cli.extras.inspect.attention_study import study_attention
+    from seq2seq_cli.extras.inspect.head_statistics import head_statistics, validation_sample
+
+    statistics = [
+        head_statistics(translator, validation_sample(translator, sample, run)) if sample else None
+        for run, translator in zip(runs, translators, strict=True)
+    ]
+    studies = []
+    for sentence in sentences:
+        by_run = [
+            study_attention(translator, sentence, target, run=str(run), head_statistics=of_heads)
+            for run, translator, of_heads in zip(runs, translators, statistics, strict=True)
+        ]
+        studies += [s for of_rank in itertools.zip_longest(*by_run) for s in of_rank if s]
+    return studies

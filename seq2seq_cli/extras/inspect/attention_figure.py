@@ -1,20 +1,123 @@
-"""Attention maps as figures: one head, the mean of a layer, or all layers and heads.
+"""Views of attention maps, and their figures: one head, the mean of a layer, or all heads.
 
-L layers, H heads, Q query positions, M memory positions.
+The page that `attention_page.py` writes computes the same views in the browser; a test compares
+the two.
+
+L layers, H heads, Q query positions, M memory positions; after grouping, Q and M count words.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_study import AttentionStudy
-from seq2seq_cli.extras.inspect.attention_views import Kind, View, ViewedMaps, view_maps
-from seq2seq_cli.extras.plot.figure_files import default_style, fonts_for
+from seq2seq_cli.extras.inspect.attention_study import AttentionStudy, Kind, Sentence
+from seq2seq_cli.extras.plot.figures import default_style, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+View = Literal["weights", "renormalized", "norms"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The positions of one side of a map, and how they form words."""
+
+    tokens: tuple[str, ...]
+    is_content: tuple[bool, ...]  # False for BOS, EOS and punctuation
+    words: tuple[str, ...]  # BOS and EOS stand for themselves
+    word_of_token: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ViewedMaps:
+    """The numbers of one view for all layers and heads, with the labels of both sides."""
+
+    values_LHQM: Tensor
+    queries: tuple[str, ...]
+    memory: tuple[str, ...]
+
+
+def axes(study: AttentionStudy, kind: Kind) -> tuple[Axis, Axis]:
+    """Return the query side and the memory side. The memory of the decoder starts with BOS."""
+    maps = study.maps(kind)
+    side = study.source if kind == "encoder" else study.target
+    queries = _axis(side, maps.queries, side.word_of_token, side.is_punctuation)
+    if kind == "decoder":
+        shifted = (None, *side.word_of_token[:-1]), (True, *side.is_punctuation[:-1])
+        return queries, _axis(side, maps.memory, *shifted)
+    source = study.source
+    return queries, _axis(source, maps.memory, source.word_of_token, source.is_punctuation)
+
+
+def view_maps(study: AttentionStudy, kind: Kind, view: View, by_words: bool) -> ViewedMaps:
+    """Return attention as the view shows it.
+
+    `renormalized` leaves out the memory positions that are BOS, EOS or punctuation and divides each
+    row by what is left; a row of which nothing is left becomes zero. Between words, a row is the
+    mean over the tokens of the query word, a column the sum over the tokens of the memory word, as
+    in word alignments.
+    """
+    maps = study.maps(kind)
+    queries, memory = axes(study, kind)
+    values_LHQM = maps.weighted_norms_LHQM if view == "norms" else maps.weights_LHQM
+    is_shown_M = torch.ones(len(memory.tokens), dtype=torch.bool)
+    if view == "renormalized":
+        is_shown_M = torch.tensor(memory.is_content, dtype=torch.bool)
+        values_LHQM = values_LHQM * is_shown_M
+        total_LHQ1 = values_LHQM.sum(dim=-1, keepdim=True)
+        values_LHQM = values_LHQM / total_LHQ1.clamp(min=torch.finfo(values_LHQM.dtype).tiny)
+    query_labels, memory_labels = queries.tokens, memory.tokens
+    if by_words:
+        rows_QQ, columns_MM = _membership(queries), _membership(memory)
+        means_QQ = rows_QQ / rows_QQ.sum(dim=-1, keepdim=True)
+        values_LHQM = means_QQ.to(values_LHQM) @ values_LHQM @ columns_MM.T.to(values_LHQM)
+        is_shown_M = (columns_MM @ is_shown_M.float()) > 0
+        query_labels, memory_labels = queries.words, memory.words
+    shown = is_shown_M.nonzero()[:, 0].tolist()
+    return ViewedMaps(
+        values_LHQM[..., shown], query_labels, tuple(memory_labels[column] for column in shown)
+    )
+
+
+def _membership(axis: Axis) -> Tensor:
+    """Return a row for each word with ones at its tokens."""
+    words = torch.arange(len(axis.words))[:, None]
+    return (words == torch.tensor(axis.word_of_token)).float()
+
+
+def _axis(
+    sentence: Sentence,
+    tokens: tuple[str, ...],
+    word_of_token: Sequence[int | None],
+    is_punctuation: tuple[bool, ...],
+) -> Axis:
+    labels: list[str] = []
+    groups: list[int] = []
+    previous: int | None = None
+    for position, (token, word) in enumerate(zip(tokens, word_of_token, strict=True)):
+        if word is None:
+            labels.append(token)
+        elif word != previous:
+            later = (w for w in word_of_token[position:] if w is not None and w > word)
+            labels.append(_label(sentence, word, next(later, len(sentence.words))))
+        previous = word
+        groups.append(len(labels) - 1)
+    is_content = tuple(not is_left_out for is_left_out in is_punctuation)
+    return Axis(tokens, is_content, tuple(labels), tuple(groups))
+
+
+def _label(sentence: Sentence, start: int, stop: int) -> str:
+    """Return a range of words as text: a token may span several words, as in Japanese."""
+    words = sentence.words[start:stop]
+    joined = "".join(words)
+    return joined if joined in sentence.text else " ".join(words)
+
 
 _LABELED = 12  # positions up to which the maps of all heads have labels
 
@@ -47,8 +150,8 @@ def draw_attention(
 ) -> "Figure":
     """Draw a head; without `head`, the mean of a layer; without `layer`, all layers and heads.
 
-    Layers and heads count from 1. The colours of weights are on one scale, those of norms on a
-    scale of each map; both grow with the square root, so that small weights can be seen.
+    Layers and heads count from 1. Weights share one color scale, norms have one for each
+    map; both grow with the square root, so that small weights can be seen.
     """
     viewed = view_maps(study, kind, view, by_words)
     layers, heads = viewed.values_LHQM.shape[:2]
@@ -77,7 +180,7 @@ def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -
                 f"there is no {name} {chosen}: the model has {count} ({name}s count from 1)"
             )
     if layer is None and head is not None:
-        raise UserError("a head is drawn of one layer: give the layer too")
+        raise UserError("--head requires --layer")
 
 
 def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> "Figure":
@@ -92,9 +195,9 @@ def _draw_one(values_QM: Tensor, viewed: ViewedMaps, title: str, view: View) -> 
     axes.set_xticks([])
     axes.set_yticks([])
     if cell >= _SMALLEST_LABELED_CELL:
-        labels = _labels(viewed)
-        axes.set_xticks(range(columns), labels.memory, rotation=90, **labels.style)
-        axes.set_yticks(range(rows), labels.queries, **labels.style)
+        queries, memory, style = _labels(viewed)
+        axes.set_xticks(range(columns), memory, rotation=90, **style)
+        axes.set_yticks(range(rows), queries, **style)
     axes.tick_params(
         length=0, labelsize=9, top=True, labeltop=True, bottom=False, labelbottom=False
     )
@@ -124,29 +227,20 @@ def _draw_all(viewed: ViewedMaps, title: str, view: View) -> "Figure":
         if head == 0:
             axes.set_ylabel(f"layer {layer + 1}", fontsize=8)
         if labels is not None and head == 0:
-            axes.set_yticks(range(rows), labels.queries, fontsize=6, **labels.style)
+            axes.set_yticks(range(rows), labels[0], fontsize=6, **labels[2])
         if labels is not None and layer == layers - 1:
-            axes.set_xticks(range(columns), labels.memory, fontsize=6, rotation=90, **labels.style)
+            axes.set_xticks(range(columns), labels[1], fontsize=6, rotation=90, **labels[2])
         axes.tick_params(length=0)
     figure.suptitle(title, fontsize=10)
     return figure
 
 
-class _Labels(NamedTuple):
-    """Tokens as a figure can write them."""
-
-    queries: list[str]
-    memory: list[str]
-    style: dict[str, Any]
-
-
-def _labels(viewed: ViewedMaps) -> _Labels:
+def _labels(viewed: ViewedMaps) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the queries and the memory as a figure can write them, and the style of the text."""
     fonts, replaced = fonts_for("".join(viewed.queries + viewed.memory))
-    queries, memory = (
-        [label.translate(replaced) for label in labels]
-        for labels in (viewed.queries, viewed.memory)
-    )
-    return _Labels(queries, memory, {"family": fonts, "parse_math": False})
+    queries = [label.translate(replaced) for label in viewed.queries]
+    memory = [label.translate(replaced) for label in viewed.memory]
+    return queries, memory, {"family": fonts, "parse_math": False}
 
 
 def _colors(values_QM: Tensor, view: View) -> dict[str, Any]:

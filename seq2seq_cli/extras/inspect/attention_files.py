@@ -5,10 +5,10 @@ L layers, H heads, Q query positions, M memory positions, T target positions.
 
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,10 @@ from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.translation import pharaoh
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_collector import KINDS
-from seq2seq_cli.extras.inspect.attention_figure import check_choice, draw_attention
+from seq2seq_cli.extras.inspect.attention_figure import View, check_choice, draw_attention
 from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.inspect.attention_study import AttentionMaps, AttentionStudy, Sentence
-from seq2seq_cli.extras.inspect.attention_views import Kind, View, maps_of
-from seq2seq_cli.extras.plot.figure_files import check_output_paths, figure_bytes, is_figure
+from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, Kind
+from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
 from seq2seq_cli.files import write_atomic
 
 _WEIGHT_AXES = ("layer", "head", "query", "memory")
@@ -50,7 +48,7 @@ class FigureOptions:
 
 def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
     """Raise UserError for a file that cannot be written, and for what it takes to draw."""
-    check_output_paths(paths, list(_WRITERS))
+    check_output_paths(paths, (".html", ".png", ".svg", ".json", ".npz"))
     if figure != FigureOptions() and not any(map(is_figure, paths)):
         raise UserError(
             "--kind, --layer, --head, --view and --words choose what a figure shows: give --output "
@@ -67,14 +65,33 @@ def write_studies(
     numbered, `attention.1.npz`, `attention.2.npz`, and so on.
     """
     suffix = path.suffix.lower()
-    write = _WRITERS[suffix]
-    if suffix in (".html", ".json") or len(studies) == 1:
-        write_atomic(path, write(studies, figure))
-        return [path]
-    paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
-    for numbered, study in zip(paths, studies, strict=True):
-        write_atomic(numbered, write([study], figure))
-    return paths
+    if suffix == ".html":
+        written = {path: attention_page(studies).encode()}
+    elif suffix == ".json":
+        report = {"studies": [study_as_json(study) for study in studies]}
+        text = f"{json.dumps(report, ensure_ascii=False, allow_nan=False)}\n"
+        written = {path: text.encode()}
+    else:
+        paths = [path]
+        if len(studies) > 1:
+            paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
+        written = {
+            numbered: _npz(study)
+            if suffix == ".npz"
+            else figure_bytes(
+                draw_attention(study, **vars(figure)), "png" if suffix == ".png" else "svg"
+            )
+            for numbered, study in zip(paths, studies, strict=True)
+        }
+    for file, content in written.items():
+        write_atomic(file, content)
+    return list(written)
+
+
+def _npz(study: AttentionStudy) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def attention_text(study: AttentionStudy) -> str:
@@ -98,7 +115,7 @@ def attention_text(study: AttentionStudy) -> str:
 
 
 def study_as_json(study: AttentionStudy) -> dict[str, Any]:
-    """Return a study as JSON has it: every array beside the names of its axes.
+    """Return a study for JSON: every array with the names of its axes.
 
     Numbers are rounded to six digits.
     """
@@ -109,23 +126,22 @@ def study_as_json(study: AttentionStudy) -> dict[str, Any]:
         "log_prob": study.log_prob,
         "alignment": study.alignment,
         "predictions": [asdict(prediction) for prediction in study.predictions],
-        "attention": {kind: _maps_as_json(maps_of(study, kind)) for kind in KINDS},
-    }
-    if study.head_facts is not None:
-        report["head_facts"] = {
-            kind: {name: _array(values, _HEAD_AXES) for name, values in _facts(study, kind).items()}
+        "attention": {
+            kind: {
+                "queries": study.maps(kind).queries,
+                "memory": study.maps(kind).memory,
+                "weights": _array(study.maps(kind).weights_LHQM, _WEIGHT_AXES),
+                "value_norms": _array(study.maps(kind).value_norms_LHM, _NORM_AXES),
+            }
             for kind in KINDS
+        },
+    }
+    if study.head_statistics is not None:
+        report["head_facts"] = {
+            kind: {name: _array(values, _HEAD_AXES) for name, values in heads.measured().items()}
+            for kind, heads in study.head_statistics.items()
         }
     return report
-
-
-def _maps_as_json(maps: AttentionMaps) -> dict[str, Any]:
-    return {
-        "queries": maps.queries,
-        "memory": maps.memory,
-        "weights": _array(maps.weights_LHQM, _WEIGHT_AXES),
-        "value_norms": _array(maps.value_norms_LHM, _NORM_AXES),
-    }
 
 
 def _array(values: Tensor, axes: Sequence[str]) -> dict[str, Any]:
@@ -135,19 +151,11 @@ def _array(values: Tensor, axes: Sequence[str]) -> dict[str, Any]:
     return {"axes": axes, "values": rounded(values.tolist())}
 
 
-def _facts(study: AttentionStudy, kind: Kind) -> dict[str, Tensor]:
-    """Return the facts that are known about the heads of a kind, without axes in their names."""
-    assert study.head_facts is not None
-    facts = study.head_facts[kind]
-    values = {field.name.removesuffix("_LH"): getattr(facts, field.name) for field in fields(facts)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
     """Return a study as arrays; for each `X` that is not a scalar, `X_axes` names its axes.
 
     The three arrays of weights and the two of tokens are the arguments of BertViz's functions. As
-    there, the decoder's tokens are those of its input, and the layers are batches of one sentence.
+    there, the decoder's tokens are its input, and the layers are batches of one sentence.
     """
     predictions = study.predictions
     rivals = [prediction.rivals for prediction in predictions]
@@ -162,60 +170,20 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
         "rivals": ([[token for token, _ in row] for row in rivals], _RIVAL_AXES),
         "rival_probability": ([[share for _, share in row] for row in rivals], _RIVAL_AXES),
         "alignment": (alignment, ("link", "side")),
-        **_sentence_arrays("source", study.source),
-        **_sentence_arrays("target", study.target),
     }
+    for side, sentence in (("source", study.source), ("target", study.target)):
+        word_of_token = [-1 if word is None else word for word in sentence.word_of_token]
+        arrays[side] = sentence.text, ()
+        arrays[f"{side}_words"] = np.array(sentence.words, dtype=np.str_), ("word",)
+        arrays[f"{side}_word_of_token"] = word_of_token, ("token",)
     for kind in KINDS:
-        maps = maps_of(study, kind)
+        maps = study.maps(kind)
         weights = maps.weights_LHQM[:, None]
         arrays[f"{kind}_attention"] = weights, ("layer", "batch", "head", "query", "memory")
         arrays[f"{kind}_value_norms"] = maps.value_norms_LHM, _NORM_AXES
-        for name, values in _facts(study, kind).items() if study.head_facts is not None else ():
+    for kind, heads in (study.head_statistics or {}).items():
+        for name, values in heads.measured().items():
             arrays[f"{kind}_{name}"] = values, _HEAD_AXES
     return {name: np.asarray(values) for name, (values, _) in arrays.items()} | {
         f"{name}_axes": np.asarray(axes) for name, (_, axes) in arrays.items() if axes
     }
-
-
-def _sentence_arrays(
-    side: Literal["source", "target"], sentence: Sentence
-) -> dict[str, tuple[Any, Sequence[str]]]:
-    word_of_token = [-1 if word is None else word for word in sentence.word_of_token]
-    return {
-        side: (sentence.text, ()),
-        f"{side}_words": (np.array(sentence.words, dtype=np.str_), ("word",)),
-        f"{side}_word_of_token": (word_of_token, ("token",)),
-    }
-
-
-def _page(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
-    return attention_page(studies).encode()
-
-
-def _json(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
-    report = {"studies": [study_as_json(study) for study in studies]}
-    return f"{json.dumps(report, ensure_ascii=False, allow_nan=False)}\n".encode()
-
-
-def _npz(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
-    (study,) = studies
-    file = io.BytesIO()
-    np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def _png(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
-    return figure_bytes(draw_attention(studies[0], **vars(figure)), "png")
-
-
-def _svg(studies: Sequence[AttentionStudy], figure: FigureOptions) -> bytes:
-    return figure_bytes(draw_attention(studies[0], **vars(figure)), "svg")
-
-
-_WRITERS: dict[str, Callable[[Sequence[AttentionStudy], FigureOptions], bytes]] = {
-    ".html": _page,
-    ".png": _png,
-    ".svg": _svg,
-    ".json": _json,
-    ".npz": _npz,
-}

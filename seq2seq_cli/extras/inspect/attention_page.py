@@ -10,14 +10,12 @@ import json
 import zlib
 from collections.abc import Sequence
 from importlib import resources
-from typing import get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from seq2seq_cli.extras.inspect.attention_study import AttentionStudy, HeadFacts
-from seq2seq_cli.extras.inspect.attention_views import Axis, Kind, axes, maps_of
+from seq2seq_cli.extras.inspect.attention_figure import Axis, axes
+from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, HeadStatistics
 
 
 def attention_page(studies: Sequence[AttentionStudy]) -> str:
@@ -79,14 +77,14 @@ def _described(study: AttentionStudy) -> dict[str, object]:
         "alignment": study.alignment,
         "maps": {
             kind: {
-                "shape": list(maps_of(study, kind).weights_LHQM.shape),
+                "shape": list(study.maps(kind).weights_LHQM.shape),
                 "isCausal": kind == "decoder",
                 "queries": _axis(axes(study, kind)[0]),
                 "memory": _axis(axes(study, kind)[1]),
             }
-            for kind in get_args(Kind)
+            for kind in KINDS
         },
-        "headFacts": {kind: _facts(facts) for kind, facts in (study.head_facts or {}).items()},
+        "headFacts": {kind: _statistics(s) for kind, s in (study.head_statistics or {}).items()},
     }
 
 
@@ -99,19 +97,12 @@ def _axis(axis: Axis) -> dict[str, object]:
     }
 
 
-def _facts(facts: HeadFacts) -> dict[str, object]:
-    columns: dict[str, Tensor | None] = {
-        "confidence": facts.confidence_LH,
-        "entropy": facts.entropy_LH,
-        "offset": facts.offset_LH,
-        "offsetShare": facts.offset_share_LH,
-        "agreement": facts.agreement_LH,
-        "importance": facts.importance_LH,
-    }
+def _statistics(heads: HeadStatistics) -> dict[str, object]:
     return {
-        name: [[_short(number) for number in row] for row in column.tolist()]
-        for name, column in columns.items()
-        if column is not None
+        "offsetShare" if name == "offset_share" else name: [
+            [_short(number) for number in row] for row in values_LH.tolist()
+        ]
+        for name, values_LH in heads.measured().items()
     }
 
 
@@ -123,8 +114,8 @@ def _short(number: float) -> float:
 def _weights(study: AttentionStudy) -> bytes:
     """Return the weights of all kinds, row by row; of the decoder, the part that is not masked."""
     stored = []
-    for kind in get_args(Kind):
-        weights_LHQM = maps_of(study, kind).weights_LHQM.detach().cpu().numpy()
+    for kind in KINDS:
+        weights_LHQM = study.maps(kind).weights_LHQM.detach().cpu().numpy()
         bytes_LHQM = np.round(np.sqrt(np.clip(weights_LHQM, 0, 1)) * 255).astype(np.uint8)
         if kind == "decoder":
             bytes_LHQM = bytes_LHQM[:, :, *np.tril_indices(bytes_LHQM.shape[-1])]
@@ -134,6 +125,6 @@ def _weights(study: AttentionStudy) -> bytes:
 
 def _norms(study: AttentionStudy) -> bytes:
     """Return the norms of all kinds in bfloat16: as precise as the weights."""
-    norms = (maps_of(study, kind).value_norms_LHM.detach().cpu() for kind in get_args(Kind))
+    norms = (study.maps(kind).value_norms_LHM.detach().cpu() for kind in KINDS)
     bits = (norms_LHM.to(torch.bfloat16).view(torch.int16).numpy() for norms_LHM in norms)
     return b"".join(bits_LHM.astype("<i2").tobytes() for bits_LHM in bits)

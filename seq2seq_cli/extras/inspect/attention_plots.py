@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.attention_collector import KINDS, study_attention
 from seq2seq_cli.extras.inspect.attention_figure import draw_attention
-from seq2seq_cli.extras.inspect.head_facts import batches_of, token_pairs, weight_facts
-from seq2seq_cli.extras.plot.figure_files import figure_bytes
+from seq2seq_cli.extras.inspect.attention_study import KINDS, study_attention
+from seq2seq_cli.extras.inspect.head_statistics import batches_of, token_pairs, weight_statistics
+from seq2seq_cli.extras.plot.figures import figure_bytes
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.training.logging.metrics_log import AttentionPlots
 
@@ -24,14 +24,14 @@ def plot_attention(translator: Translator, pairs: Sequence[Pair]) -> AttentionPl
 
     The entropy is the mean over all queries of these pairs. The targets are the references, so that
     the same tokens are seen at every validation. Pairs with an empty side or more than
-    `data.max_length` tokens are passed over.
+    `data.max_length` tokens are skipped.
     """
     model = translator.model
     was_training = model.training
     model.eval()
     try:
         sample = token_pairs(translator, pairs[:_SAMPLE])
-        facts = weight_facts(model, batches_of(sample, model.device)) if sample else {}
+        statistics = weight_statistics(model, batches_of(sample, model.device)) if sample else {}
         count = min(_MOST_SENTENCES, translator.config.validation.samples)
         images = {}
         for number, pair in enumerate(sample[:count], start=1):
@@ -46,7 +46,7 @@ def plot_attention(translator: Translator, pairs: Sequence[Pair]) -> AttentionPl
         images,
         {
             f"attention_entropy/{kind}/layer_{layer + 1}/head_{head + 1}": float(entropy)
-            for kind in facts
-            for (layer, head), entropy in np.ndenumerate(facts[kind].entropy_LH.numpy())
+            for kind in statistics
+            for (layer, head), entropy in np.ndenumerate(statistics[kind].entropy_LH.numpy())
         },
     )

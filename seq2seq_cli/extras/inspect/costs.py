@@ -1,18 +1,22 @@
-"""What a model costs: floating-point operations and memory, as formulas of its sizes.
+"""What a model costs: floating-point operations and memory, counted from its modules.
 
-In the formulas: S source tokens, T target tokens, D d_model, F d_ff, V target vocabulary.
+D is d_model.
 """
 
 from dataclasses import dataclass
 
 from torch import nn
 
-from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
+from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.config.types import OptimizerName
+from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
+from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import is_matrix_of_layer
 
 TRAINING_FACTOR = 3  # the backward pass costs twice the forward pass (Kaplan et al. 2020, 2.1)
 _BYTES = 4  # of a number in fp32
+_LAYERS = {EncoderLayer, DecoderLayer}
 # Numbers that an optimizer keeps for each weight: in the matrices of layers, and elsewhere.
 _STATE: dict[OptimizerName, tuple[int, int]] = {
     "adam": (2, 2),
@@ -38,7 +42,7 @@ class Flops:
     target_token_by_source_length: int
 
     def forward(self, source_length: int, target_length: int) -> int:
-        """Return those of a sentence pair under teacher forcing."""
+        """Return the operations for a sentence pair under teacher forcing."""
         source = self.source_token + self.source_token_by_source_length * source_length
         target = (
             self.target_token
@@ -48,22 +52,37 @@ class Flops:
         return source_length * source + target_length * target
 
     def training(self, source_length: int, target_length: int) -> int:
-        """Return those of a sentence pair in training, forward and backward."""
+        """Return the operations for a sentence pair in training, forward and backward."""
         return TRAINING_FACTOR * self.forward(source_length, target_length)
 
 
-def count_flops(config: ModelConfig, tgt_vocab: int) -> Flops:
-    """Count the operations of a model with this target vocabulary."""
-    d_model, encoder, decoder = config.d_model, config.layers.encoder, config.layers.decoder
-    square = 2 * d_model**2  # a projection of one vector
-    feed_forward = 4 * d_model * config.d_ff
-    by_length = 4 * d_model
+def count_flops(model: Transformer) -> Flops | None:
+    """Count the operations of a model, which may be on the meta device.
+
+    None if it has layers of another kind: these may multiply other matrices.
+    """
+    linear = {"src": 0, "memory": 0, "tgt": 0}  # weights, by the tokens that they multiply
+    by_length = {"src": 0, "cross": 0, "tgt": 0}
+    for name, part in model.named_modules():
+        in_encoder, in_cross = name.startswith("encoder"), ".cross_attention" in name
+        if isinstance(part, nn.Linear):
+            is_memory = name.endswith((".cross_attention.key", ".cross_attention.value"))
+            linear["src" if in_encoder else "memory" if is_memory else "tgt"] += part.weight.numel()
+        elif isinstance(part, MultiHeadAttention):
+            length = "src" if in_encoder else "cross" if in_cross else "tgt"
+            by_length[length] += 4 * part.key.out_features
+        elif not isinstance(part, nn.Embedding) and any(
+            parameter.dim() > 1 for parameter in part.parameters(recurse=False)
+        ):
+            return None
+    if not {type(layer) for layer in (*model.encoder, *model.decoder)} <= _LAYERS:
+        return None
     return Flops(
-        source_token=encoder * (4 * square + feed_forward) + decoder * 2 * square,
-        source_token_by_source_length=encoder * by_length,
-        target_token=decoder * (6 * square + feed_forward) + 2 * d_model * tgt_vocab,
-        target_token_by_target_length=decoder * by_length,
-        target_token_by_source_length=decoder * by_length,
+        source_token=2 * (linear["src"] + linear["memory"]),
+        source_token_by_source_length=by_length["src"],
+        target_token=2 * linear["tgt"],
+        target_token_by_target_length=by_length["tgt"],
+        target_token_by_source_length=by_length["cross"],
     )
 
 
@@ -84,7 +103,7 @@ class Memory:
         return source + self.cache_per_target_token * target_length
 
 
-def measure_memory(model: nn.Module, config: ModelConfig, training: TrainingConfig) -> Memory:
+def measure_memory(model: Transformer, training: TrainingConfig) -> Memory:
     """Compute the sizes; parameters that are frozen have neither gradients nor optimizer state."""
     parameters = list(model.parameters())
     count = sum(p.numel() for p in parameters)
@@ -95,7 +114,15 @@ def measure_memory(model: nn.Module, config: ModelConfig, training: TrainingConf
         if p.requires_grad
     )
     weights = 1 if training.ema_decay is None else 2  # and their EMA
-    keys_and_values = 2 * config.layers.decoder * config.d_model * _BYTES
+    keys_and_values = {
+        part: _BYTES
+        * sum(
+            module.out_features
+            for name, module in model.decoder.named_modules()
+            if isinstance(module, nn.Linear) and name.endswith((f"{part}.key", f"{part}.value"))
+        )
+        for part in ("cross_attention", "self_attention")
+    }
     return Memory(
         weights_fp32=_BYTES * count,
         weights_bf16=2 * count,
@@ -103,6 +130,6 @@ def measure_memory(model: nn.Module, config: ModelConfig, training: TrainingConf
             p.numel() + _BYTES * len(p) if p.dim() > 1 else _BYTES * p.numel() for p in parameters
         ),
         training=_BYTES * (weights * count + trained),
-        cache_per_source_token=keys_and_values,
-        cache_per_target_token=keys_and_values,
+        cache_per_source_token=keys_and_values["cross_attention"],
+        cache_per_target_token=keys_and_values["self_attention"],
     )

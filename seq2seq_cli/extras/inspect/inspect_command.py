@@ -1,7 +1,7 @@
 """The command inspect: looks into a trained model and its vocabulary."""
 
 import json
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -41,14 +41,6 @@ TracedTarget = Annotated[
 ]
 
 
-class Part(Protocol):
-    """A part of the output."""
-
-    def as_text(self) -> str: ...
-
-    def report(self) -> dict[str, Any]: ...
-
-
 @app.command(
     "inspect",
     epilog="**Examples**\n\n"
@@ -68,7 +60,7 @@ def inspect_run(
     as_json: AsJson = False,
     model: WhichModel = "best",
 ) -> None:
-    """Show a model's parameters, FLOPs, memory and vocabulary, or what one of the options asks for.
+    """Show a model's parameters, FLOPs, memory and vocabulary, or what the options select.
 
     The options may be combined; the output then has one part for each.
     """
@@ -82,7 +74,7 @@ def inspect_run(
     from seq2seq_cli.extras.inspect.parameters import tabulate_parameters
     from seq2seq_cli.extras.inspect.run_report import report_run
     from seq2seq_cli.extras.inspect.trace import trace_sentence
-    from seq2seq_cli.extras.inspect.vocabulary_report import nearest_neighbors, split_text
+    from seq2seq_cli.extras.inspect.vocabulary import nearest_neighbors, split_text
     from seq2seq_cli.run_folder import RunFolder
 
     exact = ["decoding.engine=plain"]  # nothing is decoded but the sentence of a trace
@@ -91,7 +83,7 @@ def inspect_run(
     embedding = network.src_embedding
     if side == "target":
         embedding, tokenizer = network.tgt_embedding, translator.tokenizers.tgt
-    parts: dict[str, Part] = {}
+    parts: dict[str, Any] = {}  # with as_text() and report()
     if tensors:
         parts["tensors"] = tabulate_parameters(network)
     if split is not None:

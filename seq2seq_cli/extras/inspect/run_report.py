@@ -18,7 +18,7 @@ from seq2seq_cli.extras.inspect.costs import (
     measure_memory,
 )
 from seq2seq_cli.extras.inspect.parameters import Parameters, count_parts
-from seq2seq_cli.extras.inspect.vocabulary_report import Vocabularies, read_vocabularies
+from seq2seq_cli.extras.inspect.vocabulary import Vocabulary, read_vocabularies
 from seq2seq_cli.model.model_scores import ModelScores, read_model_scores
 from seq2seq_cli.model.transformer import build_model
 from seq2seq_cli.model.weights import freeze
@@ -29,81 +29,69 @@ _LABEL = 22  # columns
 _LENGTH = 25  # tokens of a sentence, if the run does not know its training text
 
 
-def read_progress(run: RunFolder) -> int | None:
-    """Return the last logged or saved step; None if none is known.
-
-    Raises UserError if metrics.jsonl is damaged.
-    """
-    steps = [p["step"] for p in run.metrics_points() if isinstance(p.get("step"), int)]
-    return max([*steps, *run.all_checkpoints()], default=None)
-
-
 @dataclass(frozen=True)
 class ModelReport:
     """What is known of a model without its weights."""
 
     config: ModelConfig
     parameters: Parameters
-    flops: Flops
+    flops: Flops | None  # None: not known for these layers
     memory: Memory
     lengths: tuple[int, int]  # source and target tokens of a sentence, EOS included
     is_median: bool  # whether the lengths are the medians of the training text
-    vocabularies: Vocabularies
+    vocabularies: dict[str, Vocabulary]  # source and target, or both
 
     def report(self) -> dict[str, Any]:
         """Return the report for JSON."""
         source, target = self.lengths
+        flops = self.flops and {
+            **asdict(self.flops),
+            "source_length": source,
+            "target_length": target,
+            "forward": self.flops.forward(source, target),
+            "training": self.flops.training(source, target),
+        }
+        vocabularies = {side: asdict(vocabulary) for side, vocabulary in self.vocabularies.items()}
         return {
             "model": self.config.model_dump(),
             "parameters": self.parameters.report(),
-            "flops": {
-                **asdict(self.flops),
-                "source_length": source,
-                "target_length": target,
-                "forward": self.flops.forward(source, target),
-                "training": self.flops.training(source, target),
-            },
+            "flops": flops,
             "memory": {**asdict(self.memory), "cache": self.memory.cache(source, target)},
-            "vocabulary": self.vocabularies.report(),
+            "vocabulary": {"shared": len(vocabularies) == 1, **vocabularies},
         }
 
     def paragraphs(self) -> list[list[tuple[str, str]]]:
         """Return the labels and texts of the rows, by paragraph."""
-        costs = [*self._flops_rows(), *self._memory_rows()]
-        return [self.parameters.rows(), costs, self.vocabularies.rows()]
-
-    def _flops_rows(self) -> list[tuple[str, str]]:
-        flops, (source, target) = self.flops, self.lengths
-        lengths = f"{source} source and {target} target tokens with EOS"
-        lengths += ", the medians of the training text" * self.is_median
-        return [
-            ("FLOPs", "of the matrix products; a multiply-add counts as two"),
-            (
-                "  per source token",
-                f"{flops.source_token:,} + {flops.source_token_by_source_length:,} × source length",
-            ),
-            (
-                "  per target token",
-                f"{flops.target_token:,} + {flops.target_token_by_target_length:,} × target length "
-                f"+ {flops.target_token_by_source_length:,} × source length",
-            ),
-            (
-                "  per sentence pair",
-                f"{flops.forward(source, target):,} forward, {flops.training(source, target):,} "
-                f"in training ({TRAINING_FACTOR} ×)",
-            ),
-            ("", f"({lengths})"),
-        ]
-
-    def _memory_rows(self) -> list[tuple[str, str]]:
-        memory, (source, target) = self.memory, self.lengths
-        return [
+        flops, memory, (source, target) = self.flops, self.memory, self.lengths
+        costs = [("FLOPs", "not known for layers of this kind")]
+        if flops is not None:
+            lengths = f"{source} source and {target} target tokens with EOS"
+            lengths += ", the medians of the training text" * self.is_median
+            by_target = f"{flops.target_token_by_target_length:,} × target length"
+            costs = [
+                ("FLOPs", "of the matrix products; a multiply-add counts as two"),
+                (
+                    "  per source token",
+                    f"{flops.source_token:,} + {flops.source_token_by_source_length:,} × source "
+                    "length",
+                ),
+                (
+                    "  per target token",
+                    f"{flops.target_token:,} + {by_target} + "
+                    f"{flops.target_token_by_source_length:,} × source length",
+                ),
+                (
+                    "  per sentence pair",
+                    f"{flops.forward(source, target):,} forward, "
+                    f"{flops.training(source, target):,} in training ({TRAINING_FACTOR} ×)",
+                ),
+                ("", f"({lengths})"),
+            ]
+        weights = {"fp32": memory.weights_fp32, "bf16": memory.weights_bf16}
+        weights["int8"] = memory.weights_int8
+        costs += [
             ("memory", "of the tensors alone"),
-            (
-                "  weights",
-                f"{_size(memory.weights_fp32)} in fp32, {_size(memory.weights_bf16)} in bf16, "
-                f"{_size(memory.weights_int8)} in int8",
-            ),
+            ("  weights", ", ".join(f"{_size(size)} in {name}" for name, size in weights.items())),
             ("  training", f"{_size(memory.training)}: weights, gradients, optimizer state"),
             (
                 "  KV cache",
@@ -112,6 +100,8 @@ class ModelReport:
                 f"{_size(memory.cache(source, target))} for {source} and {target} tokens",
             ),
         ]
+        vocabularies = [row for side, one in self.vocabularies.items() for row in one.rows(side)]
+        return [self.parameters.rows(), costs, vocabularies]
 
 
 def _size(num_bytes: int) -> str:
@@ -130,17 +120,15 @@ def report_model(
     lengths = (_LENGTH, _LENGTH)
     if statistics is not None:
         lengths = (statistics.src_tokens.p50 + 1, statistics.tgt_tokens.p50 + 1)
+    symbols = config.tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
     return ModelReport(
         config=config.model,
         parameters=count_parts(model),
-        flops=count_flops(config.model, len(tokenizers.tgt)),
-        memory=measure_memory(model, config.model, config.training),
+        flops=count_flops(model),
+        memory=measure_memory(model, config.training),
         lengths=lengths,
         is_median=statistics is not None,
-        vocabularies=read_vocabularies(
-            tokenizers,
-            config.tokenizer.with_symbols(config.train_text.tags).user_defined_symbols,
-        ),
+        vocabularies=read_vocabularies(tokenizers, symbols),
     )
 
 
@@ -167,9 +155,19 @@ class RunReport:
 
     def as_text(self) -> str:
         """Return the output of `inspect`."""
-        shape = self.model.config
+        shape, which = self.model.config, self.which
+        if which.isdigit():
+            which = f"model of step {int(which):,}"
+        elif which in ("best", "last"):
+            which = f"{which} model"
+        trained = "not known: the run has no metrics.jsonl"
+        if self.num_steps is not None:
+            trained = f"{self.num_steps:,} update{'s' * (self.num_steps != 1)}"
+        if self.validation is not None and self.metric in self.validation.scores:
+            score = f"{self.metric} {self.validation.scores[self.metric]:.3f}"
+            trained += f"; this model: {score} ({self.validation.model})"
         rows = [
-            ("run", f"{self.folder} ({_which(self.which)})"),
+            ("run", f"{self.folder} ({which})"),
             (
                 "model",
                 f"{shape.layers.encoder}+{shape.layers.decoder} layers, d_model {shape.d_model}, "
@@ -177,32 +175,19 @@ class RunReport:
                 f"attention scale {shape.attention_scale}, {shape.norm}-norm, {shape.activation}, "
                 f"dropout {shape.dropout:g}",
             ),
-            ("trained", self._trained()),
+            ("trained", trained),
         ]
         return "\n\n".join(
             "\n".join(f"{label:<{_LABEL}}{printable(text)}" for label, text in paragraph)
             for paragraph in (rows, *self.model.paragraphs())
         )
 
-    def _trained(self) -> str:
-        steps = "not known: the run has no metrics.jsonl"
-        if self.num_steps is not None:
-            steps = f"{self.num_steps:,} update{'s' * (self.num_steps != 1)}"
-        if self.validation is None or self.metric not in self.validation.scores:
-            return steps
-        score = f"{self.metric} {self.validation.scores[self.metric]:.3f}"
-        return f"{steps}; this model: {score} ({self.validation.model})"
-
-
-def _which(which: str) -> str:
-    if which.isdigit():
-        return f"model of step {int(which):,}"
-    return f"{which} model" if which in ("best", "last") else which
-
 
 def report_run(run: RunFolder, translator: Translator, which: str) -> RunReport:
     """Report on a loaded run; raises UserError if its log of metrics is damaged."""
     config = translator.config
+    logged = [p["step"] for p in run.metrics_points() if isinstance(p.get("step"), int)]
+    num_steps = max([*logged, *run.all_checkpoints()], default=None)
     model = report_model(translator.tokenizers, config, translator.statistics)
-    metric, scores = config.validation.metric, read_model_scores(run.weights(which))
-    return RunReport(str(run.path), which, read_progress(run), metric, scores, model)
+    scores = read_model_scores(run.weights(which))
+    return RunReport(str(run.path), which, num_steps, config.validation.metric, scores, model)

@@ -17,8 +17,8 @@ from torch.utils.hooks import RemovableHandle
 
 from seq2seq_cli.console import printable
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.extras.inspect.sentence_pair import source_and_targets
-from seq2seq_cli.extras.inspect.tensor_summary import NamedTensor, summarize, table
+from seq2seq_cli.extras.inspect.attention_study import source_and_targets
+from seq2seq_cli.extras.inspect.parameters import NamedTensor, summarize, table
 from seq2seq_cli.model.attention import MultiHeadAttention, attention_scores
 from seq2seq_cli.model.layers import FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
@@ -126,7 +126,7 @@ def _hook(name: str, module: nn.Module, states: str, record: Record) -> Iterator
         yield record_output(module.activation, f"{name}.activation", inner)
         yield record_output(module.contract, f"{name}.contract", states)
     elif isinstance(module, Residual):
-        if not module.norm_first:  # its output is that of the norm
+        if not module.norm_first:  # its output is the output of the norm
             yield record_input(module.norm, f"{name}.sum")
         yield record_output(module.norm, f"{name}.norm", states)
         if module.norm_first:

@@ -1,20 +1,23 @@
 """`seq2seq plot`: what runs have logged, as curves over updates, time or tokens."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.types import METRICS
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style, fonts_for
 from seq2seq_cli.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 XAxis = Literal["updates", "time", "tokens"]
-Curve = list[tuple[float, float]]
 
 LOSSES = ("train/loss", "valid/loss")
 LR = "train/lr"
@@ -23,37 +26,70 @@ _LOGGED: dict[XAxis, tuple[str, float]] = {
     "time": ("train/seconds", 3_600.0),  # since the start, so far
     "tokens": ("train/tokens", 1.0),  # since the point before
 }
+_X_LABELS: dict[XAxis, str] = {
+    "updates": "updates",
+    "time": "hours of training, validations included",
+    "tokens": "target tokens trained on",
+}
+_WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 8.0, 2.6, 0.3  # inches
+_NAMES_PER_ROW = 3
 
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The numbers that a run has logged, by name, each with its place on the x axis."""
+    """The numbers that a run has logged, by name, as points (x, value)."""
 
     name: str
-    curves: dict[str, Curve]
+    curves: dict[str, list[tuple[float, float]]]
 
 
-def read_curves(run_dirs: Sequence[Path], x: XAxis) -> list[RunCurves]:
-    """Read the logged numbers of runs; `time` is in hours.
+def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
+    """Read the logged numbers of a run; between points, `time` (in hours) and `tokens` are linear.
 
     Raises UserError for what is not a run folder, for a run that has logged nothing, and for one
     that has not logged what `x` needs.
     """
-    return [_read(run_dir, x) for run_dir in run_dirs]
+    folder = RunFolder(run_dir)
+    folder.ensure_is_run()
+    points = [
+        {n: float(v) for n, v in point.items() if isinstance(v, int | float) and abs(v) < 1e300}
+        for point in folder.metrics_points()
+    ]
+    points = [point for point in points if "step" in point]
+    if not points:
+        raise UserError(f"{run_dir} has logged nothing yet")
+    steps: list[float] = []
+    places: list[float] = []
+    if x != "updates":
+        name, unit = _LOGGED[x]
+        steps = [point["step"] for point in points if name in point]
+        places = [point[name] / unit for point in points if name in point]
+        if not steps:
+            raise UserError(
+                f"{run_dir} has not logged {name}, as earlier versions did not: use --x updates"
+            )
+    if x == "tokens":
+        places = list(itertools.accumulate(places))
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        step = point.pop("step")
+        at = step if x == "updates" else float(np.interp(step, [0.0, *steps], [0.0, *places]))
+        for name, value in point.items():
+            curves.setdefault(name, []).append((at, value))
+    return RunCurves(str(run_dir), curves)
 
 
 def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: str | None) -> str:
-    """Return the name of the score to draw beside the loss, or `valid/loss` for none.
+    """Return the name of the validation score to draw, or `valid/loss` for none.
 
-    That is the one asked for, or the metric by which the first run that has another one than the
-    loss chooses its best model. Raises UserError if no run has logged it.
+    Without `asked` it is the metric by which the first run that has another one than the loss
+    chooses its best model. Raises UserError if no run has logged the one asked for.
     """
     logged = {name for run in runs for name in run.curves}
     if asked is None:
         metrics = [load_config(RunFolder(path).config).validation.metric for path in run_dirs]
-        return next(
-            (f"valid/{m}" for m in metrics if f"valid/{m}" in logged - {*LOSSES}), LOSSES[1]
-        )
+        found = (f"valid/{name}" for name in metrics if f"valid/{name}" in logged - {*LOSSES})
+        return next(found, LOSSES[1])
     known = [name for name in METRICS if f"valid/{name}" in logged]
     if asked not in known:
         raise UserError(
@@ -62,45 +98,51 @@ def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: st
     return f"valid/{asked}"
 
 
-def _read(run_dir: Path, x: XAxis) -> RunCurves:
-    folder = RunFolder(run_dir)
-    folder.ensure_is_run()
-    points = [
-        numbers for point in folder.metrics_points() if "step" in (numbers := _numbers(point))
-    ]
-    if not points:
-        raise UserError(f"{run_dir} has logged nothing yet")
-    place = _places(run_dir, points, x)
-    curves: dict[str, Curve] = {}
-    for point in points:
-        at = place(point.pop("step"))
-        for name, value in point.items():
-            curves.setdefault(name, []).append((at, value))
-    return RunCurves(str(run_dir), curves)
+@default_style()
+def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
+    """Draw loss, score and learning rate of runs in panels above each other, with one legend.
 
+    `score` is the logged name of a validation score, `valid/bleu`; a loss gets no panel of its own.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-def _places(
-    run_dir: Path, points: Sequence[dict[str, float]], x: XAxis
-) -> Callable[[float], float]:
-    """Return the function from a step to its place on the x axis; between points it is linear."""
-    if x == "updates":
-        return float
-    name, unit = _LOGGED[x]
-    steps = [point["step"] for point in points if name in point]
-    values = [point[name] / unit for point in points if name in point]
-    if not steps:
-        raise UserError(
-            f"{run_dir} has not logged {name}, as earlier versions did not: use --x updates"
-        )
-    if x == "tokens":
-        values = list(itertools.accumulate(values))
-    return lambda step: float(np.interp(step, [0.0, *steps], [0.0, *values]))
-
-
-def _numbers(point: dict[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of an entry of metrics.jsonl."""
-    return {
-        name: float(value)
-        for name, value in point.items()
-        if isinstance(value, int | float) and abs(value) < 1e300
-    }
+    names = ["loss", *([score] if score not in LOSSES else []), LR]
+    rows = -(-(len(runs) + 2) // _NAMES_PER_ROW)
+    height = _PANEL_HEIGHT * len(names) + _LEGEND_HEIGHT * rows
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    panels = dict(zip(names, figure.subplots(len(names), sharex=True), strict=True))
+    panels["loss"].set_ylabel("loss, nats per target token")
+    panels[LR].set_ylabel("learning rate")
+    training: dict[str, Any] = {"linewidth": 0.8}
+    validation: dict[str, Any] = {"marker": "o", "markersize": 4}
+    drawn = [("loss", LOSSES[0], training | {"alpha": 0.6}), ("loss", LOSSES[1], validation)]
+    drawn.append((LR, LR, {}))
+    if score in panels:
+        unit = next(facts.unit for name, facts in METRICS.items() if score == f"valid/{name}")
+        panels[score].set_ylabel(f"{score.removeprefix('valid/')}, {unit}")
+        drawn.append((score, score, validation))
+    handles = []
+    looks = itertools.cycle(itertools.product(DASHES, COLORS))
+    for run, (dash, color) in zip(runs, looks, strict=False):
+        style: dict[str, Any] = {"color": color, "linestyle": dash}
+        handles.append(Line2D([], [], **style))
+        for panel, name, kind in drawn:
+            if curve := run.curves.get(name):
+                panels[panel].plot(*zip(*curve, strict=True), **style, **kind)
+    for axes in panels.values():
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[LR].set_xlabel(_X_LABELS[x])
+    figure.align_ylabels()
+    fonts, replaced = fonts_for("".join(run.name for run in runs))
+    handles += [Line2D([], [], color=GRAY, **kind) for kind in (training, validation)]
+    labels = [f"\u200b{run.name}".translate(replaced) for run in runs]  # "_x" would be left out
+    labels += ["training (with label smoothing)", "validation"]
+    legend = figure.legend(
+        handles, labels, loc="outside upper left", ncols=_NAMES_PER_ROW, frameon=False
+    )
+    for text in legend.get_texts():
+        text.set_fontfamily(fonts)
+        text.set_parse_math(False)
+    return figure

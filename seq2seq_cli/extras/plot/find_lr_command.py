@@ -17,19 +17,23 @@ from seq2seq_cli.cli.app import (
     load_config_file,
     path_option,
 )
+from seq2seq_cli.console import printable
 
 
 @app.command(
     "find-lr",
     epilog="**Examples**\n\n"
     "seq2seq find-lr configs/quickstart.yaml\n\n"
-    "seq2seq find-lr configs/quickstart.yaml --output lr.png --logdir runs\n\n"
+    "seq2seq find-lr configs/quickstart.yaml --output lr.png\n\n"
     "seq2seq find-lr configs/quickstart.yaml --updates 300 --start-lr 1e-5 --end-lr 0.1 --json",
 )
 def find_lr(
     config: ConfigFile,
     updates: Annotated[
-        int, typer.Option(min=20, help="Number of updates, if the loss does not diverge before.")
+        int,
+        typer.Option(
+            min=20, help="Maximum number of updates; the test ends when the loss diverges."
+        ),
     ] = 100,
     start_lr: Annotated[
         float, typer.Option("--start-lr", min=1e-12, help="Learning rate of the first update.")
@@ -45,28 +49,22 @@ def find_lr(
             help_text="File to write the curve to: .png, .svg, .pdf or .csv; may be repeated.",
         ),
     ] = None,
-    logdir: Annotated[
-        Path | None,
-        path_option(
-            help_text="TensorBoard folder; the curve goes to <name of the config>-find-lr in it."
-        ),
-    ] = None,
     as_json: AsJson = False,
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Suggest a learning rate: train briefly, at rates that grow until the loss diverges.
+    """Suggest a learning rate: train briefly, at rates that rise until the loss diverges.
 
-    The learning-rate range test (Smith 2017), with the suggestions of fastai. Nothing is kept but
-    the files asked for.
+    The learning-rate range test (Smith 2017), with the suggestions of fastai. Only the
+    requested files are kept.
     """
     loaded = load_config_file(config, overrides, device)
-    from seq2seq_cli.extras.plot.curve_files import check_outputs
+    from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves
+    from seq2seq_cli.extras.plot.lr_range_test import Point, draw_range_test
     from seq2seq_cli.extras.plot.lr_range_test import find_lr as run_test
-    from seq2seq_cli.extras.plot.lr_range_test_files import write_range_test
 
     paths = output or []
-    check_outputs(paths)
+    check_output_paths(paths)
     if (found := run_test(loaded, start_lr, end_lr, updates)) is None:
         return
     if as_json:
@@ -74,6 +72,6 @@ def find_lr(
     else:
         dot = "•" if (sys.stdout.encoding or "").lower().startswith("utf") else "*"
         typer.echo(found.as_text(shutil.get_terminal_size().columns, dot))
-    folder = None if logdir is None else logdir / f"{config.stem}-find-lr"
-    for written in write_range_test(found, paths, folder):
-        typer.echo(f"wrote {written}", err=as_json)
+    for path in paths:
+        write_curves(path, lambda: draw_range_test(found), Point._fields, found.points)
+        typer.echo(f"wrote {printable(str(path))}", err=as_json)

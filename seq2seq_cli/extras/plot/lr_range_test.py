@@ -5,31 +5,31 @@ learn anything, and ends at one that is too high. Between them lies where the lo
 """
 
 import functools
-import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from seq2seq_cli.commands.dry_run import DryRun, dry_run
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.plot.text_chart import text_chart
+from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style
 from seq2seq_cli.model.malloc import retain_freed_pages
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
-# As in fastai's lr_find, whose suggestions have these names.
+# As in fastai's lr_find.
 _SMOOTHING = 0.98  # of the exponential moving average of the loss
 _DIVERGED = 4  # times the lowest smoothed loss
 _SKIPPED_AT_START = 0.1  # share of the updates, in which the average is not settled
 _SKIPPED_AT_END = 5  # points, in which the loss explodes
 FEWEST_UPDATES = 20
-
-Suggestion = Callable[[Sequence[float], Sequence[float]], float]
 
 
 class Point(NamedTuple):
@@ -53,8 +53,7 @@ class RangeTest:
     def suggestions(self) -> dict[str, float]:
         """The suggested rates by name, from the part of the curve that is worth reading."""
         points = self.points[int(_SKIPPED_AT_START * len(self.points)) : -_SKIPPED_AT_END]
-        lrs, losses = [point.lr for point in points], [point.smoothed for point in points]
-        return {name: suggest(lrs, losses) for name, suggest in SUGGESTIONS.items()}
+        return suggest([point.lr for point in points], [point.smoothed for point in points])
 
     def report(self) -> dict[str, Any]:
         """Return the output of `find-lr --json`."""
@@ -72,29 +71,19 @@ class RangeTest:
         The curve fits a terminal of so many columns, and is drawn with `dot`.
         """
         marks = self.suggestions
+        where = "among the suggestions"
+        if not min(marks.values()) <= self.lr <= max(marks.values()):
+            where = f"{'below' if self.lr < min(marks.values()) else 'above'} all suggestions"
         rows = [(name, lr, _MEANINGS[name]) for name, lr in marks.items()]
-        rows.append(("training.lr", self.lr, self._compared()))
+        reached = f"reached after {self.warmup_updates:,} updates of warm-up; {where}"
+        rows.append(("training.lr", self.lr, reached))
         end = self.points[-1].lr
         head = f"smoothed loss by learning rate, {len(self.points):,} updates"
         head += f"; it diverged at {end:.2g}" if self.diverged else ""
         curve = [(point.lr, point.smoothed) for point in self.points]
-        return "\n".join(
-            [
-                head,
-                text_chart(curve, marks.values(), columns, dot),
-                *(f"{label:<16} {lr:<8.2g} {text}" for label, lr, text in rows),
-            ]
-        )
-
-    def _compared(self) -> str:
-        """Say where the config's rate lies among the suggested ones."""
-        suggested = self.suggestions.values()
-        where = "among the suggestions"
-        if self.lr < min(suggested):
-            where = "below all suggestions"
-        elif self.lr > max(suggested):
-            where = "above all suggestions"
-        return f"reached after {self.warmup_updates:,} updates of warm-up; {where}"
+        chart = text_chart(curve, marks.values(), columns, dot)
+        lines = [f"{label:<16} {lr:<8.2g} {text}" for label, lr, text in rows]
+        return "\n".join([head, chart, *lines])
 
 
 def find_lr(config: Config, lowest: float, highest: float, updates: int) -> RangeTest | None:
@@ -132,43 +121,97 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
     return RangeTest(points, diverged, training.lr, training.warmup_updates)
 
 
-def valley(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the middle of the longest decreasing subsequence of the losses, which may skip some.
+def suggest(lrs: Sequence[float], losses: Sequence[float]) -> dict[str, float]:
+    """Return the rates that fastai's `lr_find` suggests for a curve, by name.
 
-    The default of fastai since 2021. The subsequence is found in O(n²).
+    `valley`, the default of fastai since 2021, lies in the longest decreasing subsequence of the
+    losses, which may skip some; it is found in O(n²). `steep` is where the loss falls fastest, by
+    the logarithm of the rate. `minimum/10` is a tenth of the rate with the lowest loss, beyond
+    which the loss diverges.
     """
     lengths: list[int] = []
     for number, loss in enumerate(losses):
         earlier = (lengths[i] for i in range(number) if losses[i] > loss)
         lengths.append(1 + max(earlier, default=0))
     longest = max(lengths)
-    end = lengths.index(longest)
-    return lrs[max(0, end - longest) + longest // 3 + longest // 6]
+    start = max(0, lengths.index(longest) - longest)
+    slopes = np.diff(losses) / np.diff(np.log(lrs))
+    return {
+        "valley": lrs[start + longest // 3 + longest // 6],
+        "steep": lrs[int(np.argmin(slopes))],
+        "minimum/10": lrs[int(np.argmin(losses))] / 10,
+    }
 
 
-def steep(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the rate at which the loss falls fastest, by the logarithm of the rate."""
-    slopes = [
-        (loss - before) / math.log(lr / lower)
-        for (lower, lr), (before, loss) in zip(
-            itertools.pairwise(lrs), itertools.pairwise(losses), strict=True
-        )
-    ]
-    return lrs[int(np.argmin(slopes))]
-
-
-def tenth_of_minimum(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """Return a tenth of the rate at which the loss is lowest, beyond which it diverges."""
-    return lrs[int(np.argmin(losses))] / 10
-
-
-SUGGESTIONS: dict[str, Suggestion] = {
-    "valley": valley,
-    "steep": steep,
-    "minimum/10": tenth_of_minimum,
-}
 _MEANINGS = {
     "valley": "the middle of the longest decrease",
     "steep": "where the loss falls fastest",
     "minimum/10": "a tenth of the rate with the lowest loss",
 }
+
+
+_ROWS = 14
+_MOST_COLUMNS = 100
+_LABEL = 9  # characters left of the axis
+
+
+def text_chart(
+    curve: Sequence[tuple[float, float]], marks: Iterable[float], columns: int, dot: str
+) -> str:
+    """Draw the points (x, y), x on a logarithmic axis, and `marks`, which are vertical lines.
+
+    `dot` stands for a point. The chart is `columns` wide, but at most 100. If points are far above
+    the first one, where a loss diverges, they are left out, so that the rest can be seen.
+    """
+    width = max(10, min(columns, _MOST_COLUMNS) - _LABEL - 2)
+    (first_x, first_y), last_x = curve[0], curve[-1][0]
+    low = min(y for _, y in curve)
+    high = min(max(y for _, y in curve), first_y + (first_y - low) / 2)
+    height = high - low or 1.0
+    span = math.log(last_x / first_x)
+
+    def column(x: float) -> int:
+        return round((width - 1) * math.log(x / first_x) / span)
+
+    grid = [[" "] * width for _ in range(_ROWS)]
+    for mark in marks:
+        if first_x <= mark <= last_x:
+            for row in grid:
+                row[column(mark)] = "|"
+    for x, y in curve:
+        if y <= high:
+            grid[round((_ROWS - 1) * (high - y) / height)][column(x)] = dot
+    labels = [f"{high:.3f}", *[""] * (_ROWS - 2), f"{low:.3f}"]
+    lines = [f"{label:>{_LABEL}} |{''.join(row)}" for label, row in zip(labels, grid, strict=True)]
+    axis = "-" * width
+    left, right = f"{first_x:.1e}", f"{last_x:.1e}"
+    return "\n".join(
+        [
+            *(line.rstrip() for line in lines),
+            f"{'':>{_LABEL}} +{axis}",
+            f"{'':>{_LABEL}}  {left}{right:>{width - len(left)}}",
+        ]
+    )
+
+
+@default_style()
+def draw_range_test(test: RangeTest) -> "Figure":
+    """Draw the loss by learning rate, with the suggested rates as vertical lines."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+    axes = figure.subplots()
+    lrs = [point.lr for point in test.points]
+    axes.semilogx(lrs, [point.loss for point in test.points], color=GRAY, alpha=0.4, label="loss")
+    axes.semilogx(lrs, [p.smoothed for p in test.points], color=COLORS[0], label="smoothed loss")
+    for (name, lr), color, dash in zip(
+        test.suggestions.items(), COLORS[1:], DASHES[1:], strict=False
+    ):
+        axes.axvline(lr, color=color, linestyle=dash, label=f"{name} {lr:.2g}")
+    axes.axvline(test.lr, color="black", linewidth=1, label=f"training.lr {test.lr:.2g}")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("loss, nats per target token")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend()
+    return figure

@@ -22,12 +22,12 @@ def plot(
         typer.Option(
             metavar="NAME",
             help="Validation score to draw: bleu, chrf, accuracy, ...",
-            show_default="that which chose the best model",
+            show_default="the one that chose the best model",
         ),
     ] = None,
     x: Annotated[
         Literal["updates", "time", "tokens"],
-        typer.Option("--x", help="What the curves are drawn over."),
+        typer.Option("--x", help="Quantity on the x axis."),
     ] = "updates",
     output: Annotated[
         list[Path] | None,
@@ -40,13 +40,19 @@ def plot(
     ] = None,
 ) -> None:
     """Draw loss, validation score and learning rate of one or more runs, finished or not."""
-    from seq2seq_cli.extras.plot.curve_files import check_outputs, write_runs
-    from seq2seq_cli.extras.plot.curves import choose_metric, read_curves
+    from seq2seq_cli.extras.plot.curves import choose_metric, draw_runs, read_curves
+    from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves
 
     paths = output or [Path("curves.png")]
-    check_outputs(paths)
-    runs = read_curves(run_dirs, x)
+    check_output_paths(paths)
+    runs = [read_curves(run_dir, x) for run_dir in run_dirs]
     score = choose_metric(run_dirs, runs, metric)
     for path in paths:
-        write_runs(runs, score, x, path)
+        rows = (
+            (run.name, name, *point)
+            for run in runs
+            for name, curve in run.curves.items()
+            for point in curve
+        )
+        write_curves(path, lambda: draw_runs(runs, score, x), ("run", "name", x, "value"), rows)
         typer.echo(f"wrote {printable(str(path))}")

@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
 from seq2seq_cli.decoding.lines.stream import Job, translate_lines
 from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import lock, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
 from seq2seq_cli.paths import files_of, text_path
@@ -40,7 +41,7 @@ from seq2seq_cli.text.io import (
 
 logger = logging.getLogger(__name__)
 
-_PIECES_OF_AN_ACTOR = 8  # at least, so that all actors end at nearly the same time
+_PIECES_OF_AN_ACTOR = 8  # at least, so that all actors finish at about the same time
 _MANY_ACTORS = 64  # that a text is cut for if there is no largest number
 _BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # the fewest, for batches of similar lengths; and the most
 _STARTS = 3  # in a row that give no translation
@@ -48,10 +49,10 @@ _STARTS = 3  # in a row that give no translation
 
 @dataclass(frozen=True)
 class Actors:
-    """How many actors translate, between two numbers (None: as many as Ray has place for).
+    """How many actors translate, between two numbers (None: autoscale to the available resources).
 
     `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction. None: one CPU
-    without a GPU, and what Ray chooses beside a GPU, where it advises against saying both.
+    without a GPU, and Ray's choice with a GPU, where it advises against giving both.
     """
 
     fewest: int = 1
@@ -60,23 +61,17 @@ class Actors:
     num_gpus: float = 0.0
 
     @classmethod
-    def parse(
-        cls, concurrency: str | None, num_cpus: float | None, num_gpus: float | None
-    ) -> "Actors":
+    def parse(cls, concurrency: str | None, num_cpus: float | None, num_gpus: float) -> "Actors":
         """Read `4` or `1:8`. Raises UserError for anything else."""
-        fewest, _, most = (concurrency or "1").partition(":")
-        numbers = [fewest, most or fewest]
-        is_number = all(number.isascii() and number.isdecimal() for number in numbers)
-        if not is_number or not 1 <= int(numbers[0]) <= int(numbers[1]):
+        if concurrency is None:
+            return cls(1, None, num_cpus, num_gpus)
+        found = re.fullmatch(r"(\d+)(?::(\d+))?", concurrency, re.ASCII)
+        fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= fewest <= most:
             raise UserError(
                 f"--concurrency {concurrency}: give a number of actors, or two as in 1:8"
             )
-        return cls(
-            int(numbers[0]),
-            None if concurrency is None else int(numbers[1]),
-            num_cpus,
-            num_gpus or 0.0,
-        )
+        return cls(fewest, most, num_cpus, num_gpus)
 
 
 class Piece(NamedTuple):
@@ -102,19 +97,11 @@ class Text:
         return [n for n, output in enumerate(self.outputs) if not output.is_file()]
 
     def join(self) -> None:
-        """Write the translation of the whole file, and remove those of the pieces."""
+        """Write the translation of the whole file, and remove its pieces."""
         with self.task.opened() as (_, _, part), part.open("wb") as file:
             for output in self.outputs:
                 file.write(output.read_bytes())
         shutil.rmtree(_folder_of_pieces(self.task.output), ignore_errors=True)
-
-
-def require_ray() -> None:
-    """Raise UserError if the optional dependency is not installed."""
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"--engine ray needs Ray: pip install {pip_arguments('ray')}") from error
 
 
 def sources_of(pattern: Path) -> list[Path]:
@@ -137,14 +124,21 @@ def translate_files(
     unless it is connected. The machines see the runs and the sources at the same paths; the folder
     needs to be visible here only. Raises UserError for what the user can fix.
     """
-    require_ray()
-    job = _with_absolute_paths(job)
-    tasks = [
-        ShardTask(job, Shard(1, 1), path.absolute(), _output(path, folder)) for path in sources
-    ]
-    _check_outputs(tasks)
+    which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
+    run_dirs = tuple(path.absolute() for path in job.run_dirs)
+    job = replace(job, run_dirs=run_dirs, which=which)
+    tasks: dict[Path, ShardTask] = {}
+    for path in sources:
+        source, output = path.absolute(), folder / without_compression(path.name)
+        refuse_archive(source)
+        if output in tasks:
+            other = tasks[output].source
+            raise UserError(f"the translations of {other} and {source} have the same name")
+        if is_one_file(source, output):
+            raise UserError(f"the output, {output}, is the input file")
+        tasks[output] = ShardTask(job, Shard(1, 1), source, output)
     with _locked(folder):
-        missing = [task for task in tasks if not task.is_done()]
+        missing = [task for task in tasks.values() if not task.is_done()]
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
         fewest, most = _BYTES_OF_A_PIECE
@@ -157,23 +151,8 @@ def translate_files(
     return len(missing)
 
 
-def _output(source: Path, folder: Path) -> Path:
-    return folder / without_compression(source.name)
-
-
 def _folder_of_pieces(output: Path) -> Path:
     return output.with_name(output.name + ".pieces")
-
-
-def _check_outputs(tasks: Sequence[ShardTask]) -> None:
-    outputs: dict[Path, Path] = {}
-    for task in tasks:
-        refuse_archive(task.source)
-        other = outputs.setdefault(task.output, task.source)
-        if other != task.source:
-            raise UserError(f"the translations of {other} and {task.source} have the same name")
-        if is_one_file(task.source, task.output):
-            raise UserError(f"the output, {task.output}, is the input file")
 
 
 @contextmanager
@@ -188,21 +167,13 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _with_absolute_paths(job: Job) -> Job:
-    which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
-    return replace(job, run_dirs=tuple(path.absolute() for path in job.run_dirs), which=which)
-
-
 def _cut(task: ShardTask, num_bytes: int) -> Text:
-    """Cut a file into pieces of nearly so many bytes."""
+    """Cut a file into pieces of about so many bytes."""
     pieces = list(_pieces(task.source, num_bytes))
     model = json.dumps(described(task.job))
+    known = (f"{model} {piece.first_number} {piece.sha256}".encode() for piece in pieces)
     folder = _folder_of_pieces(task.output)
-    outputs = []
-    for piece in pieces:
-        known = f"{model} {piece.first_number} {piece.sha256}"
-        outputs.append(folder / hashlib.sha256(known.encode()).hexdigest())
-    return Text(task, pieces, outputs)
+    return Text(task, pieces, [folder / hashlib.sha256(name).hexdigest() for name in known])
 
 
 def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
@@ -279,7 +250,7 @@ def _translate_pieces(
     reason: RayError | None = None
     while any(left):
         if not starts:
-            raise UserError(f"Ray gives no translations any more: {reason}")
+            raise UserError(f"Ray returns no translations: {reason}")
         starts -= 1
         try:
             for row in _results(job, texts, left, actors):

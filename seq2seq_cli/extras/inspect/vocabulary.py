@@ -40,21 +40,38 @@ class Vocabulary:
     shortest: list[str]
     sample: list[str]  # at equal distances
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the labels and texts of the rows."""
-        special = ", ".join(f"{name} {token}" for name, token in self.special.items())
-        symbols = ", ".join(f"{name} {token}" for name, token in self.symbols.items())
+    def rows(self, side: str) -> list[tuple[str, str]]:
+        """Return the labels and texts of the rows; `side` is source, target or both."""
+        label, shared = f"{side} vocabulary", ""
+        if side == "both":
+            label, shared = "vocabulary", ", shared by source and target"
+        rows = [
+            (label, f"{self.size:,} {self.kind}{shared}"),
+            ("  special tokens", _ids(self.special)),
+            ("  user symbols", _ids(self.symbols)),
+            ("  features", f"{self.features:,}" if self.features else ""),
+            ("  bytes", f"{self.bytes:,}" if self.bytes else ""),
+        ]
         return [
-            ("  special tokens", special),
-            *([("  user symbols", symbols)] if symbols else []),
-            *([("  features", f"{self.features:,}")] if self.features else []),
-            *([("  bytes", f"{self.bytes:,}")] if self.bytes else []),
+            *(row for row in rows if row[1]),
             ("  learned pieces", f"{self.pieces:,}"),
             ("    first", " ".join(self.first)),
             ("    shortest", " ".join(self.shortest)),
             ("    longest", " ".join(self.longest)),
             ("    sample", " ".join(self.sample)),
         ]
+
+
+def _ids(tokens: dict[str, int]) -> str:
+    return ", ".join(f"{name} {token}" for name, token in tokens.items())
+
+
+def read_vocabularies(tokenizers: Tokenizers, symbols: Collection[str]) -> dict[str, Vocabulary]:
+    """Read the vocabulary of `both` sides, or of `source` and `target`."""
+    if tokenizers.is_shared:
+        return {"both": read_vocabulary(tokenizers.src, symbols)}
+    sides = {"source": tokenizers.src, "target": tokenizers.tgt}
+    return {side: read_vocabulary(tokenizer, symbols) for side, tokenizer in sides.items()}
 
 
 def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
@@ -80,38 +97,6 @@ def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabular
         shortest=by_length[:_EXAMPLES],
         sample=learned[step // 2 :: step][:_EXAMPLES],
     )
-
-
-@dataclass(frozen=True)
-class Vocabularies:
-    """The vocabulary that both sides share, or one for each."""
-
-    sides: dict[str, Vocabulary]
-
-    def report(self) -> dict[str, Any]:
-        """Return the vocabularies for JSON."""
-        sides = {side: asdict(vocabulary) for side, vocabulary in self.sides.items()}
-        return {"shared": len(sides) == 1, **sides}
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the labels and texts of the rows."""
-        rows = []
-        for side, vocabulary in self.sides.items():
-            label = "vocabulary" if side == "both" else f"{side} vocabulary"
-            whose = ", shared by source and target" if side == "both" else ""
-            rows.append((label, f"{vocabulary.size:,} {vocabulary.kind}{whose}"))
-            rows += vocabulary.rows()
-        return rows
-
-
-def read_vocabularies(tokenizers: Tokenizers, symbols: Collection[str]) -> Vocabularies:
-    """Read the vocabulary of both sides, or of each."""
-    sides = {"both": tokenizers.src} if tokenizers.is_shared else _by_side(tokenizers)
-    return Vocabularies({side: read_vocabulary(one, symbols) for side, one in sides.items()})
-
-
-def _by_side(tokenizers: Tokenizers) -> dict[str, Tokenizer]:
-    return {"source": tokenizers.src, "target": tokenizers.tgt}
 
 
 class SplitToken(NamedTuple):
@@ -178,7 +163,7 @@ class Neighbor(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The tokens whose embeddings have the greatest cosine with that of a token."""
+    """The tokens whose embeddings have the greatest cosine with the embedding of a token."""
 
     side: Side
     piece: str

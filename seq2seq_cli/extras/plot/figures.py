@@ -1,14 +1,17 @@
 """Figures of matplotlib as files that depend on neither date nor settings of the user."""
 
 import contextlib
+import csv
 import functools
 import io
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
-from seq2seq_cli.errors import UserError, pip_arguments, short
+from seq2seq_cli import plugins
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,9 +24,12 @@ _METADATA = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
-
-
-# Fonts for other scripts than those of DejaVu Sans, which comes with matplotlib.
+# Okabe & Ito 2008, "Color Universal Design": distinct with any kind of color vision. Curves beyond
+# these have other dashes.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = ("-", "--", ":", "-.")
+GRAY = "#777777"
+# Fonts for scripts that DejaVu Sans, which comes with matplotlib, lacks.
 _DEFAULT_FONT = "DejaVu Sans"
 FONTS = (
     *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC"),
@@ -34,8 +40,10 @@ FONTS = (
 _reported: set[int] = set()  # characters without a font that a warning has named already
 
 
-def check_output_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> None:
-    """Raise UserError for a file that cannot be written, and for what it takes to draw."""
+def check_output_paths(
+    paths: Sequence[Path], suffixes: Sequence[str] = (".png", ".svg", ".pdf", ".csv")
+) -> None:
+    """Raise UserError for a file that cannot be written, and for a figure without matplotlib."""
     for number, path in enumerate(paths):
         if path.suffix.lower() not in suffixes:
             raise UserError(f"{path}: the name must end in {', '.join(suffixes)}")
@@ -49,6 +57,28 @@ def check_output_paths(paths: Sequence[Path], suffixes: Sequence[str]) -> None:
 
 def is_figure(path: Path) -> bool:
     return path.suffix.lower().removeprefix(".") in _METADATA
+
+
+def require_matplotlib() -> None:
+    """Raise UserError if the optional dependency is not installed."""
+    plugins.require("matplotlib", "plot", "a figure")
+
+
+def write_curves(
+    path: Path,
+    draw: "Callable[[], Figure]",
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+) -> None:
+    """Write rows as CSV, or the figure that `draw` returns, as the suffix says."""
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        data = text.getvalue().encode("utf-8", "surrogateescape")
+    else:
+        data = figure_bytes(draw(), cast(FigureKind, suffix.removeprefix(".")))
+    write_atomic(path, data)
 
 
 @contextlib.contextmanager
@@ -67,14 +97,6 @@ def figure_bytes(figure: "Figure", kind: FigureKind) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format=kind, metadata=_METADATA[kind], dpi=150)
     return file.getvalue()
-
-
-def require_matplotlib() -> None:
-    """Raise UserError if the optional dependency is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"figures need matplotlib: pip install {pip_arguments('plot')}") from error
 
 
 def fonts_for(text: str) -> tuple[list[str], dict[int, str]]:

@@ -17,28 +17,28 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_collector import (
+from seq2seq_cli.extras.inspect.attention_figure import axes
+from seq2seq_cli.extras.inspect.attention_files import attention_text
+from seq2seq_cli.extras.inspect.attention_page import attention_page
+from seq2seq_cli.extras.inspect.attention_study import (
+    KINDS,
     attention_modules,
     study_attention,
     value_norms,
 )
-from seq2seq_cli.extras.inspect.attention_files import attention_text
-from seq2seq_cli.extras.inspect.attention_page import attention_page
-from seq2seq_cli.extras.inspect.attention_views import Kind, axes
-from seq2seq_cli.extras.inspect.head_facts import (
+from seq2seq_cli.extras.inspect.head_statistics import (
     TokenPair,
     batches_of,
-    head_facts,
     head_importance,
+    head_statistics,
     validation_sample,
-    weight_facts,
+    weight_statistics,
     zeroed_head,
 )
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, Tokenizer, Tokenizers
 
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 CPU = torch.device("cpu")
 
 
@@ -105,7 +105,7 @@ def test_zeroed_head_is_restored_after_an_exception():
 @torch.no_grad()
 def test_facts_of_a_batch_are_those_of_its_sentences():
     model = build(seed=3, heads=2, layers=2)
-    facts = weight_facts(model, batches_of(PAIRS, CPU))
+    facts = weight_statistics(model, batches_of(PAIRS, CPU))
     for index, kind in enumerate(KINDS):
         for layer in range(2):
             for head in range(2):
@@ -253,7 +253,7 @@ def test_models_that_compute_infinity_are_refused():
     with pytest.raises(UserError, match="NaN or infinity"):
         study_attention(ours, "the fox", "den Fuchs")
     with pytest.raises(UserError, match="NaN or infinity"):
-        head_facts(ours, [Pair("the fox", "den Fuchs")])
+        head_statistics(ours, [Pair("the fox", "den Fuchs")])
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(100, 100), (4, 4), (1, 1), (500, 150)])
@@ -271,12 +271,12 @@ def test_validation_sample_is_spread_over_the_text(tmp_path, count, chosen):
 def test_the_only_head_agrees_with_the_alignment_of_the_model():
     ours = translator(heads=1, layers=1)
     sample = [Pair(*pair) for pair in SENTENCES] + [Pair("a " * 40, "a")]
-    facts = head_facts(ours, sample)  # the last two are left out: empty, and too long
+    facts = head_statistics(ours, sample)  # the last two are left out: empty, and too long
     assert facts is not None
     assert facts["cross"].agreement_LH is not None
     assert facts["cross"].agreement_LH.tolist() == [[1.0]]
     assert facts["encoder"].agreement_LH is None
-    fewer = head_facts(ours, sample[:2])
+    fewer = head_statistics(ours, sample[:2])
     assert fewer is not None
     assert torch.equal(fewer["cross"].importance_LH, facts["cross"].importance_LH)
-    assert head_facts(ours, sample[2:]) is None
+    assert head_statistics(ours, sample[2:]) is None

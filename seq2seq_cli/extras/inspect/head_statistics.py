@@ -1,4 +1,4 @@
-"""What attention heads do on a sample of text: confidence, entropy, offset, agreement, importance.
+"""Statistics of attention heads on a sample of text, such as entropy and importance.
 
 L layers, H heads, B sentences, Q query positions, M memory positions, N queries of a sample,
 S source positions, T target positions.
@@ -8,6 +8,8 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.batches import bucket_by_length
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
@@ -30,9 +30,14 @@ from seq2seq_cli.decoding.search.scoring import (
 )
 from seq2seq_cli.decoding.translator import Translator, input_of
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.inspect.attention_collector import KINDS, attention_modules, require_finite
-from seq2seq_cli.extras.inspect.attention_study import HeadFacts
-from seq2seq_cli.extras.inspect.attention_views import Kind
+from seq2seq_cli.evaluation import located
+from seq2seq_cli.extras.inspect.attention_study import (
+    KINDS,
+    HeadStatistics,
+    Kind,
+    attention_modules,
+    require_finite,
+)
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.transformer import Memory, Transformer
 from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
@@ -49,7 +54,7 @@ class TokenPair(NamedTuple):
     text: Pair
     src: Ids
     tgt: Ids
-    control_ids: tuple[int, ...] = ()  # of tag and features, before those of the text
+    control_ids: tuple[int, ...] = ()  # of tag and features; they precede the text
 
     @property
     def src_ids(self) -> Ids:
@@ -69,50 +74,39 @@ class SampleBatch(NamedTuple):
         return self.tgt_BT[:, 1:]
 
 
-class WeightFacts(NamedTuple):
-    """Means over the queries of a sample, one number for each head of a kind of attention."""
-
-    confidence_LH: Tensor
-    entropy_LH: Tensor
-    offset_LH: Tensor
-    offset_share_LH: Tensor
-
-
-def validation_sample(translator: Translator, count: int) -> list[Pair]:
+def validation_sample(translator: Translator, count: int, run_dir: Path = Path()) -> list[Pair]:
     """Return up to `count` pairs of the run's validation text, at equal distances.
 
-    There are none, and a warning, if the run has no such text or its files are gone or damaged.
+    Relative paths are looked for here and in the folders around `run_dir`. There are none, and a
+    warning, if the run has no such text or its files are gone or damaged.
     """
     text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
     if text is None:
-        logger.warning("no facts about heads: the run has no validation text")
+        logger.warning("no head statistics: the run has no validation text")
         return []
-    for path in text.files:
-        if not path.is_file():  # also rejects devices, which a foreign config may name
-            logger.warning(f"no facts about heads: the run's validation text {path} does not exist")
-            return []
-    try:
-        return _at_equal_distances(text, on_bad_line, count)
+    if (found := located(text, run_dir)) is None:
+        name = text.files[0]
+        logger.warning(f"no head statistics: the run's validation text {name} does not exist")
+        return []
+    try:  # reads twice: memory does not grow with the text
+        total = sum(1 for _ in readable_pairs(found, on_bad_line))
+        chosen = min(count, total)
+        places = {number * total // chosen for number in range(chosen)}
+        pairs = (pair for pair in read_pairs(found, on_bad_line) if pair is not None)
+        return [pair for place, pair in enumerate(pairs) if place in places]
     except (UserError, OSError) as error:
-        logger.warning(f"no facts about heads: {error}")
+        logger.warning(f"no head statistics: {error}")
         return []
-
-
-def _at_equal_distances(text: ParallelText, on_bad_line: OnBadLine, count: int) -> list[Pair]:
-    """Return up to `count` readable pairs, and read twice: memory does not grow with the text."""
-    total = sum(1 for _ in readable_pairs(text, on_bad_line))
-    chosen = min(count, total)
-    places = {number * total // chosen for number in range(chosen)}
-    pairs = (pair for pair in read_pairs(text, on_bad_line) if pair is not None)
-    return [pair for place, pair in enumerate(pairs) if place in places]
 
 
 @torch.inference_mode()
-def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadFacts] | None:
-    """Return facts about every head by kind of attention, measured on the given pairs.
+def head_statistics(
+    translator: Translator, pairs: Sequence[Pair]
+) -> dict[Kind, HeadStatistics] | None:
+    """Return what every head does, by kind of attention, measured on the given pairs.
 
     Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
-    none is left, there are no facts. Importance takes a forward pass for each head: through the
+    none is left, None. Importance takes a forward pass for each head: through the
     whole model for a head of the encoder, through the decoder for the others. Raises UserError for
     a model that computes NaN or infinity.
     """
@@ -120,17 +114,17 @@ def head_facts(translator: Translator, pairs: Sequence[Pair]) -> dict[str, HeadF
     batches = batches_of(token_pairs(translator, pairs), model.device)
     if not batches:
         return None
-    facts = weight_facts(model, batches)
     importance = head_importance(model, batches)
-    agreement_LH = _agreement(model, batches, tokenizers)
-    return {
-        kind: HeadFacts(*facts[kind], importance[kind], agreement_LH if kind == "cross" else None)
-        for kind in facts
+    statistics = {
+        kind: replace(of_weights, importance_LH=importance[kind])
+        for kind, of_weights in weight_statistics(model, batches).items()
     }
+    agreement_LH = _agreement(model, batches, tokenizers)
+    return statistics | {"cross": replace(statistics["cross"], agreement_LH=agreement_LH)}
 
 
 def token_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[TokenPair]:
-    """Return pairs with their ids; those that `head_facts` leaves out are left out."""
+    """Return pairs with their ids; without pairs that `head_statistics` skips."""
     tokenizers, limit = translator.tokenizers, translator.config.data.max_length
     sources = [translator.source_of(input_of(pair)) for pair in pairs]
     src_ids = tokenizers.src.to_ids_batch([text for text, _ in sources])
@@ -156,7 +150,9 @@ def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleB
 
 
 @torch.inference_mode()
-def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kind, WeightFacts]:
+def weight_statistics(
+    model: Transformer, batches: Sequence[SampleBatch]
+) -> dict[Kind, HeadStatistics]:
     """Return what the attention weights alone say about each head.
 
     Confidence is the mean of the greatest weight over the queries, EOS left out (Voita et al.
@@ -174,19 +170,19 @@ def weight_facts(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kin
         }
         for kind, (queries_BQ, memory_BM) in sides.items():
             is_query_BQ, is_eos_BM = queries_BQ != PAD_ID, memory_BM == EOS_ID
-            queries[kind].append(_query_facts(attention[kind], is_query_BQ, is_eos_BM))
-    facts: dict[Kind, WeightFacts] = {}
+            queries[kind].append(_query_statistics(attention[kind], is_query_BQ, is_eos_BM))
+    statistics: dict[Kind, HeadStatistics] = {}
     for kind, parts in queries.items():
         confidence_LNH, entropy_LNH, offset_LNH = torch.cat(parts, dim=2).cpu()
         offset_LH = offset_LNH.mode(dim=1).values
         share_LH = (offset_LNH == offset_LH[:, None]).float().mean(dim=1)
-        facts[kind] = WeightFacts(
+        statistics[kind] = HeadStatistics(
             confidence_LNH.mean(dim=1), entropy_LNH.mean(dim=1), offset_LH.long(), share_LH
         )
-    return facts
+    return statistics
 
 
-def _query_facts(log: AttentionLog, is_query_BQ: Tensor, is_eos_BM: Tensor) -> Tensor:
+def _query_statistics(log: AttentionLog, is_query_BQ: Tensor, is_eos_BM: Tensor) -> Tensor:
     """Return greatest weight, entropy and offset of each query, 3LNH."""
     is_eos_B1QM = is_eos_BM[:, None, None].expand(-1, 1, is_query_BQ.size(1), -1)
     is_eos_N1M = is_eos_B1QM.transpose(1, 2)[is_query_BQ]
@@ -205,7 +201,7 @@ def _agreement(
 ) -> Tensor:
     """Return the share of target words that each head of cross-attention aligns as the model, LH.
 
-    The model's alignment is that of `translate --align`.
+    The model's alignment is what `translate --align` writes.
     """
     agreeing_LH = torch.zeros(len(model.decoder), model.config.heads)
     num_words = 0
@@ -235,7 +231,7 @@ def _links(weights_TS: Tensor, pair: TokenPair, tokenizers: Tokenizers) -> set[t
 def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[Kind, Tensor]:
     """Return the increase of the loss with each head zeroed, LH, in nats per target token.
 
-    Michel et al. 2019, section 3. The loss is that of validation, without label smoothing.
+    Michel et al. 2019, section 3. The loss is the validation loss, without label smoothing.
     """
     memories = [model.encode(batch.src_BS) for batch in batches]
     loss = _loss(model, batches, memories)

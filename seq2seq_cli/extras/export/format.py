@@ -1,0 +1,149 @@
+"""What an export format is: what it can represent, how a run is written, and how it is used.
+
+A format is a class in a file of this folder, whose instance is the module's `FORMAT`, and a name in
+`limits.py: FORMATS`. Importing its module must not import torch: `init` asks for the limits.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from seq2seq_cli.config.decoding import DecodingConfig
+from seq2seq_cli.config.schema import Config
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.tokenizers.tokenizer import Tokenizers
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from seq2seq_cli.decoding.requests import Ids
+    from seq2seq_cli.decoding.translation import Translation
+    from seq2seq_cli.decoding.translator import Translator
+
+# Options that do not change what a translation is, and those that `longest` and `shortest` use.
+_NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
+_LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
+# The options of section `model` of which every format has all values.
+SIZES_AND_DROPOUT: Mapping[str, None] = dict.fromkeys(
+    ("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout", "activation_dropout")
+)
+
+
+class Source(NamedTuple):
+    """A sentence whose translations are compared."""
+
+    text: str
+    ids: "Ids"  # with tag and features, without EOS
+    longest: int  # tokens of its translation
+
+
+class Format(ABC):
+    """A format that a run can be exported to."""
+
+    name: ClassVar[str]  # in --format
+    library: ClassVar[str]  # that reads it, by the Hugging Face hub's name
+    max_positions: ClassVar[int]  # of a source with EOS, and of a target with BOS
+    has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own
+    # The options of section `model` that it knows, with their values; None stands for all values.
+    # Options that are not here are unknown.
+    model_options: ClassVar[Mapping[str, Collection[object] | None]]
+    # The search options of the other program by the names of `decoding`.
+    search_options: ClassVar[Mapping[str, str]]
+    tag_usage: ClassVar[str]  # Markdown: how to give a tag, and features
+    feature_usage: ClassVar[str]
+
+    def limits(self, config: Config) -> str | None:
+        """Return the reason why the format cannot represent a model of this config, or None."""
+        for name, value in config.model:
+            known = self.model_options.get(name, ())
+            if known is not None and value not in known:
+                return f"model.{name} is {str(value).lower()}"
+        return None
+
+    @abstractmethod
+    def model_parts(self) -> Collection[type["nn.Module"]]:
+        """Return the types of modules that `write` can write; a model with others is refused."""
+
+    @abstractmethod
+    def write(self, translator: "Translator", folder: Path) -> None:
+        """Write everything but the README to a folder."""
+
+    @abstractmethod
+    def usage(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Return code for the README that uses the model, and what it cannot do."""
+
+    @abstractmethod
+    def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of lines according to the other program, without EOS."""
+
+    @abstractmethod
+    def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
+        """Return greedy translations by the other program in fp32, in the form of `shown`."""
+
+    def shown(self, translation: "Translation") -> str:
+        """Return a translation of this program as `translate` returns it: here as tokens."""
+        return " ".join(translation.tokens)
+
+    def compared_search(self, decoding: DecodingConfig) -> dict[str, Any]:
+        """Return options of the greedy search that `translate` is compared with."""
+        return {}
+
+    def check_output(self, output: Path) -> None:
+        """Raise UserError if the output exists; an empty folder may."""
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise UserError(f"{output} exists and is not an empty folder")
+
+    def require(self, config: Config) -> None:  # noqa: B027 (most formats need nothing)
+        """Raise UserError if the config does not say what the format needs."""
+
+    @contextmanager
+    def opened(self, output: Path, config: Config) -> Iterator[Path]:
+        """Give the folder to write to."""
+        yield output
+
+    def search_of(self, options: DecodingConfig) -> dict[str, Any]:
+        """Return the search options that are not defaults, by the other program's names."""
+        given = _given(options)
+        return {
+            theirs: given[ours] for ours, theirs in self.search_options.items() if ours in given
+        }
+
+    def notes(self, config: Config, tokenizers: Tokenizers) -> str:
+        """Return what the README says of unsupported search options, tags and features."""
+        known, notes = {*self.search_options, *_LENGTHS, *_NOT_SEARCH}, ""
+        options = config.decoding
+        if unknown := [f"`decoding.{name}`" for name in _given(options) if name not in known]:
+            notes += f"\nUnsupported options of the run: {', '.join(unknown)}.\n"
+        default = [options.tag] if options.tag else []
+        if tags := ", ".join(f"`{t}`" for t in dict.fromkeys([*config.train_text.tags, *default])):
+            always = f" The run puts `{options.tag}` before every line." if default else ""
+            notes += f"\nThe model knows the tags {tags}.{always} {self.tag_usage}\n"
+        if features := ", ".join(f"`{symbol}`" for symbol in tokenizers.src.features):
+            notes += f"\nThe model knows features of a source: {features}. {self.feature_usage}\n"
+        return notes
+
+
+def longest(options: DecodingConfig, length: str) -> str:
+    """Return Python code that computes the maximum length of a translation in tokens."""
+    return f"int({options.max_len_factor} * {length}) + {options.max_len_extra}"
+
+
+def shortest(options: DecodingConfig, length: str) -> str:
+    """Return Python code that computes the minimum length of a translation in tokens."""
+    if not (options.min_len_factor or options.min_len_extra):
+        return "0"
+    return f"int({options.min_len_factor} * {length}) + {options.min_len_extra}"
+
+
+def _given(options: DecodingConfig) -> dict[str, Any]:
+    defaults = DecodingConfig()
+    given = {name: value for name, value in options if value != getattr(defaults, name)}
+    if not options.sampling:  # else CTranslate2 would sample
+        for name in ("temperature", "top_k", "top_p"):
+            given.pop(name, None)
+    if options.length_penalty_formula != "power":  # the number has another meaning then
+        given["length_penalty_formula"] = options.length_penalty_formula
+        given.pop("length_penalty", None)
+    return given

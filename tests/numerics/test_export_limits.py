@@ -1,0 +1,104 @@
+"""Each export says what it can represent, and refuses options and modules that it does not know."""
+
+import subprocess
+import sys
+
+import pytest
+from small_models import build
+from torch import nn
+
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.extras.export.limits import FORMATS, exports, format_named
+from seq2seq_cli.extras.export.parts import unknown_part
+from seq2seq_cli.model import layers
+
+
+class WithNewOption(ModelConfig):
+    distances: str = "relative"
+
+
+class NewNorm(nn.LayerNorm):
+    """A norm with weight and bias that computes something else."""
+
+
+def config_of(**options: object) -> Config:
+    return Config.model_validate(
+        {
+            "model": options,
+            "data": {"train": {"src": "a", "tgt": "b"}},
+            "tokenizer": {"shared": True},
+        }
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_unknown_option_or_value_is_refused(name):
+    target, config = format_named(name), config_of(tie_embeddings=True)
+    assert target.limits(config) is None
+    new = config.model_copy(update={"model": WithNewOption(**dict(config.model))})
+    assert target.limits(new) == "model.distances is relative"
+    scaled = config.model.model_copy(update={"attention_scale": "new"})
+    scaled = config.model_copy(update={"model": scaled})
+    assert target.limits(scaled) == "model.attention_scale is new"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("place", "module", "reason"),
+    [
+        ("decoder_norm", NewNorm(16), "decoder_norm is NewNorm"),
+        ("encoder.0.feed_forward_residual.norm", nn.RMSNorm(16), "norm is RMSNorm"),
+        ("decoder.1.feed_forward.activation", nn.SiLU(), "activation is SiLU"),
+        ("encoder.0.feed_forward.activation", nn.GELU("tanh"), "approximated by tanh"),
+        ("encoder.1.feed_forward.activation", nn.GELU(), "layers differ in activation"),
+        ("decoder_norm", nn.LayerNorm(16, bias=False), "decoder_norm has no weight or no bias"),
+    ],
+)
+def test_an_unknown_module_is_refused(name, place, module, reason):
+    model = build(0, vocabulary=70, tie_embeddings=True)
+    parts = format_named(name).model_parts()
+    assert unknown_part(model, parts) is None
+    model.set_submodule(place, module)
+    assert reason in str(unknown_part(model, parts))
+
+
+def test_layers_that_rotate_differently_are_refused():
+    options = {"tie_embeddings": True, "positions": "rotary", "rotary_cross_attention": True}
+    model = build(0, vocabulary=70, **options)
+    parts = format_named("ctranslate2").model_parts()
+    model.decoder[1].cross_attention.is_rotary = False
+    assert unknown_part(model, parts) == "layers differ in rotary_cross_attention"
+    model.decoder[0].self_attention.is_rotary = False
+    assert unknown_part(model, parts) == "layers differ in positions"
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_rotary_positions_are_known_to_ctranslate2(cross):
+    config = config_of(tie_embeddings=True, positions="rotary", rotary_cross_attention=cross)
+    ct2 = "model.rotary_cross_attention is true" if cross else None
+    huggingface = "it needs model.positions: sinusoidal"
+    assert exports(config) == {"ctranslate2": ct2, "huggingface": huggingface, "argos": ct2}
+
+
+def test_a_new_activation_is_refused(monkeypatch):
+    monkeypatch.setitem(layers.ACTIVATIONS, "swish", nn.SiLU)
+    config = config_of(tie_embeddings=True)
+    swish = config.model.model_copy(update={"activation": "swish"})
+    found = exports(config.model_copy(update={"model": swish}))
+    assert found == dict.fromkeys(FORMATS, "model.activation is swish")
+
+
+def test_argos_cannot_write_bytes_that_only_the_target_has():
+    kinds = {"kind": {"src": "char", "tgt": "bpe"}, "vocab_size": {"src": 20, "tgt": 300}}
+    data = {"train": {"src": "a", "tgt": "b"}}
+    config = Config.model_validate({"data": data, "tokenizer": kinds})
+    assert "only the target's vocabulary has bytes" in str(format_named("argos").limits(config))
+
+
+def test_limits_are_known_without_torch():
+    """So that `init` answers fast."""
+    code = (
+        "import sys\nfrom seq2seq_cli.extras.export.limits import FORMATS, format_named\n"
+        "[format_named(name) for name in FORMATS]\nsys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
