@@ -29,7 +29,6 @@ from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.parallel.distributed import Ranks
 from seq2seq_cli.training.step import accumulate_gradients
 
 logger = logging.getLogger(__name__)
@@ -127,7 +126,7 @@ class Trial:
         num_tokens = ids_BT.numel()
         batch = Batch(ids_BT, torch.full_like(ids_BT, BOS_ID), ids_BT, num_tokens, num_tokens)
         self._optimizer.zero_grad(set_to_none=True)
-        _, failed = accumulate_gradients(self._loss, [batch], num_tokens, Ranks())
+        _, failed = accumulate_gradients(self._loss, [batch], num_tokens)
         if failed is None:
             self._optimizer.step()
             return True

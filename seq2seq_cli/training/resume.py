@@ -37,8 +37,7 @@ from seq2seq_cli.training.checkpoints.manifest import (
     write_manifest,
 )
 from seq2seq_cli.training.optimizers.optimizer import check_same_state
-from seq2seq_cli.training.parallel.distributed import Ranks
-from seq2seq_cli.training.parallel.sharding import shard_run
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run
@@ -57,11 +56,7 @@ class StartOptions(NamedTuple):
 
 
 def start_or_resume(
-    folder: RunFolder,
-    config: Config,
-    options: StartOptions,
-    ranks: Ranks,
-    hooks: Hooks,
+    folder: RunFolder, config: Config, options: StartOptions, parallel: SingleProcess, hooks: Hooks
 ) -> Run:
     """Start a run, or resume the one that the folder holds.
 
@@ -71,31 +66,23 @@ def start_or_resume(
 
     def in_main() -> Run:
         if folder.exists:
-            return resume_run(folder, config, options, ranks, hooks)
-        return start_run(folder, config, options.source, ranks, hooks)
+            return resume_run(folder, config, options, parallel, hooks)
+        return start_run(folder, config, options.source, parallel, hooks)
 
-    run = ranks.in_main(in_main)
-    state = ranks.broadcast(run.state if run is not None else TrainingState())
+    run = parallel.in_main(in_main)
+    state = parallel.broadcast(run.state if run is not None else TrainingState())
     if run is None:
-        run = join_as_replica(folder, state, ranks, hooks)
-    if run.is_sharded:
-        shard_run(run, folder.checkpoint(state.step))
-    ranks.barrier()  # a machine with a cache of its own first splits the text into tokens
+        run = set_up_run(load_config(folder.config), parallel, hooks, folder)
+        load_checkpoint(folder.checkpoint(state.step), run)
+        run.state = state  # may differ from the one in the checkpoint
+    parallel.start(run, folder.checkpoint(state.step))
+    parallel.barrier()  # a machine with a cache of its own first splits the text into tokens
     gc.freeze()  # the garbage collector need not search what stays until the end of the run
     return run
 
 
-def join_as_replica(folder: RunFolder, state: TrainingState, ranks: Ranks, hooks: Hooks) -> Run:
-    """Join the main process's run, whose state may differ from the one in its checkpoint."""
-    run = set_up_run(load_config(folder.config), ranks, hooks, folder)
-    if not run.is_sharded:
-        load_checkpoint(folder.checkpoint(state.step), run)
-    run.state = state
-    return run
-
-
 def start_run(
-    folder: RunFolder, config: Config, source: Path | None, ranks: Ranks, hooks: Hooks
+    folder: RunFolder, config: Config, source: Path | None, parallel: SingleProcess, hooks: Hooks
 ) -> Run:
     """Set up a new run, and write what it depends on.
 
@@ -103,7 +90,7 @@ def start_run(
     """
     if source is not None:
         config = with_options_of(source, config)
-    run = set_up_run(config, ranks, hooks)
+    run = set_up_run(config, parallel, hooks)
     plan_run(run)
     if source is not None:
         start_from(source, run)
@@ -120,7 +107,7 @@ def start_run(
 
 
 def resume_run(
-    folder: RunFolder, config: Config, options: StartOptions, ranks: Ranks, hooks: Hooks
+    folder: RunFolder, config: Config, options: StartOptions, parallel: SingleProcess, hooks: Hooks
 ) -> Run:
     """Set up a run, and put model, optimizer and state back to the last checkpoint.
 
@@ -136,7 +123,7 @@ def resume_run(
     check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
     _check_source(folder, options.source, manifest)
-    run = set_up_run(config, ranks, hooks, folder)
+    run = set_up_run(config, parallel, hooks, folder)
     load_last_checkpoint(folder, run)
     _apply_changes(run, hashes)
     plan_run(run)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.parallel.distributed import Ranks
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
 
 logger = logging.getLogger(__name__)
@@ -40,28 +39,24 @@ _COST_OF_LOSS, _COST_OF_DECODING = 0.3, 2.5
 _SHARE_OF_VALIDATION = 0.1  # of the time of training, with `validation.every: auto`
 
 
-def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None = None) -> Run:
-    """Build a run at step 0, with a freshly initialised model.
+def set_up_run(
+    config: Config, parallel: SingleProcess, hooks: Hooks, folder: RunFolder | None = None
+) -> Run:
+    """Build a run at step 0, with a freshly initialized model.
 
     A `folder` that holds a run lends its tokenizers; then processes other than the main one do not
     read the text, only its stored token ids. Options that are `auto` get their values. Seeds
     PyTorch's random generator. Raises UserError for text that cannot be trained on, a metric that
     says nothing about the validation text, and a missing device, compiler or matplotlib.
-
-    Of a model that `sharding.py` is to divide, the main process has all weights in CPU memory, and
-    the others have none.
     """
     device = choose_device(config.training.device)
     if config.training.compile:
         check_compiler()
     if config.validation.attention:
         plugins.require("matplotlib", "plot", "validation.attention")
-    config, data = load_data(config, ranks, hooks, folder)
+    config, data = load_data(config, parallel, hooks, folder)
     torch.manual_seed(config.training.seed)
-    is_sharded = config.training.shard == "full" and ranks.world_size > 1
-    with torch.device("meta") if is_sharded and not ranks.is_main else nullcontext():
-        model = make_model(config, data.tokenizers)
-    model = model if is_sharded else model.to(device)
+    model = parallel.build_model(lambda: make_model(config, data.tokenizers), device)
     training, decay = config.training, config.training.ema_decay
     return Run(
         config=config,
@@ -69,8 +64,8 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         model=model,
         loss=make_loss(model, training, device),
         optimizer=build_optimizer(model, training),
-        ema=Ema(model, decay) if decay is not None and ranks.is_main else None,
-        ranks=ranks,
+        ema=Ema(model, decay) if decay is not None and parallel.is_main else None,
+        parallel=parallel,
         hooks=hooks,
         state=TrainingState(
             text=data.batches.key,
@@ -96,11 +91,11 @@ def make_loss(model: Transformer, config: TrainingConfig, device: torch.device) 
 
 
 def load_data(
-    config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None
+    config: Config, parallel: SingleProcess, hooks: Hooks, folder: RunFolder | None
 ) -> tuple[Config, TrainingData]:
     """Load training and validation data; return the config with the values that depend on them."""
     data, text, held_out = config.data, config.train_text, config.valid_text
-    reads_text = ranks.is_main or folder is None
+    reads_text = parallel.is_main or folder is None
     train_counts = valid_counts = valid = None
     if reads_text:
         logger.info("reading %s", text.name)
@@ -117,7 +112,7 @@ def load_data(
     weights = [corpus.weight for corpus in text.corpora]
     drawn = pairs_per_epoch(train.sizes, weights, data.sampling_temperature)
     config = find_tokens_per_batch(
-        config, tokenizers, train, drawn, ranks.world_size, hooks.available_memory
+        config, tokenizers, train, drawn, parallel.world_size, hooks.available_memory
     )
     training = config.training
     batches = BatchSampler(

@@ -27,7 +27,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
-from seq2seq_cli.training.checkpoints.checkpoint import Allowance, read_state
+from seq2seq_cli.training.checkpoints.checkpoint import SaveBudget, read_state
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.run import Hooks
@@ -144,14 +144,14 @@ def test_checkpoints_of_keep_every_are_always_written(config, seq2seq, tmp_path)
 def test_checkpoints_before_validations_take_at_most_a_tenth_of_the_time(update):
     """Every update is validated: a checkpoint takes 0.2 s, and 0.07 s what it tells afterwards."""
     now, saving, num_updates, num_saved = [0.0], 0.0, 0, 0
-    allowance = Allowance(lambda: now[0])
+    budget = SaveBudget(lambda: now[0])
     while now[0] < 1_000:
         now[0] += update
         num_updates += 1
-        if allowance.suffices:
+        if budget.available:
             num_saved += 1
             for seconds in (0.2, 0.07):
-                with allowance.spent():
+                with budget.spent():
                     now[0] += seconds
                 saving += seconds
     assert saving - 0.27 <= 0.1 * now[0]

@@ -28,8 +28,9 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.distributed import Ranks, choose_num_processes, process_group
-from seq2seq_cli.training.parallel.launcher import launch
+from seq2seq_cli.training.parallel.launcher import choose_num_processes, launch
+from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.step import train_step
 
 
@@ -38,21 +39,21 @@ def one_update(config: Config, folder: Path) -> tuple[float, float]:
 
     A process may go without a sentence.
     """
-    with process_group(config) as ranks:
-        return update_with(ranks, config, folder)
+    with process_group(config) as parallel:
+        return update_with(parallel, config, folder)
 
 
-def update_with(ranks: Ranks, config: Config, folder: Path) -> tuple[float, float]:
+def update_with(parallel: SingleProcess, config: Config, folder: Path) -> tuple[float, float]:
     torch.manual_seed(5)
     shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
     batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
     optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
     batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(bare_run(batch_loss, optimizer, config.training, ranks), batches)
-    path = folder / f"{ranks.world_size}-{ranks.rank}.safetensors"
+    update = train_step(bare_run(batch_loss, optimizer, config.training, parallel), batches)
+    path = folder / f"{parallel.world_size}-{parallel.rank}.safetensors"
     save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
-    assert ranks.all_reduce_max(float(ranks.rank)) == ranks.world_size - 1
-    assert ranks.broadcast(10.0 + ranks.rank) == 10.0
+    assert parallel.all_reduce_max(float(parallel.rank)) == parallel.world_size - 1
+    assert parallel.broadcast(10.0 + parallel.rank) == 10.0
     return update.loss, update.grad_norm
 
 
@@ -124,13 +125,13 @@ from functools import partial
 from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.training.parallel.distributed import process_group
 from seq2seq_cli.training.parallel.launcher import launch
+from seq2seq_cli.training.parallel.process_group import process_group
 
 def work(config):
-    with process_group(config) as ranks:
-        ranks.barrier()
-        if not ranks.is_main:
+    with process_group(config) as parallel:
+        parallel.barrier()
+        if not parallel.is_main:
             FAILING
         threading.Event().wait()  # as in a validation of hours, without a collective
 
@@ -182,11 +183,11 @@ def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
 
 
 def refuse(config: Config) -> None:
-    with process_group(config) as ranks:
-        ranks.barrier()
-        if not ranks.is_main:
+    with process_group(config) as parallel:
+        parallel.barrier()
+        if not parallel.is_main:
             raise UserError("the ids are gone")
-        ranks.barrier()
+        parallel.barrier()
 
 
 def test_user_error_of_one_process_is_reported(config):
@@ -195,10 +196,10 @@ def test_user_error_of_one_process_is_reported(config):
 
 
 def fail(config: Config) -> None:
-    with process_group(config) as ranks:
-        if ranks.is_main:
+    with process_group(config) as parallel:
+        if parallel.is_main:
             raise RuntimeError("a bug of the main process")
-        ranks.barrier()
+        parallel.barrier()
 
 
 def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
@@ -208,7 +209,7 @@ def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
 
 def test_user_error_of_the_main_process_ends_the_others(config, tmp_path):
     refusing = WATCHED.replace("threading.Event().wait()", "raise UserError('the ids are gone')")
-    waiting = "ranks.barrier()"
+    waiting = "parallel.barrier()"
     assert stderr_of(refusing, waiting, config, tmp_path) == "error: the ids are gone\n"
 
 

@@ -20,10 +20,10 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.distributed import process_group
+from seq2seq_cli.training.parallel.fully_shard import scatter, shard_loss
 from seq2seq_cli.training.parallel.launcher import launch
-from seq2seq_cli.training.parallel.sharding import gathered, scatter, shard_loss
-from seq2seq_cli.training.run import Hooks, WholeModel
+from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.run import Hooks
 from seq2seq_cli.training.step import compute_gradients, train_step
 
 SHARDED = "training.shard=full"
@@ -43,27 +43,26 @@ def build(**options: object) -> Transformer:
 
 def updates(config: Config, model: dict, path: Path, *, alone: bool = False) -> list[float]:
     """Three updates, the first gradients, and the last weights; a process may have no sentence."""
-    with process_group(config) as ranks:
+    with process_group(config) as parallel:
         whole, training = build(**model), config.training
         use_bf16 = training.precision == "bf16"
         batch_loss = BatchLoss(whole, 0.1, use_bf16)
         if not alone:
             with torch.device("meta"):
                 batch_loss = BatchLoss(build(**model), 0.1, use_bf16)
-            shard_loss(batch_loss, torch.device("cpu"), ranks.world_size)
+            shard_loss(batch_loss, torch.device("cpu"), parallel.world_size)
             scatter(unique_parameters(whole), unique_parameters(batch_loss.model))
         optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
-        run = bare_run(batch_loss, optimizer, training, ranks)
-        run.whole = None if alone else WholeModel(whole)
+        run = bare_run(batch_loss, optimizer, training, parallel)
         batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
         numbers = [compute_gradients(run, batches).loss]
         tensors = {f"{name} gradient": p.grad for name, p in run.model.named_parameters()}
-        found = dict(gathered(run, {n: g.clone() for n, g in tensors.items() if g is not None}))
+        found = dict(parallel.gather({n: g.clone() for n, g in tensors.items() if g is not None}))
         for _ in range(3):
             result = train_step(run, batches)
             numbers += [result.loss, result.grad_norm]
-        found |= gathered(run, unique_parameters(run.model))
-        if ranks.is_main:
+        found |= parallel.gather(unique_parameters(run.model))
+        if parallel.is_main:
             save_file(found, path)
     return numbers
 
