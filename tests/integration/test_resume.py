@@ -459,7 +459,7 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
         "learning a new vocabulary, because the config sets tokenizer.reuse: null" in result.stderr
     )
     assert "source vocabulary: the embeddings of 14 of 15 tokens are copied from" in result.stderr
-    assert "1 new tokens are initialised randomly" in result.stderr
+    assert "1 new tokens are initialized randomly" in result.stderr
     theirs = load_file(whole / "model.safetensors")
     first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")
     last = load_file(last_checkpoint(run) / "weights.safetensors")

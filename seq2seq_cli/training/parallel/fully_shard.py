@@ -35,7 +35,7 @@ from seq2seq_cli.training.checkpoints.optimizer_state import (
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.parallel.strategy import Accumulated, DataParallel
+from seq2seq_cli.training.parallel.strategy import Accumulate, Accumulated, DataParallel
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.setup import make_loss, make_model
 
@@ -58,11 +58,7 @@ class GatheredModel:
 class FullyShard(DataParallel):
     """Each process trains its shard of the model on its shard of every batch."""
 
-    def __init__(
-        self, cpu_group: distributed.ProcessGroup, threads: int = 1, lock_seconds: float = 0.0
-    ) -> None:
-        super().__init__(cpu_group, threads, lock_seconds)
-        self._gathered: GatheredModel | None = None  # None until `start`
+    _gathered: GatheredModel | None = None  # None until `start`
 
     def build_model(self, build: Callable[[], Transformer], device: torch.device) -> Transformer:
         """Until `start` the main process has all weights in CPU memory, and the others none."""
@@ -98,11 +94,7 @@ class FullyShard(DataParallel):
         self._gathered = GatheredModel(whole)
 
     def sum_gradients(
-        self,
-        module: nn.Module,
-        batches: Sequence[Batch],
-        num_losses: int,
-        accumulate: Callable[[], Accumulated],
+        self, loss: nn.Module, batches: Sequence[Batch], num_losses: int, accumulate: Accumulate
     ) -> Accumulated:
         """The backward pass has summed the gradients.
 
@@ -116,7 +108,7 @@ class FullyShard(DataParallel):
                 "does not split; lower training.tokens_per_batch; the same command resumes from "
                 "the last checkpoint"
             )
-        sums = torch.tensor(losses, device=next(module.parameters()).device)
+        sums = torch.tensor(losses, device=next(loss.parameters()).device)
         distributed.all_reduce(sums)
         return sums.tolist(), None
 

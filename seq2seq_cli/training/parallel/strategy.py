@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Accumulated = tuple[Sequence[float], int | None]  # losses; index of the batch that was too large
+Accumulate = Callable[[], Accumulated]
 
 
 class SingleProcess:
@@ -99,11 +100,7 @@ class SingleProcess:
         retain_freed_pages()
 
     def sum_gradients(
-        self,
-        module: nn.Module,
-        batches: Sequence[Batch],
-        num_losses: int,
-        accumulate: Callable[[], Accumulated],
+        self, loss: nn.Module, batches: Sequence[Batch], num_losses: int, accumulate: Accumulate
     ) -> Accumulated:
         """Sum gradients and losses of an update over all processes.
 
@@ -207,11 +204,7 @@ class DataParallel(SingleProcess):
         return use_threads(max(torch.get_num_threads(), self._threads))
 
     def sum_gradients(
-        self,
-        module: nn.Module,
-        batches: Sequence[Batch],
-        num_losses: int,
-        accumulate: Callable[[], Accumulated],
+        self, loss: nn.Module, batches: Sequence[Batch], num_losses: int, accumulate: Accumulate
     ) -> Accumulated:
         """As in one process, by a single all-reduce, equal to the last bit in all processes.
 
@@ -219,7 +212,7 @@ class DataParallel(SingleProcess):
         number of processes that it was too large for. So no process waits in a collective that
         another one has left.
         """
-        parameters = [p for p in module.parameters() if p.requires_grad]
+        parameters = [p for p in loss.parameters() if p.requires_grad]
         sizes = [p.numel() for p in parameters]
         sums = torch.zeros(sum(sizes) + num_losses + len(batches), device=parameters[0].device)
         *gradients, losses_L, failures_N = torch.split(sums, [*sizes, num_losses, len(batches)])
