@@ -7,7 +7,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from bare_runs import bare_run, random_batch, stop_at
-from commands import Command, last_checkpoint
+from commands import ROOT, Command, last_checkpoint
 from number_task import numbers_config, write_config
 from safetensors.torch import load_file, save_file
 from torch import distributed
@@ -119,67 +121,71 @@ def test_signal_ends_processes_that_did_not_exist_yet(number):
     assert stop.value.exit_status == 128 + number
 
 
-WATCHED = """
-import os, sys, threading
+def wait_forever() -> None:
+    threading.Event().wait()  # as in a validation of hours, without a collective
+
+
+def fail_in_the_other(config: Config, action: Callable[[], None]) -> None:
+    """The main process waits outside of collectives while the other one fails."""
+    with process_group(config) as parallel:
+        parallel.barrier()
+        wait_forever() if parallel.is_main else action()
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (partial(os._exit, 9), "failed with status 9"),
+        (partial(signal.raise_signal, 9), r"was killed by signal 9 \(out of memory\?\)"),
+    ],
+    ids=["exit", "kill"],
+)
+def test_dead_process_is_noticed_outside_of_collectives(config, action, reason):
+    with pytest.raises(UserError, match=f"^process 1 {reason}; the same command resumes"):
+        launch(partial(fail_in_the_other, load_config(config), action), 2)
+
+
+ORPHANS = """
+import os, sys
 from functools import partial
 from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.training.parallel.launcher import launch
-from seq2seq_cli.training.parallel.process_group import process_group
+from test_distributed import fail_in_the_other, wait_forever
 
-def work(config):
-    with process_group(config) as parallel:
-        parallel.barrier()
-        if not parallel.is_main:
-            FAILING
-        threading.Event().wait()  # as in a validation of hours, without a collective
+def announce():
+    print(os.getpid(), flush=True)
+    wait_forever()
 
 if __name__ == "__main__":
+    config = load_config(Path(sys.argv[1]))
     try:
-        launch(partial(work, load_config(Path(sys.argv[1]))), 2)
+        launch(partial(fail_in_the_other, config, partial(os._exit, 9)), 2)
     except UserError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+    launch(partial(fail_in_the_other, config, announce), 2)
 """
 
 
-def stderr_of(script: str, failing: str, config: Path, folder: Path) -> str:
-    """Run the script, in which a process fails, and return all that its processes print."""
-    (folder / "watched.py").write_text(script.replace("FAILING", failing))
-    command = [sys.executable, folder / "watched.py", config]
-    done = subprocess.run(command, stderr=PIPE, text=True, timeout=60)
-    assert done.returncode == 1
-    return done.stderr
-
-
-@pytest.mark.parametrize(
-    ("failing", "reason"),
-    [
-        ("os._exit(9)", "failed with status 9"),
-        pytest.param(
-            "os.kill(os.getpid(), 9)",
-            r"was killed by signal 9 \(out of memory\?\)",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path, failing, reason):
-    stderr = stderr_of(WATCHED, failing, config, tmp_path)
-    assert re.fullmatch(f"error: process 1 {reason}; the same command resumes.*\n", stderr)
-
-
 def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
+    """Nor does one that fails print anything but the reason."""
     script = tmp_path / "orphan.py"
-    waits = "print(os.getpid(), flush=True); threading.Event().wait()"
-    script.write_text(WATCHED.replace("FAILING", waits))
-    with subprocess.Popen([sys.executable, script, config], stdout=PIPE, text=True) as first:
-        assert first.stdout is not None
-        worker = int(first.stdout.readline())
+    script.write_text(ORPHANS)
+    command = [sys.executable, script, config]
+    path = os.pathsep.join([str(Path(__file__).parent), str(ROOT / "tests"), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path}
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as first:
+        assert first.stdout is not None and first.stderr is not None
+        line = first.stdout.readline()
+        assert line, first.stderr.read()
         first.kill()
         ended, _, _ = select.select([first.stdout], [], [], 30)  # when nobody can write to it
         if not ended:
-            os.kill(worker, signal.SIGKILL)
+            os.kill(int(line), signal.SIGKILL)
+        printed = first.stderr.read()
     assert ended
+    assert re.fullmatch("error: process 1 failed with status 9; the same .*\n", printed)
 
 
 def refuse(config: Config) -> None:
@@ -207,10 +213,16 @@ def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
         launch(partial(fail, load_config(config)), 2)
 
 
-def test_user_error_of_the_main_process_ends_the_others(config, tmp_path):
-    refusing = WATCHED.replace("threading.Event().wait()", "raise UserError('the ids are gone')")
-    waiting = "parallel.barrier()"
-    assert stderr_of(refusing, waiting, config, tmp_path) == "error: the ids are gone\n"
+def refuse_in_main(config: Config) -> None:
+    with process_group(config) as parallel:
+        if parallel.is_main:
+            raise UserError("the ids are gone")
+        parallel.barrier()
+
+
+def test_user_error_of_the_main_process_ends_the_others(config):
+    with pytest.raises(UserError, match=r"^the ids are gone$"):
+        launch(partial(refuse_in_main, load_config(config)), 2)
 
 
 def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
@@ -291,7 +303,11 @@ def whole(tmp_path_factory, seq2seq: Command) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "send"),
-    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.killpg), (signal.SIGINT, os.kill)],
+    [
+        (signal.SIGINT, os.killpg),
+        pytest.param(signal.SIGTERM, os.killpg, marks=pytest.mark.slow),
+        (signal.SIGINT, os.kill),
+    ],
 )
 def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, number, send):
     """All processes get the signal, as from a batch system, or the command alone."""
@@ -308,7 +324,7 @@ def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, numb
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, processes):
     """As with `2>&1 | tee log`, where Ctrl-C ends tee, too."""
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"
