@@ -153,17 +153,17 @@ class Run:
     @property
     def evaluated_model(self) -> Transformer:
         """The model that is given `evaluated_weights` and then validated."""
-        return self.parallel.evaluated_model(self)
+        return self.parallel.gathered(self).model
 
     @property
     def trained_weights(self) -> Weights:
         """The current weights, in the main process; they share memory with the run's."""
-        return self.parallel.trained_weights(self)
+        return self.parallel.gathered(self).trained
 
     @property
     def evaluated_weights(self) -> Weights:
         """The weights that are validated and kept, an EMA for example; as `trained_weights`."""
-        return self.parallel.evaluated_weights(self)
+        return self.parallel.gathered(self).evaluated
 
     @property
     def updates_per_epoch(self) -> int:

@@ -242,9 +242,9 @@ class Saver:
         self.run = run
         self._sync_logs = sync_logs
         self._last = run.state.step  # of the last whole checkpoint
-        self._waiting: dict[int, Weights] = {}  # best models not yet on disk
-        self._scores: dict[int, Mapping[Metric, float]] = {}  # theirs
-        self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that found no room
+        # Best models not yet on disk, with their scores.
+        self._waiting: dict[int, tuple[Weights, Mapping[Metric, float]]] = {}
+        self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that could not be saved
         self.budget = SaveBudget(run.hooks.monotonic)
 
     def save(self, *, is_end: bool) -> None:
@@ -271,7 +271,7 @@ class Saver:
         """Write a checkpoint; without validation text, the last model as the best one too."""
         run, step = self.run, self.run.state.step
         if run.config.data.valid is None:
-            self._waiting = {step: run.evaluated_weights}
+            self._waiting = {step: (run.evaluated_weights, {})}
         try:
             self._make_room_for(lambda: self._write(save_checkpoint))
         except OSError as error:
@@ -305,8 +305,7 @@ class Saver:
         best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = self.run.evaluated_weights
-            self._scores[state.step] = metrics
+            self._waiting[state.step] = self.run.evaluated_weights, metrics
         if not self.is_saved:
             if is_end:
                 self.write_checkpoint(is_end=True)
@@ -318,7 +317,8 @@ class Saver:
                     raise
                 logger.warning(f"cannot write the best model yet ({error}); it is kept in memory")
         if state.step in self._waiting:
-            self._waiting[state.step] = _copied(self._waiting[state.step])
+            weights, metrics = self._waiting[state.step]
+            self._waiting[state.step] = _copied(weights), metrics
 
     def _make_room_for(self, write: Callable[[], None]) -> None:
         """Call `write`; if the disk is full, remove older checkpoints and try once more."""
@@ -359,12 +359,11 @@ class Saver:
         if newest in self._waiting:
             self._write_model(newest, folder.model)
         self._waiting.clear()
-        self._scores.clear()
 
     def _write_model(self, step: int, path: Path) -> None:
-        facts = facts_of(f"step {step:,}", self._scores.get(step, {}))
+        weights, metrics = self._waiting[step]
         self.run.hooks.before_write(path)
-        save_tensors(self._waiting[step], path, facts)
+        save_tensors(weights, path, facts_of(f"step {step:,}", metrics))
 
 
 def _copied(weights: Weights) -> Weights:

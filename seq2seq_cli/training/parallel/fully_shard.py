@@ -10,7 +10,6 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -35,7 +34,12 @@ from seq2seq_cli.training.checkpoints.optimizer_state import (
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.parallel.strategy import Accumulate, Accumulated, DataParallel
+from seq2seq_cli.training.parallel.strategy import (
+    Accumulate,
+    Accumulated,
+    DataParallel,
+    GatheredModel,
+)
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.setup import make_loss, make_model
 
@@ -45,20 +49,11 @@ if TYPE_CHECKING:  # its import takes time
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class GatheredModel:
-    """What the main process evaluates and saves."""
-
-    model: Transformer  # without weights, which `with_weights` gives it
-    step: int | None = None  # of the weights
-    trained: Weights = field(default_factory=dict)  # in CPU memory; empty in other processes
-    evaluated: Weights = field(default_factory=dict)
-
-
 class FullyShard(DataParallel):
     """Each process trains its shard of the model on its shard of every batch."""
 
-    _gathered: GatheredModel | None = None  # None until `start`
+    _gathered: GatheredModel | None = None  # None until `start`; no weights in other processes
+    _gathered_step: int | None = None
 
     def build_model(self, build: Callable[[], Transformer], device: torch.device) -> Transformer:
         """Until `start` the main process has all weights in CPU memory, and the others none."""
@@ -91,7 +86,7 @@ class FullyShard(DataParallel):
         if self.is_main:
             for parameter in whole.parameters():  # keeps nothing but its shape
                 parameter.data = torch.zeros((), device=device).expand(parameter.shape)
-        self._gathered = GatheredModel(whole)
+        self._gathered = GatheredModel(whole, {}, {})
 
     def sum_gradients(
         self, loss: nn.Module, batches: Sequence[Batch], num_losses: int, accumulate: Accumulate
@@ -128,21 +123,16 @@ class FullyShard(DataParallel):
         return whole
 
     def gather_weights(self, run: Run) -> None:
-        whole, step = self._gathered, run.state.step
-        assert whole is not None, "the run has started"
-        if whole.step != step:
-            whole.step, whole.trained, whole.evaluated = step, {}, {}  # first free their memory
-            whole.trained = self.gather(trained_weights(run.model, run.optimizer))
-            whole.evaluated = whole.trained if run.ema is None else self.gather(run.ema.weights)
+        assert self._gathered is not None, "the run has started"
+        if self._gathered_step != run.state.step:
+            model, self._gathered_step = self._gathered.model, run.state.step
+            self._gathered = GatheredModel(model, {}, {})  # first frees the memory of the last
+            trained = self.gather(trained_weights(run.model, run.optimizer))
+            evaluated = trained if run.ema is None else self.gather(run.ema.weights)
+            self._gathered = GatheredModel(model, trained, evaluated)
 
-    def evaluated_model(self, run: Run) -> Transformer:
-        return self._gathered.model if self._gathered else run.model
-
-    def trained_weights(self, run: Run) -> Weights:
-        return self._gathered.trained if self._gathered else super().trained_weights(run)
-
-    def evaluated_weights(self, run: Run) -> Weights:
-        return self._gathered.evaluated if self._gathered else super().evaluated_weights(run)
+    def gathered(self, run: Run) -> GatheredModel:
+        return self._gathered or super().gathered(run)
 
     def save_optimizer(self, checkpoint: Path, run: Run) -> None:
         """Take the shards that all processes have written. Raises OSError if they could not."""

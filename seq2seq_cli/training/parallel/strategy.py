@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 Accumulated = tuple[Sequence[float], int | None]  # losses; index of the batch that was too large
 Accumulate = Callable[[], Accumulated]
+
+
+class GatheredModel(NamedTuple):
+    """What the main process evaluates and saves."""
+
+    model: Transformer  # which `with_weights` gives the weights to evaluate
+    trained: Weights  # current weights, unsharded; they share memory with the run's
+    evaluated: Weights  # validated and kept, an EMA for example
 
 
 class SingleProcess:
@@ -129,19 +137,12 @@ class SingleProcess:
         return tensors
 
     def gather_weights(self, run: "Run") -> None:
-        """Update the weights that the next three methods return; all processes call this."""
+        """Update what `gathered` returns; all processes call this."""
 
-    def evaluated_model(self, run: "Run") -> Transformer:
-        """Return the model that is given `evaluated_weights` and then validated."""
-        return run.model
-
-    def trained_weights(self, run: "Run") -> Weights:
-        """Return the current weights of training, unsharded; they share memory with the run's."""
-        return trained_weights(run.model, run.optimizer)
-
-    def evaluated_weights(self, run: "Run") -> Weights:
-        """Return the weights that are validated and kept."""
-        return run.ema.weights if run.ema is not None else self.trained_weights(run)
+    def gathered(self, run: "Run") -> GatheredModel:
+        """Return the model and its whole weights in the main process."""
+        trained = trained_weights(run.model, run.optimizer)
+        return GatheredModel(run.model, trained, run.ema.weights if run.ema else trained)
 
     def saver(self, saver: "Saver", run: "Run") -> "Saver":
         """Return the saver that this process uses; `saver` writes in the main process."""
