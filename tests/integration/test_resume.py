@@ -71,9 +71,14 @@ def option(name: str, value: object) -> tuple[str, str]:
 
 
 def begun(config: Path, run: Path, steps: int) -> Path:
-    """A run that was left after so many updates."""
-    train(load_config(config), run, hooks=stop_at(steps))
-    return run
+    """A run that was left after so many updates; a new one is trained once for all tests."""
+    if run.exists():
+        train(load_config(config), run, hooks=stop_at(steps))
+        return run
+    shared = config.parent / f"{config.stem}-{steps}"
+    if not shared.exists():
+        train(load_config(config), shared, hooks=stop_at(steps))
+    return shutil.copytree(shared, run)
 
 
 def must_be_equal(run: Path, whole: Path) -> None:

@@ -12,6 +12,7 @@ still needs `checkpoints/step-00000500.safetensors` stays, its weights.
 
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -131,7 +132,7 @@ def set_aside_later(folder: RunFolder, step: int) -> None:
     """
 
     def free_name(path: Path, what: str) -> Path:  # such as model.later.safetensors
-        numbers = ("", *range(2, 1_000_000))
+        numbers = itertools.chain([""], itertools.count(2))
         names = (path.with_name(f"{path.stem}.{what}{number}{path.suffix}") for number in numbers)
         return next(name for name in names if not name.exists())
 

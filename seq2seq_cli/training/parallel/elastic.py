@@ -28,8 +28,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from torch import distributed
-
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import PARENT
 from seq2seq_cli.processes import has_terminal
@@ -39,7 +37,6 @@ logger = logging.getLogger(__name__)
 RUN_ID = "seq2seq-cli.launcher"  # of processes that `launcher.py` started
 SECONDS = 60  # without an answer, after which a machine is lost
 
-_SECONDS_OF_A_LOCK = 120.0  # at most, of a machine that is gone: 90 is the lease time of NFS
 _SECONDS_OF_COPIES = 1.0  # in which a launcher forwards a signal that its processes already had
 _SECONDS_TO_SAVE = 60.0  # after the agent is gone
 _SECONDS_BETWEEN_POLLS = 0.5  # of the agent
@@ -70,21 +67,9 @@ _SECONDS_TO_NOTICE = 15
 _SECRET_BYTES = 32
 
 
-def is_started_by_launcher() -> bool:
-    """Return True if this process is one of several that were started to train together."""
-    return "TORCHELASTIC_RUN_ID" in os.environ or distributed.is_initialized()
-
-
 def is_started_by_torchrun() -> bool:
     """Return True if this is a process of `torchrun`, which may start it again on any machine."""
     return os.environ.get("TORCHELASTIC_RUN_ID", RUN_ID) != RUN_ID
-
-
-def lock_seconds() -> float:
-    """Return the seconds to wait for the previous trainer's lock."""
-    is_started_again = is_started_by_torchrun() or distributed.is_initialized()
-    is_local = os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
-    return _SECONDS_OF_A_LOCK if is_started_again and not is_local else 0.0
 
 
 def seconds_of_copies(number: int) -> float:
@@ -95,17 +80,6 @@ def seconds_of_copies(number: int) -> float:
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     is_ctrl_c = number == signal.SIGINT and run_id == RUN_ID and has_terminal()
     return _SECONDS_OF_COPIES if run_id is not None and not is_ctrl_c else 0.0
-
-
-def store_of_restart(store: distributed.Store) -> distributed.Store:
-    """Return a store without the keys of earlier starts.
-
-    On one machine, torchrun 2.13 keeps the addresses of processes that it starts again; for
-    several, docs/machines.md sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE.
-    """
-    if is_started_by_torchrun() and os.environ.get("GROUP_WORLD_SIZE") == "1":
-        return distributed.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined, no-any-return]
-    return store
 
 
 @contextmanager

@@ -36,8 +36,12 @@ from seq2seq_cli.processes import (
     unblock_signals,
 )
 from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
-from seq2seq_cli.training.parallel.elastic import RUN_ID, is_started_by_launcher
-from seq2seq_cli.training.parallel.process_group import WHAT_NOW, check_gpus
+from seq2seq_cli.training.parallel.elastic import RUN_ID
+from seq2seq_cli.training.parallel.process_group import (
+    WHAT_NOW,
+    check_gpus,
+    is_started_by_launcher,
+)
 
 _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
 _PARENT_IS_GONE = 3  # exit status

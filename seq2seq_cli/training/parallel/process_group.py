@@ -14,13 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import choose_device
-from seq2seq_cli.training.parallel.elastic import (
-    elastic_process,
-    is_started_by_launcher,
-    is_started_by_torchrun,
-    lock_seconds,
-    store_of_restart,
-)
+from seq2seq_cli.training.parallel.elastic import RUN_ID, elastic_process, is_started_by_torchrun
 from seq2seq_cli.training.parallel.fully_shard import FullyShard
 from seq2seq_cli.training.parallel.strategy import DataParallel, SingleProcess
 
@@ -28,8 +22,14 @@ WHAT_NOW = "the same command resumes from the last checkpoint"
 
 _LONGEST_WAIT = timedelta(days=7)  # for a validation; the launcher notices a process that died
 _LONGEST_UPDATE = timedelta(minutes=30)  # or saving, or the rendezvous
+_SECONDS_OF_A_LOCK = 120.0  # at most, of a machine that is gone: 90 is the lease time of NFS
 _SECONDS_TO_BE_ENDED = 10.0  # by the launcher, after another process has failed
 _SECONDS_FOR_MAIN = 1.0  # to end for the same reason, and be the one that reports it
+
+
+def is_started_by_launcher() -> bool:
+    """Return True if this process is one of several that were started to train together."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or distributed.is_initialized()
 
 
 @contextmanager
@@ -82,8 +82,12 @@ def _join_launched_group(config: Config) -> SingleProcess:
         backend = "cpu:gloo,cuda:nccl"
     longest = _LONGEST_UPDATE if is_started_by_torchrun() else _LONGEST_WAIT
     store, rank, world_size = next(rendezvous("env://", timeout=longest))
+    if is_started_by_torchrun() and os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # Of one machine, torchrun 2.13 keeps the addresses of processes that it starts again; for
+        # several, docs/machines.md sets TORCH_DISABLE_SHARE_RDZV_TCP_STORE.
+        store = distributed.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     distributed.init_process_group(
-        backend, store=store_of_restart(store), rank=rank, world_size=world_size, timeout=longest
+        backend, store=store, rank=rank, world_size=world_size, timeout=longest
     )
     group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
     parallel = _strategy(config, group, torch.get_num_threads() * local_size)
@@ -93,10 +97,12 @@ def _join_launched_group(config: Config) -> SingleProcess:
 
 
 def _strategy(config: Config, group: distributed.ProcessGroup, threads: int) -> SingleProcess:
+    is_local = os.environ.get("TORCHELASTIC_RUN_ID") == RUN_ID
+    lock_seconds = 0.0 if is_local else _SECONDS_OF_A_LOCK
     if distributed.get_world_size() == 1:
-        return SingleProcess(lock_seconds())
+        return SingleProcess(lock_seconds)
     kind = FullyShard if config.training.shard == "full" else DataParallel
-    return kind(group, threads, lock_seconds())
+    return kind(group, threads, lock_seconds)
 
 
 def check_gpus(config: Config, num_processes: int) -> None:
