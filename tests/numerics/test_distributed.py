@@ -178,12 +178,12 @@ def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as first:
         assert first.stdout is not None and first.stderr is not None
         line = first.stdout.readline()
-        assert line, first.stderr.read()
+        printed = first.stderr.readline()
+        assert line, printed
         first.kill()
         ended, _, _ = select.select([first.stdout], [], [], 30)  # when nobody can write to it
         if not ended:
             os.kill(int(line), signal.SIGKILL)
-        printed = first.stderr.read()
     assert ended
     assert re.fullmatch("error: process 1 failed with status 9; the same .*\n", printed)
 
