@@ -7,56 +7,34 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pytest
 import torch
-from bare_runs import bare_run, random_batch, stop_at
+from bare_runs import stop_at
 from commands import ROOT, Command, last_checkpoint
+from launched import (
+    DiesWhenSent,
+    SignalsWhenSent,
+    fail,
+    fail_in_the_other,
+    one_update,
+    refuse,
+    refuse_in_main,
+)
 from number_task import numbers_config, write_config
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import distributed
 
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.parallel.launcher import choose_num_processes, launch
-from seq2seq_cli.training.parallel.process_group import process_group
-from seq2seq_cli.training.parallel.strategy import SingleProcess
-from seq2seq_cli.training.step import train_step
-
-
-def one_update(config: Config, folder: Path) -> tuple[float, float]:
-    """One update of plain SGD, so that the weights show the gradient.
-
-    A process may go without a sentence.
-    """
-    with process_group(config) as parallel:
-        return update_with(parallel, config, folder)
-
-
-def update_with(parallel: SingleProcess, config: Config, folder: Path) -> tuple[float, float]:
-    torch.manual_seed(5)
-    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
-    batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
-    optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
-    batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(bare_run(batch_loss, optimizer, config.training, parallel), batches)
-    path = folder / f"{parallel.world_size}-{parallel.rank}.safetensors"
-    save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
-    assert parallel.all_reduce_max(float(parallel.rank)) == parallel.world_size - 1
-    assert parallel.broadcast(10.0 + parallel.rank) == 10.0
-    return update.loss, update.grad_norm
 
 
 @pytest.fixture
@@ -80,33 +58,11 @@ def test_three_processes_match_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-class DiesWhenSent:
-    """A function that ends the process it is sent to before that one can connect."""
-
-    def __call__(self) -> None: ...
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os._exit, (7,)
-
-
 def test_process_that_dies_before_it_connects_ends_the_run(config):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(UserError, match=r"process [01] failed with status 7"):
         launch(DiesWhenSent(), 2)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
-class SignalsWhenSent:
-    """A function that raises a signal in the first process when it is sent to the others."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        self.number = number
-
-    def __call__(self) -> None: ...
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        signal.raise_signal(self.number)
-        return SignalsWhenSent, (self.number,)
 
 
 UNLESS_SPAWNED = pytest.mark.skipif(sys.platform != "linux", reason="spawn does not deliver it")
@@ -119,17 +75,6 @@ def test_signal_ends_processes_that_did_not_exist_yet(number):
     with pytest.raises(Interrupted) as stop:
         launch(SignalsWhenSent(number), 2)
     assert stop.value.exit_status == 128 + number
-
-
-def wait_forever() -> None:
-    threading.Event().wait()  # as in a validation of hours, without a collective
-
-
-def fail_in_the_other(config: Config, action: Callable[[], None]) -> None:
-    """The main process waits outside of collectives while the other one fails."""
-    with process_group(config) as parallel:
-        parallel.barrier()
-        wait_forever() if parallel.is_main else action()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +97,7 @@ from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.training.parallel.launcher import launch
-from test_distributed import fail_in_the_other, wait_forever
+from launched import fail_in_the_other, wait_forever
 
 def announce():
     print(os.getpid(), flush=True)
@@ -173,7 +118,7 @@ def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     script = tmp_path / "orphan.py"
     script.write_text(ORPHANS)
     command = [sys.executable, script, config]
-    path = os.pathsep.join([str(Path(__file__).parent), str(ROOT / "tests"), *sys.path])
+    path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
     environment = os.environ | {"PYTHONPATH": path}
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as first:
         assert first.stdout is not None and first.stderr is not None
@@ -188,36 +133,14 @@ def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
     assert re.fullmatch("error: process 1 failed with status 9; the same .*\n", printed)
 
 
-def refuse(config: Config) -> None:
-    with process_group(config) as parallel:
-        parallel.barrier()
-        if not parallel.is_main:
-            raise UserError("the ids are gone")
-        parallel.barrier()
-
-
 def test_user_error_of_one_process_is_reported(config):
     with pytest.raises(UserError, match="process 1: the ids are gone"):
         launch(partial(refuse, load_config(config)), 2)
 
 
-def fail(config: Config) -> None:
-    with process_group(config) as parallel:
-        if parallel.is_main:
-            raise RuntimeError("a bug of the main process")
-        parallel.barrier()
-
-
 def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in fail\n.*a bug of the main process"):
         launch(partial(fail, load_config(config)), 2)
-
-
-def refuse_in_main(config: Config) -> None:
-    with process_group(config) as parallel:
-        if parallel.is_main:
-            raise UserError("the ids are gone")
-        parallel.barrier()
 
 
 def test_user_error_of_the_main_process_ends_the_others(config):
