@@ -102,7 +102,7 @@ def start_run(
     write_manifest(folder, run.config, run.device, source)
     write_statistics(folder, run.data.statistics)
     save_checkpoint(folder, run)
-    _write_config(folder, run.config)
+    write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     return run
 
 
@@ -142,7 +142,7 @@ def resume_run(
     plan_run(run)
     record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
     write_statistics(folder, run.data.statistics)
-    _write_config(folder, run.config)
+    write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     set_aside_later(folder, run.state.step)
     return run
 
@@ -278,7 +278,3 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         *(config.valid_text.options if config.valid_text is not None else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _write_config(folder: RunFolder, config: Config) -> None:
-    write_atomic(folder.config, config_yaml(config).encode("utf-8"))
