@@ -80,14 +80,16 @@ def start_from(source: Path, run: Run) -> None:
     for side, old_tokenizer, new_tokenizer in sides:
         ids = {piece: i for i, piece in enumerate(old_tokenizer.pieces())}
         pairs = [(ids[p], i) for i, p in enumerate(new_tokenizer.pieces()) if p in ids]
-        layers = [(old.tgt_embedding, new.tgt_embedding), (old.projection, new.projection)]
+        matrices = [
+            (old.tgt_embedding.weight, new.tgt_embedding.weight),
+            (old.projection.weight, new.projection.weight),
+        ]
         if side == "source":
-            layers = [(old.src_embedding, new.src_embedding)]
+            matrices = [(old.src_embedding.weight, new.src_embedding.weight)]
         rows_from, rows_to = (torch.tensor(column) for column in zip(*pairs, strict=True))
         with torch.no_grad():
-            for old_layer, new_layer in layers:
-                rows = old_layer.weight[rows_from].to(new_layer.weight.device)
-                new_layer.weight[rows_to.to(new_layer.weight.device)] = rows
+            for old_VD, new_VD in matrices:
+                new_VD[rows_to.to(new_VD.device)] = old_VD[rows_from].to(new_VD.device)
         logger.info(
             f"{side} vocabulary: the embeddings of {len(pairs):,} of {len(new_tokenizer):,} tokens "
             f"are copied from {source}; {len(new_tokenizer) - len(pairs):,} new tokens are "
