@@ -79,8 +79,7 @@ def unblock_signals() -> None:
 def held_signals(*numbers: signal.Signals) -> Iterator[None]:
     """Defer these signals until the block ends; they stay blocked in processes started in it.
 
-    There Ctrl-C could only end the import of PyTorch with a traceback, and SIGTERM the server on
-    which others depend.
+    They would interrupt the import of PyTorch with a traceback, or end a server that others need.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -93,8 +92,8 @@ def held_signals(*numbers: signal.Signals) -> Iterator[None]:
 def _same_import_path() -> Iterator[None]:
     """Let interpreters started in the block import from where this one does.
 
-    Python hands `sys.path` to them only after their first imports (those of the server: CPython
-    issue 117378). These would find files of the working folder first, such as random.py.
+    Python passes `sys.path` to them only after their first imports (CPython issue 117378), which
+    would find files of the working folder first, such as random.py.
     """
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     values = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

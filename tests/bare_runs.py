@@ -8,18 +8,18 @@ import torch
 from seq2seq_cli.config.schema import Config, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.distributed import Ranks
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 
 DEFAULTS = TrainingConfig()
-ALONE = Ranks()
+ALONE = SingleProcess()
 
 
 def bare_run(
     batch_loss: BatchLoss,
     optimizer: torch.optim.Optimizer,
     training: TrainingConfig = DEFAULTS,
-    ranks: Ranks = ALONE,
+    parallel: SingleProcess = ALONE,
 ) -> Run:
     """A run at step 0 with what `train_step` needs."""
     return Run(
@@ -28,7 +28,7 @@ def bare_run(
         model=batch_loss.model,
         loss=batch_loss,
         optimizer=optimizer,
-        ranks=ranks,
+        parallel=parallel,
     )
 
 

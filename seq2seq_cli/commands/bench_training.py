@@ -12,7 +12,6 @@ from torch import nn
 
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.model.malloc import retain_freed_pages
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
@@ -89,14 +88,12 @@ def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
 
 
 def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
-    run, ranks = trial.run, trial.run.ranks
-    if not run.is_sharded:  # as in training
-        retain_freed_pages()
+    run, parallel = trial.run, trial.run.parallel
     num_tokens, num_src_tokens, num_positions = [], [], []
     for step in range(1, warmup + updates + 1):
         batches = trial.update()
         if step == warmup:
-            ranks.waiting_and_communication()  # of the updates before
+            parallel.waiting_and_communication()  # of the updates before
         if step > warmup:
             num_tokens.append(sum(batch.num_tokens for batch in batches))
             num_src_tokens.append(sum(batch.num_src_tokens for batch in batches))
@@ -105,18 +102,18 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     passes = len(run.loss.terms.cross_entropy)  # over each batch
     seconds = sum(ms.values()) / 1000 * updates
-    waiting, communication = ranks.waiting_and_communication()
-    memory = ranks.all_reduce_sum(peak_memory_mb(run.device))
-    with ranks.all_threads():
-        devices = ranks.world_size if run.device.type == "cuda" else 1
+    lost = parallel.waiting_and_communication()
+    memory = parallel.all_reduce_sum(peak_memory_mb(run.device))
+    with parallel.all_threads():
+        devices = parallel.world_size if run.device.type == "cuda" else 1
         ceilings = [
-            devices * _ceiling_gflops(run.device, dtype) if ranks.is_main else 0.0
+            devices * _ceiling_gflops(run.device, dtype) if parallel.is_main else 0.0
             for dtype in (torch.float32, torch.bfloat16)
         ]
-    ranks.barrier()
+    parallel.barrier()
     return Speed(
         precision="bf16" if run.use_bf16 else "fp32",
-        processes=ranks.world_size,
+        processes=parallel.world_size,
         threads=torch.get_num_threads(),
         updates=updates,
         tokens_per_second=tokens / seconds,
@@ -127,8 +124,8 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
         ms_forward=ms["forward"],
         ms_backward=ms["backward"],
         ms_optimizer=ms["optimizer"],
-        ms_waiting=None if run.is_sharded else 1000 * waiting / updates,
-        ms_communication=None if run.is_sharded else 1000 * communication / updates,
+        ms_waiting=None if lost is None else 1000 * lost[0] / updates,
+        ms_communication=None if lost is None else 1000 * lost[1] / updates,
         peak_memory_mb=memory,
         gflops=passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9,
         ceiling_fp32_gflops=ceilings[0],

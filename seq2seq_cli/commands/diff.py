@@ -14,7 +14,7 @@ from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
 from seq2seq_cli.training.checkpoints.manifest import continuations, read_manifest
-from seq2seq_cli.training.checkpoints.sharded_files import read_whole
+from seq2seq_cli.training.checkpoints.optimizer_state import read_whole
 
 # Scalars that say how a run went, not what it learned; the last part of their names.
 _CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "processes", "starts"}

@@ -17,8 +17,8 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.optimizers.optimizer import Plan, set_lr
-from seq2seq_cli.training.parallel.distributed import process_group
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
+from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.step import train_step
@@ -94,13 +94,13 @@ def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
         return launch(functools.partial(dry_run, work, config), num_processes)
     try:
         with (
-            process_group(config) as ranks,
+            process_group(config) as parallel,
             tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
         ):
-            run_folder = RunFolder(Path(ranks.broadcast(folder)) / "run")
-            run = start_or_resume(run_folder, config, StartOptions(), ranks, Hooks())
+            run_folder = RunFolder(Path(parallel.broadcast(folder)) / "run")
+            run = start_or_resume(run_folder, config, StartOptions(), parallel, Hooks())
             result = work(DryRun(run))
-            return result if ranks.is_main else None
+            return result if parallel.is_main else None
     finally:
         gc.unfreeze()  # what `start_or_resume` froze
 

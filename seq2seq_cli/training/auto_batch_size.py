@@ -1,16 +1,16 @@
 """Resolves `training.tokens_per_batch: auto`: as many tokens as memory holds.
 
 The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU,
-Linux would kill the process instead; so two small batches are measured in a process of their own,
-and the memory of larger ones is extrapolated linearly.
+Linux would kill the process instead; so the memory of two small batches is measured in another
+process, and that of larger ones is extrapolated linearly.
 """
 
 import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.parallel.distributed import Ranks
 from seq2seq_cli.training.step import accumulate_gradients
 
 logger = logging.getLogger(__name__)
@@ -51,18 +50,23 @@ def find_tokens_per_batch(
 ) -> Config:
     """Return the config with a number in place of `training.tokens_per_batch: auto`.
 
-    `drawn` is how many pairs an epoch draws from each corpus. The model that is tried is discarded.
-    Raises UserError if not even one pair for each process fits into memory.
+    `drawn` is how many pairs an epoch draws from each corpus. Raises UserError if not even one pair
+    for each process fits into memory.
     """
     if config.training.tokens_per_batch != "auto":
         return config
     logger.info("looking for the largest tokens_per_batch that fits into memory")
     device = choose_device(config.training.device)
     longest = max(store.facts.src.longest, store.facts.tgt.longest)
-    most = max(longest, min(MOST_TOKENS, _positions(store, drawn) // FEWEST_BATCHES))
-    model = TrialModel(
-        config, len(tokenizers.src), len(tokenizers.tgt), tokenizers.is_shared, longest
-    )
+    positions = 0.0  # of the longer sides of the pairs of an epoch
+    ends = np.cumsum([0, *store.sizes]).tolist()
+    for (start, end), count in zip(itertools.pairwise(ends), drawn, strict=True):
+        lengths = store.length_counts(start, end)
+        whole = int(np.dot(np.maximum(lengths.src, lengths.tgt), lengths.counts))
+        positions += whole * count / max(1, end - start)
+    most = max(longest, min(MOST_TOKENS, round(positions) // FEWEST_BATCHES))
+    sizes = (len(tokenizers.src), len(tokenizers.tgt))
+    model = TrialModel(config, *sizes, tokenizers.is_shared, longest)
     used = _USED / (_LARGER_IF_SAMPLED if config.training.subword_sampling.is_on else 1)
     wanted = math.ceil(most / used / (longest * num_processes))  # sentences of each process
     if device.type == "cuda":
@@ -83,16 +87,7 @@ def find_tokens_per_batch(
     return config.model_copy(update={"training": training})
 
 
-def _positions(store: TokenStore, drawn: Sequence[int]) -> int:
-    """Return the number of positions of the longer sides of the pairs of an epoch."""
-    ends = np.cumsum([0, *store.sizes]).tolist()
-    lengths = [store.length_counts(start, end) for start, end in itertools.pairwise(ends)]
-    sums = [int(np.dot(np.maximum(corpus.src, corpus.tgt), corpus.counts)) for corpus in lengths]
-    return round(sum(n * d / max(1, s) for n, d, s in zip(sums, drawn, store.sizes, strict=True)))
-
-
-@dataclass(frozen=True)
-class TrialModel:
+class TrialModel(NamedTuple):
     """The properties of model and text that the memory of an update depends on."""
 
     config: Config
@@ -102,48 +97,49 @@ class TrialModel:
     longest: int  # tokens of both sides
 
 
-class Trial:
-    """Updates of a model of the same shape as the one to train, with the longest sentences."""
+def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]:
+    """Return a function that makes an update with so many of the longest sentences.
 
-    def __init__(self, model: TrialModel, device: torch.device) -> None:
-        training, sides = model.config.training, (model.src_vocab, model.tgt_vocab)
-        transformer = Transformer(model.config.model, *sides, model.is_shared, PAD_ID).to(device)
-        use_bf16 = choose_bf16(training.precision, device)
-        self._loss = BatchLoss(
-            transformer,
-            training.label_smoothing,
-            use_bf16,
-            training.compile,
-            training.consistency,
-        )
-        self._optimizer = build_optimizer(transformer, training)
-        if training.ema_decay is not None:
-            self._ema = Ema(transformer, training.ema_decay)  # only for its memory
-        self._longest = model.longest
+    The model has the shape of the one to train. The function returns False when out of memory.
+    """
+    training = trial.config.training
+    sizes = (trial.src_vocab, trial.tgt_vocab)
+    model = Transformer(trial.config.model, *sizes, trial.is_shared, PAD_ID).to(device)
+    batch_loss = BatchLoss(
+        model,
+        training.label_smoothing,
+        choose_bf16(training.precision, device),
+        training.compile,
+        training.consistency,
+    )
+    optimizer = build_optimizer(model, training)
+    ema = None if training.ema_decay is None else Ema(model, training.ema_decay)
 
-    def fits(self, sentences: int) -> bool:
-        """Return True if an update of this many sentences fits into memory."""
-        ids_BT = torch.full((sentences, self._longest), EOS_ID)
+    def fits(sentences: int) -> bool:
+        assert ema is None or ema.weights, "it stays in memory"
+        ids_BT = torch.full((sentences, trial.longest), EOS_ID)
         num_tokens = ids_BT.numel()
         batch = Batch(ids_BT, torch.full_like(ids_BT, BOS_ID), ids_BT, num_tokens, num_tokens)
-        self._optimizer.zero_grad(set_to_none=True)
-        _, failed = accumulate_gradients(self._loss, [batch], num_tokens, Ranks())
+        optimizer.zero_grad(set_to_none=True)
+        _, failed = accumulate_gradients(batch_loss, [batch], num_tokens)
         if failed is None:
-            self._optimizer.step()
+            optimizer.step()
             return True
-        self._optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         free_memory()
         return False
+
+    return fits
 
 
 def sentences_on_gpu(model: TrialModel, device: torch.device, wanted: int) -> int:
     """Return how many of the longest sentences a batch can have, up to `wanted`, by trying."""
     try:
-        trial = Trial(model, device)
-        trial.fits(1)  # allocates the optimizer's state, beside which the batches must fit
+        fits = make_trial(model, device)
+        fits(1)  # allocates the optimizer's state, which must fit together with the batches
     except torch.OutOfMemoryError:
         return 0
-    return largest_that_fits(trial.fits, wanted)
+    return largest_that_fits(fits, wanted)
 
 
 def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
@@ -160,7 +156,7 @@ def largest_that_fits(fits: Callable[[int], bool], wanted: int) -> int:
 
 
 def in_own_process(model: TrialModel, wanted: int, available: int) -> int:
-    """Call `sentences_on_cpu` in a new process, whose peak memory is not that of this one."""
+    """Call `sentences_on_cpu` in a new process, which has a peak memory of its own."""
     try:
         return call_in_new_process(partial(sentences_on_cpu, model, wanted, available))
     except ProcessDiedError:  # out of memory: Linux killed it
@@ -171,14 +167,14 @@ def sentences_on_cpu(model: TrialModel, wanted: int, available: int) -> int:
     """Return how many of the longest sentences fit into the available bytes, up to `wanted`."""
     retain_freed_pages()
     before = peak_memory()
-    trial = Trial(model, torch.device("cpu"))
+    fits = make_trial(model, torch.device("cpu"))
 
     def needed(sentences: int) -> int:
-        trial.fits(sentences)
+        fits(sentences)
         return peak_memory() - before
 
     few = min(wanted, max(1, _MEASURED_TOKENS // model.longest))
-    trial.fits(few)  # allocates the optimizer's state, which is then there from the start
+    fits(few)  # allocates the optimizer's state, so that both measurements include it
     bytes_of_few = needed(few)
     if bytes_of_few > available:
         return 0

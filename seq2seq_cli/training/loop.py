@@ -15,7 +15,6 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import Scores, evaluate
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model, chosen_model
@@ -27,9 +26,8 @@ from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.optimizers.optimizer import set_lr
-from seq2seq_cli.training.parallel.distributed import lock_patience, process_group
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
-from seq2seq_cli.training.parallel.sharding import AnySaver, gather_weights, saver_of
+from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates, plan_again
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
@@ -69,10 +67,10 @@ def train(
     with (
         open_run(folder, config, StartOptions(source, allow_changed), hooks) as run,
         open_outputs(folder, run) as (monitor, saver),
-        stop_on_signals(run.ranks) as stop,
+        stop_on_signals(run.parallel) as stop,
     ):
         clock = Clock(run)
-        speed = ProcessSpeed(run, count_starts(folder) if run.ranks.is_main else 0)
+        speed = ProcessSpeed(run, count_starts(folder) if run.parallel.is_main else 0)
         while not is_finished(run):
             if run.state.awaits_validation:
                 validate(run, monitor, saver, clock)
@@ -86,14 +84,14 @@ def train(
             speed.count_update(batches, clock.update_seconds())
             count_update(run, batches, result, clock)
             log_update(run, monitor, speed, result, {"lr": lr, "epoch": epoch})
-            stops, stop_signal = stop.agree(run.ranks, bool(hooks.on_step(run.state)))
+            stops, stop_signal = stop.agree(run.parallel, bool(hooks.on_step(run.state)))
             stops = stops and not is_finished(run)
             saver.save(is_end=stops or limit_reached(run) is not None)
             if stops:
                 note_stop(run, stop_signal)
                 return
         score = functools.partial(score_candidate, run, stop)
-        run.ranks.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
+        run.parallel.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
         if cut := cut_line(run):
             logger.info("%s", cut)
         logger.info("%s", finished_line(folder, run))
@@ -111,19 +109,17 @@ def open_run(
     def lock(stack: ExitStack) -> None:
         if folder.exists:
             folder.reject_escaping_links()
-        stack.enter_context(folder.locked(lock_patience()))
+        stack.enter_context(folder.locked(parallel.lock_seconds))
 
     try:
-        with process_group(config) as ranks, ExitStack() as stack:
-            ranks.in_main(lambda: lock(stack))
-            run = start_or_resume(folder, config, options, ranks, hooks)
+        with process_group(config) as parallel, ExitStack() as stack:
+            parallel.in_main(lambda: lock(stack))
+            run = start_or_resume(folder, config, options, parallel, hooks)
             if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
                 run.state.awaits_validation |= run.state.validated_step not in (
                     None,
                     run.state.step,
                 )
-            if not run.is_sharded:  # whose layers come and go, and would leave many pages unused
-                retain_freed_pages()
             yield run
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -137,13 +133,13 @@ def open_run(
 
 
 @contextmanager
-def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMonitor, AnySaver]]:
+def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMonitor, Saver]]:
     """Open what the main process writes: logged points, and checkpoints with best models.
 
     Other processes write nothing, nor does the main one if everything is done already.
     """
-    if not run.ranks.is_main or (is_finished(run) and not awaits_choice(folder, run)):
-        yield NullMonitor(), saver_of(folder, run, NullSaver())
+    if not run.parallel.is_main or (is_finished(run) and not awaits_choice(folder, run)):
+        yield NullMonitor(), run.parallel.saver(NullSaver(folder, run), run)
         return
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
@@ -151,7 +147,7 @@ def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMo
         begins = f"continuing (start {starts:,})" if starts > 1 else "writing to"
         logger.info("%s %s", begins, folder.path)
         monitor.config(run.config)
-        yield monitor, saver_of(folder, run, Saver(folder, run, monitor.sync))
+        yield monitor, run.parallel.saver(Saver(folder, run, monitor.sync), run)
 
 
 class Clock:
@@ -180,7 +176,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
     if state.position == run.data.batches.num_left(state.epoch, state.earlier_parts):
         state.epoch, state.position, state.earlier_parts = state.epoch + 1, 0, []
     window.seconds += clock.update_seconds()
-    before, state.seconds = state.seconds, run.ranks.all_reduce_max(clock.total_seconds())
+    before, state.seconds = state.seconds, run.parallel.all_reduce_max(clock.total_seconds())
     state.updating += state.seconds - before if state.step > 1 else 0.0
     plan_again(run)
     if run.config.data.valid is not None:
@@ -235,14 +231,14 @@ def log_update(
 
 def note_stop(run: Run, stop_signal: int) -> None:
     """Wait until the main process has saved; raise Interrupted if a signal asked to stop."""
-    run.ranks.barrier()
+    run.parallel.barrier()
     message = f"stopped and saved at step {run.state.step:,}; the same command resumes"
     logger.debug("%s", message)
     if stop_signal:
         raise Interrupted(message, 128 + stop_signal)
 
 
-def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver, clock: Clock) -> None:
+def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver, clock: Clock) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best.
 
     It has the weights that are evaluated, an EMA for example, only while it is scored.
@@ -256,13 +252,16 @@ def validate(run: Run, monitor: Monitor | NullMonitor, saver: AnySaver, clock: C
             draws = validation.attention and math.isfinite(scores.loss)
             return scores, draw_attention(run) if draws else None
 
-    gather_weights(run)
-    scores, plots = run.ranks.in_main(in_main) or (None, None)
+    run.parallel.gather_weights(run)
+    scores, plots = run.parallel.in_main(in_main) or (None, None)
     metrics = {} if scores is None else scores.metrics()
     if scores is not None:
         score, loss = metrics[validation.metric], scores.loss
-    score, loss = run.ranks.broadcast((score, loss))
-    before, run.state.seconds = run.state.seconds, run.ranks.all_reduce_max(clock.total_seconds())
+    score, loss = run.parallel.broadcast((score, loss))
+    before, run.state.seconds = (
+        run.state.seconds,
+        run.parallel.all_reduce_max(clock.total_seconds()),
+    )
     run.state.validation_seconds = run.state.seconds - before
     is_kept = record_score(run, score, loss)
     run.state.awaits_validation, run.state.validated_step = False, run.state.step
@@ -315,7 +314,7 @@ def translator_of(run: Run) -> Translator:
 def evaluation_of(run: Run) -> Iterator[None]:
     """Use the threads of all processes, and say what to do when out of memory."""
     try:
-        with run.ranks.all_threads():
+        with run.parallel.all_threads():
             yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

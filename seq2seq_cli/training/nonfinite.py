@@ -16,12 +16,11 @@ from seq2seq_cli.config.types import OnNonfinite
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
-from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.model.packing import Padded
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 from seq2seq_cli.training.checkpoints.averaging import Weights
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape, split_batches
-from seq2seq_cli.training.parallel.sharding import gathered
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, seed_dropout
 
@@ -55,23 +54,23 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
         )
         return
     own = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
-    gradients = gathered(run, own)  # before the forward passes, which gather the weights
-    sources = run.ranks.all_gather(find_nonfinite_source(run, batches))
+    gradients = run.parallel.gather(own)  # before the forward passes, which gather the weights
+    sources = run.parallel.all_gather(find_nonfinite_source(run, batches))
     source = next((source for source in sources if source.module), sources[0])
     report = "\n".join([what, *_report(source, gradients), _advice(action)])
     logger.debug("%s", report)
-    raise UserError(report if run.ranks.is_main else what)
+    raise UserError(report if run.parallel.is_main else what)
 
 
 def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource:
     """Repeat this process's forward passes with the same dropout, and check every output."""
     training, tokenizers = run.config.training, run.data.tokenizers
     batch_loss = run.loss  # if it is sharded, it gathers the weights
-    if not run.is_sharded:
+    if training.compile:
         batch_loss = BatchLoss(
             run.model, training.label_smoothing, run.use_bf16, consistency=training.consistency
         )
-        batch_loss.layout = Padded if training.compile else Packed
+        batch_loss.layout = Padded
     modules: list[str] = []  # the first whose output is not finite
 
     def check(name: str, module: nn.Module, inputs: object, output: object) -> None:
@@ -83,8 +82,8 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource
         module.register_forward_hook(functools.partial(check, name))
         for name, module in run.model.named_modules()
     ]
-    shards = [run.ranks.shard(part) for part in split_batches(batches, run.state.too_large)]
-    seed_dropout(training.seed, run.state.step + 1, run.ranks.rank)
+    shards = [run.parallel.shard(part) for part in split_batches(batches, run.state.too_large)]
+    seed_dropout(training.seed, run.state.step + 1, run.parallel.rank)
     source = None
     try:
         with torch.no_grad():

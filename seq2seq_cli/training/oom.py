@@ -37,7 +37,7 @@ def record_oom(run: Run, batch: Batch) -> None:
     """
     state, shape = run.state, _shape(batch)
     what = f"step {state.step + 1:,}: out of memory with {describe_shape(batch)}"
-    if shape[0] <= run.ranks.world_size:
+    if shape[0] <= run.parallel.world_size:
         raise UserError(
             f"{what}, which cannot be split; lower data.max_length, or make the model smaller "
             "(model.layers, d_model, d_ff)"

@@ -1,9 +1,9 @@
 """How many updates a run has: those that its limits allow, and that there is time for.
 
 With `training.max_hours` the learning rate follows the time: after a few updates, and again
-whenever an eighth of those that were left are done, the run is planned anew for as many as fit.
-The plan follows from numbers of the state alone, so that all processes make the same one, and a
-run that is resumed goes on with its own.
+whenever an eighth of the rest is done, the run is planned again for as many as fit. The plan
+depends only on numbers of the state, so that all processes make the same one, and a resumed run
+continues with its own.
 """
 
 import itertools
@@ -18,18 +18,17 @@ from seq2seq_cli.training.setup import with_training
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PLAN = 5  # updates, after which the speed is known for a first plan
-_FEWEST_UPDATES = 10  # between two later plans,
-_PARTS_LEFT = 8  # and one part in so many of those that are left
-_SHARE_OF_TIME = 0.98  # that is planned for, as the updates to come may be a little slower
+_FIRST_PLAN = 5  # updates before the first plan
+_FEWEST_UPDATES = 10  # between two later plans
+_PARTS_LEFT = 8  # an update of the plan for each such part of the rest
+_SHARE_OF_TIME = 0.98  # to plan for, as later updates may be slightly slower
 _HOUR = 3_600
 
 
 def plan_run(run: Run) -> None:
-    """Plan a run that starts or resumes; one whose limits are as they were keeps its plan.
+    """Plan a run that starts or resumes; it keeps its plan unless its limits changed.
 
-    With other limits the learning rate follows the new plan. Puts a number in place of
-    `training.warmup_steps: auto`. Raises UserError if the run ends before its warm-up does.
+    Resolves `training.warmup_steps: auto`. Raises UserError if the run ends before its warm-up.
     """
     state, old = run.state, run.state.plan
     most, hours = total_updates(run), run.config.training.max_hours
@@ -44,7 +43,7 @@ def plan_run(run: Run) -> None:
 
 
 def plan_again(run: Run) -> None:
-    """With a time limit, adapt the plan from time to time; the decay goes on from where it is."""
+    """With a time limit, adapt the plan from time to time; the decay continues from where it is."""
     state, old = run.state, run.state.plan
     fewest = max(_FEWEST_UPDATES, (old.total - old.step) // _PARTS_LEFT)
     fewest = fewest if old.pace else _FIRST_PLAN
@@ -57,14 +56,20 @@ def plan_again(run: Run) -> None:
         new = new._replace(start=state.step, progress=old.decay(state.step))
     state.plan = new
     if not old.pace and new.total < new.most:
-        logger.info("%s", _first_plan_line(run))
+        warmup = run.config.training.warmup_updates
+        shorter = f", and warm-up after {new.warmup:,} in place of {warmup:,}"
+        logger.info(
+            f"training.max_hours {new.hours:g} leaves time for about {new.total:,} of "
+            f"{new.most:,} updates; the schedule ends with them"
+            + (shorter if new.warmup < warmup else "")
+        )
 
 
 def _fitted(run: Run, plan: Plan) -> Plan:
-    """Return the plan with as many updates as there is time for at the speed since the one before.
+    """Return the plan with as many updates as there is time for at the speed since the last plan.
 
-    As long as the warm-up is not over, it is shortened with the run, but not to less than a tenth.
-    Starts to measure the speed anew.
+    During warm-up, warm-up is shortened with the run, but not to less than a tenth. Restarts the
+    measurement of the speed.
     """
     state, warmup = run.state, run.config.training.warmup_updates
     pace, num_timed, total = plan.pace, state.step - max(plan.step, 1), plan.most
@@ -74,17 +79,12 @@ def _fitted(run: Run, plan: Plan) -> Plan:
     plan = plan._replace(step=state.step, pace=pace)
     if pace:
         left = (plan.hours or 0.0) * _HOUR - state.seconds
-        total = int(min(plan.most, state.step + _updates_in(run, left, pace)))
+        left = _SHARE_OF_TIME * left - state.validation_seconds * _final_validations(run)
+        with_validations = pace + state.validation_seconds / validation_interval(run)
+        total = int(min(plan.most, state.step + max(0.0, left / with_validations)))
     if plan.warmup > state.step:
         plan = plan._replace(warmup=min(warmup, max(total // 10, warmup * total // plan.most)))
     return plan._replace(total=total)
-
-
-def _updates_in(run: Run, seconds: float, pace: float) -> float:
-    """Return how many updates fit into the seconds, with the validations among and after them."""
-    validation = run.state.validation_seconds
-    seconds = _SHARE_OF_TIME * seconds - validation * _scorings_at_the_end(run)
-    return max(0.0, seconds / (pace + validation / validation_interval(run)))
 
 
 def hours_to_finish(run: Run) -> float:
@@ -92,7 +92,7 @@ def hours_to_finish(run: Run) -> float:
     state, plan = run.state, run.state.plan
     pace = plan.pace or state.seconds / max(1, state.step)
     pace += state.validation_seconds / validation_interval(run)
-    left = (plan.total - state.step) * pace + state.validation_seconds * _scorings_at_the_end(run)
+    left = (plan.total - state.step) * pace + state.validation_seconds * _final_validations(run)
     hours = (state.seconds + left / _SHARE_OF_TIME) / _HOUR
     unit = 10.0 ** (math.floor(math.log10(hours)) - 1)  # of the second digit
     return math.ceil(hours / unit) * unit
@@ -106,26 +106,15 @@ def validation_interval(run: Run) -> float:
     return validation.interval * (1 if validation.unit == "steps" else run.updates_per_epoch)
 
 
-def _scorings_at_the_end(run: Run) -> int:
-    """Return how often the end of a run scores models: the last one, and those it compares."""
-    config = run.config
+def _final_validations(run: Run) -> int:
+    """Return how many validations the end of a run has: of the last model, and of candidates."""
+    training = run.config.training
     averages = [
-        config.training.ema_decay is not None,
-        config.training.average_checkpoints is not None,
-        config.validation.keep_best > 1,
+        training.ema_decay is not None,
+        training.average_checkpoints is not None,
+        run.config.validation.keep_best > 1,
     ]
     return 3 + sum(averages) if any(averages) else 1
-
-
-def _first_plan_line(run: Run) -> str:
-    plan, training = run.state.plan, run.config.training
-    text = (
-        f"training.max_hours {plan.hours:g} leaves time for about {plan.total:,} of {plan.most:,}"
-    )
-    text += " updates; the schedule ends with them"
-    if plan.warmup < training.warmup_updates:
-        text += f", and warm-up after {plan.warmup:,} in place of {training.warmup_updates:,}"
-    return text
 
 
 def total_updates(run: Run) -> int:
@@ -154,10 +143,7 @@ def limit_of_updates(config: TrainingConfig, plan: Plan) -> str:
 
 
 def settle_warmup(run: Run, most: int) -> None:
-    """Put a number in place of `training.warmup_steps: auto`, for at most so many updates.
-
-    Raises UserError if the run ends before its learning-rate warm-up does.
-    """
+    """Resolve `training.warmup_steps: auto`; UserError if the run ends before its warm-up."""
     training = run.config.training
     if training.warmup_steps == "auto":
         run.config = with_training(run.config, warmup_steps=min(DEFAULT_WARMUP, most // 10))

@@ -37,8 +37,7 @@ from seq2seq_cli.training.checkpoints.manifest import (
     write_manifest,
 )
 from seq2seq_cli.training.optimizers.optimizer import check_same_state
-from seq2seq_cli.training.parallel.distributed import Ranks
-from seq2seq_cli.training.parallel.sharding import shard_run
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.plan import plan_run
 from seq2seq_cli.training.run import Hooks, Run, TrainingState
 from seq2seq_cli.training.setup import set_up_run
@@ -50,18 +49,14 @@ _LENGTH_LIMIT = ("max_len_factor", "max_len_extra")  # runs of earlier versions 
 
 
 class StartOptions(NamedTuple):
-    """What a user may give beside the config when starting or resuming a run."""
+    """Options of starting or resuming a run that are not in the config."""
 
     source: Path | None = None  # run folder whose best weights a new run starts from
     allow_changed: Sequence[str] = ()  # options in which a resumed run may differ from its config
 
 
 def start_or_resume(
-    folder: RunFolder,
-    config: Config,
-    options: StartOptions,
-    ranks: Ranks,
-    hooks: Hooks,
+    folder: RunFolder, config: Config, options: StartOptions, parallel: SingleProcess, hooks: Hooks
 ) -> Run:
     """Start a run, or resume the one that the folder holds.
 
@@ -71,31 +66,23 @@ def start_or_resume(
 
     def in_main() -> Run:
         if folder.exists:
-            return resume_run(folder, config, options, ranks, hooks)
-        return start_run(folder, config, options.source, ranks, hooks)
+            return resume_run(folder, config, options, parallel, hooks)
+        return start_run(folder, config, options.source, parallel, hooks)
 
-    run = ranks.in_main(in_main)
-    state = ranks.broadcast(run.state if run is not None else TrainingState())
+    run = parallel.in_main(in_main)
+    state = parallel.broadcast(run.state if run is not None else TrainingState())
     if run is None:
-        run = join_as_replica(folder, state, ranks, hooks)
-    if run.is_sharded:
-        shard_run(run, folder.checkpoint(state.step))
-    ranks.barrier()  # a machine with a cache of its own first splits the text into tokens
+        run = set_up_run(load_config(folder.config), parallel, hooks, folder)
+        load_checkpoint(folder.checkpoint(state.step), run)
+        run.state = state  # may differ from the one in the checkpoint
+    parallel.start(run, folder.checkpoint(state.step))
+    parallel.barrier()  # a machine with a cache of its own first splits the text into tokens
     gc.freeze()  # the garbage collector need not search what stays until the end of the run
     return run
 
 
-def join_as_replica(folder: RunFolder, state: TrainingState, ranks: Ranks, hooks: Hooks) -> Run:
-    """Join the main process's run, whose state may differ from the one in its checkpoint."""
-    run = set_up_run(load_config(folder.config), ranks, hooks, folder)
-    if not run.is_sharded:
-        load_checkpoint(folder.checkpoint(state.step), run)
-    run.state = state
-    return run
-
-
 def start_run(
-    folder: RunFolder, config: Config, source: Path | None, ranks: Ranks, hooks: Hooks
+    folder: RunFolder, config: Config, source: Path | None, parallel: SingleProcess, hooks: Hooks
 ) -> Run:
     """Set up a new run, and write what it depends on.
 
@@ -103,7 +90,7 @@ def start_run(
     """
     if source is not None:
         config = with_options_of(source, config)
-    run = set_up_run(config, ranks, hooks)
+    run = set_up_run(config, parallel, hooks)
     plan_run(run)
     if source is not None:
         start_from(source, run)
@@ -115,14 +102,14 @@ def start_run(
     write_manifest(folder, run.config, run.device, source)
     write_statistics(folder, run.data.statistics)
     save_checkpoint(folder, run)
-    _write_config(folder, run.config)
+    write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     return run
 
 
 def resume_run(
-    folder: RunFolder, config: Config, options: StartOptions, ranks: Ranks, hooks: Hooks
+    folder: RunFolder, config: Config, options: StartOptions, parallel: SingleProcess, hooks: Hooks
 ) -> Run:
-    """Set up a run, and put model, optimizer and state back to the last checkpoint.
+    """Set up a run from its last checkpoint.
 
     Raises UserError, and then nothing is written, if a file is damaged, if the text or an option
     changed that may not, or if the run did not start from `options.source`.
@@ -132,17 +119,30 @@ def resume_run(
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
     config = config_to_resume(folder, begun, config, options.allow_changed, changed)
-    _check_allowed(changed, options.allow_changed)
+    refused = [
+        name
+        for name in changed
+        if not any(_is_within(name, k) or _is_within(k, name) for k in options.allow_changed)
+    ]
+    if refused:
+        raise UserError(
+            f"the text of {' and '.join(refused)} changed since this run started; put it back, "
+            f"allow it with --allow-changed {refused[0]}, or start another run with --run-dir"
+        )
     check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
-    _check_source(folder, options.source, manifest)
-    run = set_up_run(config, ranks, hooks, folder)
+    if options.source is not None and manifest.get("from") != str(options.source):
+        raise UserError(
+            f"the run in {folder.path} did not start from {options.source}; leave out --from to "
+            "continue it, or start another run with --run-dir"
+        )
+    run = set_up_run(config, parallel, hooks, folder)
     load_last_checkpoint(folder, run)
     _apply_changes(run, hashes)
     plan_run(run)
     record_continuation(folder, begun, run.config, run.device, run.state.step, hashes)
     write_statistics(folder, run.data.statistics)
-    _write_config(folder, run.config)
+    write_atomic(folder.config, config_yaml(run.config).encode("utf-8"))
     set_aside_later(folder, run.state.step)
     return run
 
@@ -207,17 +207,16 @@ def _with_values_of(begun: Config, config: Config) -> Config:
         validation["every"] = begun.validation.every
     if config.validation.metric == "auto" and is_measured:
         validation["metric"] = begun.validation.metric
-    sizes = config.tokenizer.vocab_size.resolve(begun.tokenizer.vocab_size)
-    tokenizer = {"vocab_size": sizes}
-    is_reused = begun.tokenizer.reuse and not asks_for_another(config.tokenizer, begun.tokenizer)
+    tokenizer = begun.tokenizer
+    if not tokenizer.reuse or asks_for_another(config.tokenizer, tokenizer):
+        sizes = config.tokenizer.vocab_size.resolve(tokenizer.vocab_size)
+        tokenizer = config.tokenizer.model_copy(update={"vocab_size": sizes})
     return config.model_copy(
         update={
             "training": config.training.model_copy(update=training),
             "validation": config.validation.model_copy(update=validation),
             "decoding": config.decoding.model_copy(update=decoding),
-            "tokenizer": begun.tokenizer
-            if is_reused
-            else config.tokenizer.model_copy(update=tokenizer),
+            "tokenizer": tokenizer,
         }
     )
 
@@ -230,8 +229,9 @@ def _is_path_of_same_text(
     is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
     if not is_path or f"data.{parts[1]}" in changed_text:
         return False
-    text = parts[1]
-    before, now = (one.train_text if text == "train" else one.valid_text for one in (begun, config))
+    before, now = (
+        one.train_text if parts[1] == "train" else one.valid_text for one in (begun, config)
+    )
     return before is not None and now is not None and before.forms == now.forms
 
 
@@ -240,38 +240,11 @@ def _is_within(name: str, key: str) -> bool:
     return name == key or name.startswith(f"{key}.")
 
 
-def _check_allowed(changed_text: Sequence[str], allow_changed: Sequence[str]) -> None:
-    refused = [
-        name
-        for name in changed_text
-        if not any(_is_within(name, key) or _is_within(key, name) for key in allow_changed)
-    ]
-    if refused:
-        raise UserError(
-            f"the text of {' and '.join(refused)} changed since this run started; put it back, "
-            f"allow it with --allow-changed {refused[0]}, or start another run with --run-dir"
-        )
-
-
-def _check_source(folder: RunFolder, source: Path | None, manifest: dict[str, Any]) -> None:
-    if source is not None and manifest.get("from") != str(source):
-        raise UserError(
-            f"the run in {folder.path} did not start from {source}; leave out --from to continue "
-            "it, or start another run with --run-dir"
-        )
-
-
 def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
-    """Adapt the state to options and text that changed, and log the consequences.
-
-    They are compared with those that the checkpoint was written with, whenever the change was made.
-    """
+    """Adapt the state to options and text that differ from the checkpoint's; log what follows."""
     config, state = run.config, run.state
-    text, budget, scored_by = (
-        run.data.batches.key,
-        config.training.batch_budget,
-        _scored_by(run, hashes),
-    )
+    text, budget = run.data.batches.key, config.training.batch_budget
+    scored_by = _scored_by(run, hashes)
     is_midway = bool(state.position or state.earlier_parts)
     state.awaits_validation = state.awaits_validation and config.data.valid is not None
     if state.text != text:
@@ -291,12 +264,8 @@ def _apply_changes(run: Run, hashes: dict[str, str]) -> None:
 
 
 def _scored_by(run: Run, hashes: dict[str, str]) -> str:
-    """Return a hash of what a validation score depends on beside the model.
-
-    That is the text, the metric, decoding, and where lines are cut.
-    """
-    config = run.config
-    validation = config.validation
+    """Return a hash of all but the model that a validation score depends on."""
+    config, validation = run.config, run.config.validation
     default_length = DataConfig.model_fields["max_length"].default
     parts = [
         hashes.get("valid"),
@@ -309,7 +278,3 @@ def _scored_by(run: Run, hashes: dict[str, str]) -> str:
         *(config.valid_text.options if config.valid_text is not None else []),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _write_config(folder: RunFolder, config: Config) -> None:
-    write_atomic(folder.config, config_yaml(config).encode("utf-8"))

@@ -21,10 +21,10 @@ from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
-from seq2seq_cli.training.checkpoints.averaging import Ema, Weights, trained_weights
+from seq2seq_cli.training.checkpoints.averaging import Ema, Weights
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import Plan
-from seq2seq_cli.training.parallel.distributed import Ranks
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 
 BatchShape = list[int]  # sentences and positions of the longer side (a list, as in JSON)
 
@@ -124,16 +124,6 @@ class Hooks:
 
 
 @dataclass
-class WholeModel:
-    """What the main process evaluates and saves where `training.shard` leaves none of it whole."""
-
-    model: Transformer  # without weights, which `with_weights` gives it
-    step: int | None = None  # of the weights
-    trained: Weights = field(default_factory=dict)  # in CPU memory; none in other processes
-    evaluated: Weights = field(default_factory=dict)
-
-
-@dataclass
 class Run:
     """Everything that the training loop works with, the same in every process."""
 
@@ -142,11 +132,10 @@ class Run:
     model: Transformer  # on its device
     loss: BatchLoss
     optimizer: torch.optim.Optimizer
-    ema: Ema | None = None  # of `training.ema_decay`, in the main process, or of a shard in each
-    ranks: Ranks = field(default_factory=Ranks)
+    ema: Ema | None = None  # of `training.ema_decay`, in the processes that update it
+    parallel: SingleProcess = field(default_factory=SingleProcess)
     hooks: Hooks = field(default_factory=Hooks)
     state: TrainingState = field(default_factory=TrainingState)
-    whole: WholeModel | None = None  # of a model that is sharded
 
     @property
     def total_steps(self) -> int:
@@ -155,37 +144,26 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        return choose_device(self.config.training.device) if self.is_sharded else self.model.device
+        return choose_device(self.config.training.device)
 
     @property
     def use_bf16(self) -> bool:
         return self.loss.use_bf16
 
     @property
-    def is_sharded(self) -> bool:
-        """True if the processes divide the model among themselves."""
-        return self.config.training.shard == "full" and self.ranks.world_size > 1
-
-    @property
     def evaluated_model(self) -> Transformer:
         """The model that is given `evaluated_weights` and then validated."""
-        return self.model if self.whole is None else self.whole.model
+        return self.parallel.gathered(self).model
 
     @property
     def trained_weights(self) -> Weights:
-        """The weights that training has come to, whole; of a sharded model those last gathered."""
-        if self.whole is not None:
-            return self.whole.trained
-        return trained_weights(self.model, self.optimizer)
+        """The current weights, in the main process; they share memory with the run's."""
+        return self.parallel.gathered(self).trained
 
     @property
     def evaluated_weights(self) -> Weights:
-        """The weights that are validated and kept; they share memory with those that train."""
-        if self.whole is not None:
-            return self.whole.evaluated
-        if self.ema is not None:
-            return self.ema.weights
-        return trained_weights(self.model, self.optimizer)
+        """The weights that are validated and kept, an EMA for example; as `trained_weights`."""
+        return self.parallel.gathered(self).evaluated
 
     @property
     def updates_per_epoch(self) -> int:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,39 +28,34 @@ from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
-from seq2seq_cli.training.parallel.distributed import Ranks
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
 
 logger = logging.getLogger(__name__)
 
-# What a pair costs in a validation, compared with training on it; translating it costs that much
-# for each hypothesis of the beam.
+# Cost of a pair in a validation, relative to training on it; of decoding, per hypothesis.
 _COST_OF_LOSS, _COST_OF_DECODING = 0.3, 2.5
 _SHARE_OF_VALIDATION = 0.1  # of the time of training, with `validation.every: auto`
 
 
-def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None = None) -> Run:
-    """Build a run at step 0, with a freshly initialised model.
+def set_up_run(
+    config: Config, parallel: SingleProcess, hooks: Hooks, folder: RunFolder | None = None
+) -> Run:
+    """Build a run at step 0, with a freshly initialized model; options that are `auto` get values.
 
-    A `folder` that holds a run lends its tokenizers; then processes other than the main one do not
-    read the text, only its stored token ids. Options that are `auto` get their values. Seeds
-    PyTorch's random generator. Raises UserError for text that cannot be trained on, a metric that
-    says nothing about the validation text, and a missing device, compiler or matplotlib.
-
-    Of a model that `sharding.py` is to divide, the main process has all weights in CPU memory, and
-    the others have none.
+    The tokenizers are those of the run in `folder`, if one is given; then processes other than the
+    main one read stored token ids instead of the text. Seeds PyTorch's random generator. Raises
+    UserError for text that cannot be trained on, a metric that does not suit the validation text,
+    and a missing device, compiler or matplotlib.
     """
     device = choose_device(config.training.device)
     if config.training.compile:
         check_compiler()
     if config.validation.attention:
         plugins.require("matplotlib", "plot", "validation.attention")
-    config, data = load_data(config, ranks, hooks, folder)
+    config, data = load_data(config, parallel, hooks, folder)
     torch.manual_seed(config.training.seed)
-    is_sharded = config.training.shard == "full" and ranks.world_size > 1
-    with torch.device("meta") if is_sharded and not ranks.is_main else nullcontext():
-        model = make_model(config, data.tokenizers)
-    model = model if is_sharded else model.to(device)
+    model = parallel.build_model(lambda: make_model(config, data.tokenizers), device)
     training, decay = config.training, config.training.ema_decay
     return Run(
         config=config,
@@ -69,8 +63,8 @@ def set_up_run(config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | N
         model=model,
         loss=make_loss(model, training, device),
         optimizer=build_optimizer(model, training),
-        ema=Ema(model, decay) if decay is not None and ranks.is_main else None,
-        ranks=ranks,
+        ema=Ema(model, decay) if decay is not None and parallel.is_main else None,
+        parallel=parallel,
         hooks=hooks,
         state=TrainingState(
             text=data.batches.key,
@@ -96,11 +90,11 @@ def make_loss(model: Transformer, config: TrainingConfig, device: torch.device) 
 
 
 def load_data(
-    config: Config, ranks: Ranks, hooks: Hooks, folder: RunFolder | None
+    config: Config, parallel: SingleProcess, hooks: Hooks, folder: RunFolder | None
 ) -> tuple[Config, TrainingData]:
     """Load training and validation data; return the config with the values that depend on them."""
     data, text, held_out = config.data, config.train_text, config.valid_text
-    reads_text = ranks.is_main or folder is None
+    reads_text = parallel.is_main or folder is None
     train_counts = valid_counts = valid = None
     if reads_text:
         logger.info("reading %s", text.name)
@@ -117,7 +111,7 @@ def load_data(
     weights = [corpus.weight for corpus in text.corpora]
     drawn = pairs_per_epoch(train.sizes, weights, data.sampling_temperature)
     config = find_tokens_per_batch(
-        config, tokenizers, train, drawn, ranks.world_size, hooks.available_memory
+        config, tokenizers, train, drawn, parallel.world_size, hooks.available_memory
     )
     training = config.training
     batches = BatchSampler(
@@ -140,25 +134,19 @@ def validation_cost(config: Config, train: TokenStore, drawn: int, valid: HeldOu
 
 
 def settle_interval(config: Config, cost: float, batches: BatchSampler) -> Config:
-    """Return the config with a number in place of `validation.every: auto`.
-
-    `cost` is the cost of a validation, in epochs.
-    """
-    validation = config.validation
-    if validation.every != "auto":
+    """Resolve `validation.every: auto`; `cost` is the cost of a validation, in epochs."""
+    if config.validation.every != "auto":
         return config
     epochs = cost / _SHARE_OF_VALIDATION
     updates = len(batches) / config.training.gradient_accumulation
-    every = math.ceil(epochs if validation.unit == "epochs" else epochs * updates)
-    validation = validation.model_copy(update={"every": every})
-    return config.model_copy(update={"validation": validation})
+    every = math.ceil(epochs if config.validation.unit == "epochs" else epochs * updates)
+    return _with(config, "validation", every=every)
 
 
 def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
-    """Tokenize a share of the training text into the cache, where training finds it.
+    """Tokenize shard `number`, from 1, of the training text into the cache for training.
 
-    It is shard `number`, from 1, of the text's segments. Returns how many the shard has, and how
-    many of them were missing.
+    Returns how many segments the shard has, and how many of them were missing.
     """
     data, text = config.data, config.train_text
     if config.tokenizer.reuse is None:
@@ -166,8 +154,7 @@ def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
         num_pairs = counts.pairs // text.num_directions
         config = with_vocab_size(with_preset(config, num_pairs), num_pairs)
     tokenizers = load_or_fit_tokenizers(config, None)
-    limits = (data.on_bad_line, data.max_length)
-    return write_segments(text, tokenizers, *limits, number, num_shards)
+    return write_segments(text, tokenizers, data.on_bad_line, data.max_length, number, num_shards)
 
 
 def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenizers:
@@ -181,7 +168,7 @@ def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenize
 
 
 def settle_metric(config: Config, valid: HeldOut) -> Config:
-    """Return the config with the name of a metric in place of `validation.metric: auto`.
+    """Resolve `validation.metric: auto`.
 
     Raises UserError for BLEU if the references are too short for it, so that chance would choose
     the best model: on 200 references that are mostly shorter than four words, BLEU ranks two models
@@ -206,12 +193,14 @@ def settle_metric(config: Config, valid: HeldOut) -> Config:
         metric = "bleu" if is_bleu else "chrf"
         if not is_bleu:
             logger.info("validation.metric chrf: only %s", reason)
-    return config.model_copy(
-        update={"validation": validation.model_copy(update={"metric": metric})}
-    )
+    return _with(config, "validation", metric=metric)
 
 
 def with_training(config: Config, **values: Any) -> Config:
     """Return the config with other values in its section `training`."""
-    training = config.training.model_copy(update=values)
-    return config.model_copy(update={"training": training})
+    return _with(config, "training", **values)
+
+
+def _with(config: Config, section: str, **values: Any) -> Config:
+    changed = getattr(config, section).model_copy(update=values)
+    return config.model_copy(update={section: changed})

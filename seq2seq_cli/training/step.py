@@ -1,28 +1,18 @@
 """One update of the model: the gradients of one or more batches, and the optimizer's step."""
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.errors import UserError
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.oom import (
-    describe_shape,
-    free_memory,
-    is_out_of_memory,
-    record_oom,
-    split_batches,
-)
-from seq2seq_cli.training.parallel.distributed import Ranks
+from seq2seq_cli.training.oom import free_memory, is_out_of_memory, record_oom, split_batches
 from seq2seq_cli.training.run import Run
-
-if TYPE_CHECKING:  # its import takes time
-    from torch.distributed.tensor import DTensor
 
 
 class LossSums(NamedTuple):
@@ -54,9 +44,7 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
     run.loss.train()
     loss, divergence = compute_gradients(run, batches)
     parameters = list(run.model.parameters())
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if run.is_sharded:
-        norm = cast("DTensor", norm).full_tensor()
+    norm = run.parallel.grad_norm([p.grad for p in parameters if p.grad is not None])
     result = StepResult(loss, norm.item(), divergence)
     if result.is_finite:
         max_norm = run.config.training.max_grad_norm or math.inf
@@ -69,82 +57,38 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
 
 
 def compute_gradients(run: Run, batches: Sequence[Batch]) -> LossSums:
-    """Compute the gradients of an update, equal in all processes; return the summed loss.
+    """Compute the gradients of an update; return the summed loss.
 
-    When a batch runs out of memory in any process, it is split and the update starts over, so that
-    no sentence counts twice.
+    A batch that runs out of memory is split and the update starts over, so that no sentence counts
+    twice.
     """
     num_tokens = sum(batch.num_tokens for batch in batches)
-    accumulate = accumulate_gradients if run.ranks.world_size == 1 else all_reduce_gradients
-    accumulate = reduce_scatter_gradients if run.is_sharded else accumulate
     while True:
         parts = split_batches(batches, run.state.too_large)
+        shards = [run.parallel.shard(part) for part in parts]
         run.loss.zero_grad(set_to_none=True)
-        seed_dropout(run.config.training.seed, run.state.step + 1, run.ranks.rank)
-        sums, failed = accumulate(run.loss, parts, num_tokens, run.ranks)
+        seed_dropout(run.config.training.seed, run.state.step + 1, run.parallel.rank)
+        accumulate = functools.partial(accumulate_gradients, run.loss, shards, num_tokens)
+        num_losses = len(LossSums._fields)
+        sums, failed = run.parallel.sum_gradients(run.loss, parts, num_losses, accumulate)
         if failed is None:
-            return sums
+            return LossSums(*sums)
         run.loss.zero_grad(set_to_none=True)
         free_memory()
         record_oom(run, parts[failed])
 
 
-def all_reduce_gradients(
-    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
-) -> tuple[LossSums, int | None]:
-    """Call `accumulate_gradients` in every process, each with its shard, and sum the results.
-
-    A single all-reduce carries everything: the gradients, which are views of one tensor, the loss,
-    and for each batch the number of processes that it was too large for. So no process waits in a
-    collective that another one has left.
-    """
-    parameters = [p for p in batch_loss.parameters() if p.requires_grad]
-    sizes = [p.numel() for p in parameters]
-    sums = torch.zeros(sum(sizes) + 2 + len(batches), device=parameters[0].device)
-    *gradients, losses_2, failures_N = torch.split(sums, [*sizes, 2, len(batches)])
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient.view_as(parameter)
-    losses, failed = accumulate_gradients(batch_loss, batches, num_tokens, ranks)
-    if failed is None:
-        losses_2.copy_(torch.tensor(losses))
-    else:
-        failures_N[failed] = 1
-    ranks.all_reduce(sums)
-    too_large = failures_N.nonzero()
-    return LossSums(*losses_2.tolist()), int(too_large[0]) if len(too_large) else None
-
-
-def reduce_scatter_gradients(
-    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
-) -> tuple[LossSums, None]:
-    """Call `accumulate_gradients` in every process, each with its shard of the batches.
-
-    The model is sharded, and its backward pass sums the gradients. As every layer waits for all
-    processes, none can start over. Raises UserError when out of memory.
-    """
-    losses, failed = accumulate_gradients(batch_loss, batches, num_tokens, ranks)
-    if failed is not None:
-        raise UserError(
-            f"out of memory with {describe_shape(batches[failed])}, which training.shard: full "
-            "does not split; lower training.tokens_per_batch; the same command resumes from the "
-            "last checkpoint"
-        )
-    sums = torch.tensor(losses, device=batch_loss.model.device)
-    ranks.all_reduce(sums)
-    return LossSums(*sums.tolist()), None
-
-
 def accumulate_gradients(
-    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int, ranks: Ranks
+    batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int
 ) -> tuple[LossSums, int | None]:
-    """Add up this process's gradients of all batches.
+    """Add up the gradients of all batches.
 
-    Returns its loss, and the index of the batch that ran out of memory, if one did.
+    Returns the loss, and the index of the batch that ran out of memory, if one did.
     """
     total = divergence = 0.0
     for index, batch in enumerate(batches):
         try:
-            losses = batch_loss(ranks.shard(batch))
+            losses = batch_loss(batch)
             (losses.total / num_tokens).backward()
             total += losses.total.item()
             divergence += losses.divergence.item()

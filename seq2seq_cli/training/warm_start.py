@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from seq2seq_cli.config.loader import flatten, load_config, yaml_text
 from seq2seq_cli.config.presets import chooses_preset
@@ -13,7 +12,6 @@ from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.tokenizer import Tokenizer
 from seq2seq_cli.training.run import Run
 
 logger = logging.getLogger(__name__)
@@ -61,7 +59,7 @@ def start_from(source: Path, run: Run) -> None:
     """Copy the best weights of the run folder `source` into a new model, and log what fitted.
 
     Embeddings are copied to the tokens of the same text; tokens that only the new vocabulary has
-    keep their random initialisation. Raises UserError if the models differ in more than their
+    keep their random initialization. Raises UserError if the models differ in more than their
     vocabularies.
     """
     other = Translator.load(source, "cpu", exact=True)
@@ -80,31 +78,20 @@ def start_from(source: Path, run: Run) -> None:
                 parameter.copy_(weights[name])
     sides = zip(("source", "target"), other.tokenizers, run.data.tokenizers, strict=True)
     for side, old_tokenizer, new_tokenizer in sides:
-        is_src = side == "source"
-        pairs = _same_pieces(old_tokenizer, new_tokenizer)
-        _copy_rows(
-            old.src_embedding if is_src else old.tgt_embedding,
-            new.src_embedding if is_src else new.tgt_embedding,
-            pairs,
-        )
-        if not is_src:
-            _copy_rows(old.projection, new.projection, pairs)
-        fresh = len(new_tokenizer) - len(pairs)
+        ids = {piece: i for i, piece in enumerate(old_tokenizer.pieces())}
+        pairs = [(ids[p], i) for i, p in enumerate(new_tokenizer.pieces()) if p in ids]
+        matrices = [
+            (old.tgt_embedding.weight, new.tgt_embedding.weight),
+            (old.projection.weight, new.projection.weight),
+        ]
+        if side == "source":
+            matrices = [(old.src_embedding.weight, new.src_embedding.weight)]
+        rows_from, rows_to = (torch.tensor(column) for column in zip(*pairs, strict=True))
+        with torch.no_grad():
+            for old_VD, new_VD in matrices:
+                new_VD[rows_to.to(new_VD.device)] = old_VD[rows_from].to(new_VD.device)
         logger.info(
             f"{side} vocabulary: the embeddings of {len(pairs):,} of {len(new_tokenizer):,} tokens "
-            f"are copied from {source}; {fresh:,} new tokens are initialised randomly"
+            f"are copied from {source}; {len(new_tokenizer) - len(pairs):,} new tokens are "
+            "initialized randomly"
         )
-
-
-def _same_pieces(old: Tokenizer, new: Tokenizer) -> list[tuple[int, int]]:
-    """Return pairs of ids of the same text, in the old and in the new vocabulary."""
-    places = {piece: i for i, piece in enumerate(old.pieces())}
-    return [(places[piece], i) for i, piece in enumerate(new.pieces()) if piece in places]
-
-
-def _copy_rows(
-    old: nn.Embedding | nn.Linear, new: nn.Embedding | nn.Linear, pairs: list[tuple[int, int]]
-) -> None:
-    rows_from, rows_to = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    with torch.no_grad():
-        new.weight[rows_to.to(new.weight.device)] = old.weight[rows_from].to(new.weight.device)

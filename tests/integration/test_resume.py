@@ -27,7 +27,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import PAD_ID
-from seq2seq_cli.training.checkpoints.checkpoint import Allowance, read_state
+from seq2seq_cli.training.checkpoints.checkpoint import SaveBudget, read_state
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.run import Hooks
@@ -71,9 +71,14 @@ def option(name: str, value: object) -> tuple[str, str]:
 
 
 def begun(config: Path, run: Path, steps: int) -> Path:
-    """A run that was left after so many updates."""
-    train(load_config(config), run, hooks=stop_at(steps))
-    return run
+    """A run that was left after so many updates; a new one is trained once for all tests."""
+    if run.exists():
+        train(load_config(config), run, hooks=stop_at(steps))
+        return run
+    shared = config.parent / f"{config.stem}-{steps}"
+    if not shared.exists():
+        train(load_config(config), shared, hooks=stop_at(steps))
+    return shutil.copytree(shared, run)
 
 
 def must_be_equal(run: Path, whole: Path) -> None:
@@ -144,14 +149,14 @@ def test_checkpoints_of_keep_every_are_always_written(config, seq2seq, tmp_path)
 def test_checkpoints_before_validations_take_at_most_a_tenth_of_the_time(update):
     """Every update is validated: a checkpoint takes 0.2 s, and 0.07 s what it tells afterwards."""
     now, saving, num_updates, num_saved = [0.0], 0.0, 0, 0
-    allowance = Allowance(lambda: now[0])
+    budget = SaveBudget(lambda: now[0])
     while now[0] < 1_000:
         now[0] += update
         num_updates += 1
-        if allowance.suffices:
+        if budget.available:
             num_saved += 1
             for seconds in (0.2, 0.07):
-                with allowance.spent():
+                with budget.spent():
                     now[0] += seconds
                 saving += seconds
     assert saving - 0.27 <= 0.1 * now[0]
@@ -459,7 +464,7 @@ def test_fine_tuning_starts_from_the_best_weights(config, whole, seq2seq, tmp_pa
         "learning a new vocabulary, because the config sets tokenizer.reuse: null" in result.stderr
     )
     assert "source vocabulary: the embeddings of 14 of 15 tokens are copied from" in result.stderr
-    assert "1 new tokens are initialised randomly" in result.stderr
+    assert "1 new tokens are initialized randomly" in result.stderr
     theirs = load_file(whole / "model.safetensors")
     first = load_file(RunFolder(run).checkpoint(0) / "weights.safetensors")
     last = load_file(last_checkpoint(run) / "weights.safetensors")

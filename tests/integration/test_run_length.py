@@ -89,8 +89,9 @@ def test_last_model_of_a_run_that_is_ended_by_a_new_limit_is_validated(
         assert (run / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("command", ["check", "train"])
-@pytest.mark.parametrize("warmup_steps", [57, 58, 1_000])
+@pytest.mark.parametrize(
+    ("command", "warmup_steps"), [("check", 57), ("train", 57), ("train", 1_000)]
+)
 def test_warmup_longer_than_the_run_is_rejected(
     config, seq2seq: Command, tmp_path, command, warmup_steps
 ):
@@ -154,12 +155,7 @@ def test_max_hours_counts_all_starts_of_a_run(config, seq2seq: Command, tmp_path
     assert "finished after 25 updates (training.max_hours" in seq2seq(*train, *given).stderr
 
 
-def test_max_hours_stops_all_processes(config, seq2seq: Command, tmp_path):
-    given = options(max_steps=40, max_hours=1e-9, processes=2)
-    result = seq2seq("train", config, "--run-dir", tmp_path / "run", *given)
-    assert result.exit_code == 0, result.stderr
-    logged = (tmp_path / "run/train.log").read_text()
-    assert "finished after 1 update (training.max_hours reached)" in logged
+OTHER_PACES = [("cosine", 1.0), ("linear", 1.0), ("linear", 3.0), ("cosine", 0.5)]
 
 
 @dataclass
@@ -188,8 +184,14 @@ class FakeClock:
         return replace(stop_at(stop), monotonic=lambda: self.now)
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear"])
-@pytest.mark.parametrize("slower", [1.0, 3.0, 0.5])
+@pytest.mark.parametrize(
+    ("schedule", "slower"),
+    [
+        ("cosine", 3.0),
+        ("linear", 0.5),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_PACES),
+    ],
+)
 def test_schedule_ends_with_the_time_limit(config, tmp_path, schedule, slower):
     """Also if the machine becomes slower or faster; after warm-up the rate never rises."""
     given = options(max_hours=300 / 3_600, schedule=schedule, lr=1e-2)[1::2]
@@ -234,6 +236,7 @@ def test_processes_with_clocks_of_their_own_make_the_same_plan(config, tmp_path)
     """Otherwise their weights, or the numbers of their updates, would part."""
     given = options(max_hours=400 / 3_600, schedule="linear", lr=1e-2, processes=2)[1::2]
     train(load_config(config, given), tmp_path / "run", hooks=Hooks(monotonic=CountingClock()))
+    assert "updates (training.max_hours reached" in (tmp_path / "run/train.log").read_text()
     rates = points(tmp_path / "run", "train/lr")
     assert 20 < len(rates) < 400
     assert rates[len(rates)] < 1e-3
@@ -283,7 +286,7 @@ def test_warmup_fits_into_the_time(config, tmp_path):
     assert rates[9] == max(rates.values()) == 1e-2
 
 
-@pytest.mark.parametrize(("num_valid", "epochs"), [(3, 1), (30, 9), (300, 84)])
+@pytest.mark.parametrize(("num_valid", "epochs"), [(3, 1), (300, 84)])
 def test_validations_take_at_most_a_tenth_of_the_time_by_default(
     seq2seq: Command, tmp_path, num_valid, epochs
 ):

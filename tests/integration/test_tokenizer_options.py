@@ -67,7 +67,7 @@ def test_run_with_normalization_per_side_can_be_resumed_and_reused(run, folder, 
     reuse = ("--set", f"tokenizer.reuse={run}", "--from", run)
     result = seq2seq("train", config, "--run-dir", tmp_path / "run", *short, *reuse)
     assert result.exit_code == 0, result.stderr
-    assert "0 new tokens are initialised randomly" in result.stderr
+    assert "0 new tokens are initialized randomly" in result.stderr
     for name in ("src.model", "tgt.model"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
     symbol = ("--set", "tokenizer.user_defined_symbols=[<x>]")

@@ -11,49 +11,30 @@ import time
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pytest
 import torch
-from bare_runs import bare_run, random_batch, stop_at
-from commands import Command, last_checkpoint
+from bare_runs import stop_at
+from commands import ROOT, Command, last_checkpoint
+from launched import (
+    DiesWhenSent,
+    SignalsWhenSent,
+    fail,
+    fail_in_the_other,
+    one_update,
+    refuse,
+    refuse_in_main,
+)
 from number_task import numbers_config, write_config
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import distributed
 
 from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.loop import train
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.distributed import Ranks, choose_num_processes, process_group
-from seq2seq_cli.training.parallel.launcher import launch
-from seq2seq_cli.training.step import train_step
-
-
-def one_update(config: Config, folder: Path) -> tuple[float, float]:
-    """One update of plain SGD, so that the weights show the gradient.
-
-    A process may go without a sentence.
-    """
-    with process_group(config) as ranks:
-        return update_with(ranks, config, folder)
-
-
-def update_with(ranks: Ranks, config: Config, folder: Path) -> tuple[float, float]:
-    torch.manual_seed(5)
-    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
-    batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
-    optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
-    batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-    update = train_step(bare_run(batch_loss, optimizer, config.training, ranks), batches)
-    path = folder / f"{ranks.world_size}-{ranks.rank}.safetensors"
-    save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
-    assert ranks.all_reduce_max(float(ranks.rank)) == ranks.world_size - 1
-    assert ranks.broadcast(10.0 + ranks.rank) == 10.0
-    return update.loss, update.grad_norm
+from seq2seq_cli.training.parallel.launcher import choose_num_processes, launch
 
 
 @pytest.fixture
@@ -77,33 +58,11 @@ def test_three_processes_match_one(config, tmp_path):
             torch.testing.assert_close(value, weights[0][name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-class DiesWhenSent:
-    """A function that ends the process it is sent to before that one can connect."""
-
-    def __call__(self) -> None: ...
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os._exit, (7,)
-
-
 def test_process_that_dies_before_it_connects_ends_the_run(config):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(UserError, match=r"process [01] failed with status 7"):
         launch(DiesWhenSent(), 2)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
-class SignalsWhenSent:
-    """A function that raises a signal in the first process when it is sent to the others."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        self.number = number
-
-    def __call__(self) -> None: ...
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        signal.raise_signal(self.number)
-        return SignalsWhenSent, (self.number,)
 
 
 UNLESS_SPAWNED = pytest.mark.skipif(sys.platform != "linux", reason="spawn does not deliver it")
@@ -118,75 +77,60 @@ def test_signal_ends_processes_that_did_not_exist_yet(number):
     assert stop.value.exit_status == 128 + number
 
 
-WATCHED = """
-import os, sys, threading
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (partial(os._exit, 9), "failed with status 9"),
+        (partial(signal.raise_signal, 9), r"was killed by signal 9 \(out of memory\?\)"),
+    ],
+    ids=["exit", "kill"],
+)
+def test_dead_process_is_noticed_outside_of_collectives(config, action, reason):
+    with pytest.raises(UserError, match=f"^process 1 {reason}; the same command resumes"):
+        launch(partial(fail_in_the_other, load_config(config), action), 2)
+
+
+ORPHANS = """
+import os, sys
 from functools import partial
 from pathlib import Path
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.training.parallel.distributed import process_group
 from seq2seq_cli.training.parallel.launcher import launch
+from launched import fail_in_the_other, wait_forever
 
-def work(config):
-    with process_group(config) as ranks:
-        ranks.barrier()
-        if not ranks.is_main:
-            FAILING
-        threading.Event().wait()  # as in a validation of hours, without a collective
+def announce():
+    print(os.getpid(), flush=True)
+    wait_forever()
 
 if __name__ == "__main__":
+    config = load_config(Path(sys.argv[1]))
     try:
-        launch(partial(work, load_config(Path(sys.argv[1]))), 2)
+        launch(partial(fail_in_the_other, config, partial(os._exit, 9)), 2)
     except UserError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+    launch(partial(fail_in_the_other, config, announce), 2)
 """
 
 
-def stderr_of(script: str, failing: str, config: Path, folder: Path) -> str:
-    """Run the script, in which a process fails, and return all that its processes print."""
-    (folder / "watched.py").write_text(script.replace("FAILING", failing))
-    command = [sys.executable, folder / "watched.py", config]
-    done = subprocess.run(command, stderr=PIPE, text=True, timeout=60)
-    assert done.returncode == 1
-    return done.stderr
-
-
-@pytest.mark.parametrize(
-    ("failing", "reason"),
-    [
-        ("os._exit(9)", "failed with status 9"),
-        pytest.param(
-            "os.kill(os.getpid(), 9)",
-            r"was killed by signal 9 \(out of memory\?\)",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_dead_process_is_noticed_outside_of_collectives(config, tmp_path, failing, reason):
-    stderr = stderr_of(WATCHED, failing, config, tmp_path)
-    assert re.fullmatch(f"error: process 1 {reason}; the same command resumes.*\n", stderr)
-
-
 def test_child_process_does_not_outlive_the_main_process(config, tmp_path):
+    """Nor does one that fails print anything but the reason."""
     script = tmp_path / "orphan.py"
-    waits = "print(os.getpid(), flush=True); threading.Event().wait()"
-    script.write_text(WATCHED.replace("FAILING", waits))
-    with subprocess.Popen([sys.executable, script, config], stdout=PIPE, text=True) as first:
-        assert first.stdout is not None
-        worker = int(first.stdout.readline())
+    script.write_text(ORPHANS)
+    command = [sys.executable, script, config]
+    path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path}
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as first:
+        assert first.stdout is not None and first.stderr is not None
+        line = first.stdout.readline()
+        printed = first.stderr.readline()
+        assert line, printed
         first.kill()
         ended, _, _ = select.select([first.stdout], [], [], 30)  # when nobody can write to it
         if not ended:
-            os.kill(worker, signal.SIGKILL)
+            os.kill(int(line), signal.SIGKILL)
     assert ended
-
-
-def refuse(config: Config) -> None:
-    with process_group(config) as ranks:
-        ranks.barrier()
-        if not ranks.is_main:
-            raise UserError("the ids are gone")
-        ranks.barrier()
+    assert re.fullmatch("error: process 1 failed with status 9; the same .*\n", printed)
 
 
 def test_user_error_of_one_process_is_reported(config):
@@ -194,22 +138,14 @@ def test_user_error_of_one_process_is_reported(config):
         launch(partial(refuse, load_config(config)), 2)
 
 
-def fail(config: Config) -> None:
-    with process_group(config) as ranks:
-        if ranks.is_main:
-            raise RuntimeError("a bug of the main process")
-        ranks.barrier()
-
-
 def test_exception_of_the_main_process_is_reported_with_its_traceback(config):
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in fail\n.*a bug of the main process"):
         launch(partial(fail, load_config(config)), 2)
 
 
-def test_user_error_of_the_main_process_ends_the_others(config, tmp_path):
-    refusing = WATCHED.replace("threading.Event().wait()", "raise UserError('the ids are gone')")
-    waiting = "ranks.barrier()"
-    assert stderr_of(refusing, waiting, config, tmp_path) == "error: the ids are gone\n"
+def test_user_error_of_the_main_process_ends_the_others(config):
+    with pytest.raises(UserError, match=r"^the ids are gone$"):
+        launch(partial(refuse_in_main, load_config(config)), 2)
 
 
 def test_auto_processes_depend_on_cores_and_workload(config, tmp_path):
@@ -290,7 +226,11 @@ def whole(tmp_path_factory, seq2seq: Command) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "send"),
-    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.killpg), (signal.SIGINT, os.kill)],
+    [
+        (signal.SIGINT, os.killpg),
+        pytest.param(signal.SIGTERM, os.killpg, marks=pytest.mark.slow),
+        (signal.SIGINT, os.kill),
+    ],
 )
 def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, number, send):
     """All processes get the signal, as from a batch system, or the command alone."""
@@ -307,7 +247,7 @@ def test_two_processes_stop_and_resume_as_one_run(whole, seq2seq, tmp_path, numb
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_saves_although_nobody_reads_the_messages(whole, tmp_path, processes):
     """As with `2>&1 | tee log`, where Ctrl-C ends tee, too."""
     config, run = whole.parent / "numbers.yaml", tmp_path / "run"

@@ -28,8 +28,9 @@ from seq2seq_cli.training.auto_batch_size import (
 )
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss, Losses
 from seq2seq_cli.training.oom import is_out_of_memory
-from seq2seq_cli.training.parallel.distributed import Ranks, process_group
 from seq2seq_cli.training.parallel.launcher import launch
+from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, train_step
 
@@ -80,10 +81,10 @@ def never(batch: Batch) -> None:
     return None
 
 
-def failing_run(fails, ranks: Ranks = ALONE) -> tuple[FailingLoss, Run]:
+def failing_run(fails, parallel: SingleProcess = ALONE) -> tuple[FailingLoss, Run]:
     """A run of plain SGD, whose weights show the gradients as they are."""
     loss = FailingLoss(fails)
-    return loss, bare_run(loss, torch.optim.SGD(loss.parameters(), lr=0.5), ranks=ranks)
+    return loss, bare_run(loss, torch.optim.SGD(loss.parameters(), lr=0.5), parallel=parallel)
 
 
 def step_once(run: Run, batches: list[Batch]) -> StepResult:
@@ -115,13 +116,13 @@ def test_update_with_a_split_batch_is_unchanged(way, number):
 def test_random_oom_failures_do_not_change_the_trajectory():
     batches = [
         [random_batch(8, 4 + step % 3, seed=step), random_batch(8, 9, seed=99 + step)]
-        for step in range(40)
+        for step in range(20)
     ]
     expected, weights, _ = updates(never, batches)
     chance, failures = random.Random(4), []
 
     def fails(batch: Batch) -> str | None:
-        if len(batch.src_BS) > 1 and chance.random() < 0.1:
+        if len(batch.src_BS) > 1 and chance.random() < 0.2:
             failures.append(batch)
             return chance.choice(["forward", "backward"])
         return None
@@ -180,11 +181,11 @@ def test_failed_allocation_is_recognized_as_oom():
     assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
 
 
-def fail_in_one_process(ranks: Ranks) -> tuple[StepResult, list]:
+def fail_in_one_process(parallel: SingleProcess) -> tuple[StepResult, list]:
     """Make two updates; one process alone fails at two batches of the first."""
-    loss, run = failing_run(never, ranks)
-    if ranks.rank == 1:
-        least = 5 - ranks.world_size
+    loss, run = failing_run(never, parallel)
+    if parallel.rank == 1:
+        least = 5 - parallel.world_size
         loss.fails = lambda batch: "backward" if len(batch.src_BS) >= least else None
     step_once(run, BATCHES)
     result = step_once(run, BATCHES)
@@ -197,19 +198,19 @@ def config(tmp_path: Path) -> Path:
     return write_config(tmp_path, numbers_config(tmp_path))
 
 
-def fail_late(ranks: Ranks) -> tuple[list[float], list]:
+def fail_late(parallel: SingleProcess) -> tuple[list[float], list]:
     """In the second update one process fails with a batch of a size that fitted in the first."""
-    loss, run = failing_run(never, ranks)
+    loss, run = failing_run(never, parallel)
     first = step_once(run, BATCHES)
-    if ranks.rank == 1:
+    if parallel.rank == 1:
         loss.fails = lambda batch: "backward" if len(batch.src_BS) > 2 else None
     second = step_once(run, BATCHES)
     return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
 def fail_twice(config: Config) -> tuple[StepResult, list, list[float], list]:
-    with process_group(config) as ranks:
-        return (*fail_in_one_process(ranks), *fail_late(ranks))
+    with process_group(config) as parallel:
+        return (*fail_in_one_process(parallel), *fail_late(parallel))
 
 
 def test_all_processes_split_a_batch_too_large_for_one(config):

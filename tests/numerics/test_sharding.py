@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.training.loop import train
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.parallel.distributed import process_group
+from seq2seq_cli.training.parallel.fully_shard import scatter, shard_loss
 from seq2seq_cli.training.parallel.launcher import launch
-from seq2seq_cli.training.parallel.sharding import gathered, scatter, shard_loss
-from seq2seq_cli.training.run import Hooks, WholeModel
+from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.run import Hooks
 from seq2seq_cli.training.step import compute_gradients, train_step
 
 SHARDED = "training.shard=full"
@@ -43,27 +44,26 @@ def build(**options: object) -> Transformer:
 
 def updates(config: Config, model: dict, path: Path, *, alone: bool = False) -> list[float]:
     """Three updates, the first gradients, and the last weights; a process may have no sentence."""
-    with process_group(config) as ranks:
+    with process_group(config) as parallel:
         whole, training = build(**model), config.training
         use_bf16 = training.precision == "bf16"
         batch_loss = BatchLoss(whole, 0.1, use_bf16)
         if not alone:
             with torch.device("meta"):
                 batch_loss = BatchLoss(build(**model), 0.1, use_bf16)
-            shard_loss(batch_loss, torch.device("cpu"), ranks.world_size)
+            shard_loss(batch_loss, torch.device("cpu"), parallel.world_size)
             scatter(unique_parameters(whole), unique_parameters(batch_loss.model))
         optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
-        run = bare_run(batch_loss, optimizer, training, ranks)
-        run.whole = None if alone else WholeModel(whole)
+        run = bare_run(batch_loss, optimizer, training, parallel)
         batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
         numbers = [compute_gradients(run, batches).loss]
         tensors = {f"{name} gradient": p.grad for name, p in run.model.named_parameters()}
-        found = dict(gathered(run, {n: g.clone() for n, g in tensors.items() if g is not None}))
+        found = dict(parallel.gather({n: g.clone() for n, g in tensors.items() if g is not None}))
         for _ in range(3):
             result = train_step(run, batches)
             numbers += [result.loss, result.grad_norm]
-        found |= gathered(run, unique_parameters(run.model))
-        if ranks.is_main:
+        found |= parallel.gather(unique_parameters(run.model))
+        if parallel.is_main:
             save_file(found, path)
     return numbers
 
@@ -178,10 +178,6 @@ TWELVE = (
 )
 
 
-def weights_of(run: Path) -> dict[str, Tensor]:
-    return load_file(last_checkpoint(run) / "weights.safetensors")
-
-
 def train_in_parts(
     config: Path, run: Path, parts: list[tuple[int, str, int | None]], *settings: str
 ) -> None:
@@ -191,75 +187,80 @@ def train_in_parts(
         train(load_config(config, [*TWELVE, *settings, *how]), run, hooks=stop_at(stop))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run of one process, next to its config."""
+    folder = tmp_path_factory.mktemp("whole")
+    config = write_config(folder, numbers_config(folder, 400))
+    train_in_parts(config, folder / "run", [(1, "none", None)], "training.ema_decay=0.9")
+    return folder / "run"
+
+
+def must_end_alike(found: Path, expected: Path) -> None:
+    one, other = last_checkpoint(found), last_checkpoint(expected)
+    files = sorted(path.name for path in other.glob("*.safetensors") if "optim" not in path.name)
+    for name in files:
+        must_be_close(load_file(one / name), load_file(other / name))
+
+
+def test_run_continues_with_another_number_of_processes(whole, tmp_path, caplog):
+    """Sharded or not; a damaged shard is found, and the checkpoint before it is used."""
+    config, run = whole.parent / "numbers.yaml", tmp_path / "run"
+    settings = ("training.save_every=4", "training.ema_decay=0.9")
+    train_in_parts(config, run, [(1, "none", 3), (2, "full", 9)], *settings)
+    damaged = shutil.copytree(run, tmp_path / "damaged")
+    train_in_parts(config, run, [(1, "full", None)], *settings)
+    must_end_alike(run, whole)
+    assert last_checkpoint(damaged).name == "step-00000009"
+    *_, shard = sorted((last_checkpoint(damaged) / "optimizer").glob("*.safetensors"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    train_in_parts(config, damaged, [(1, "none", None)], *settings)
+    assert f"{shard} is damaged: its content does not match its hash" in caplog.text
+    must_end_alike(damaged, whole)
+
+
+@SLOW
 @pytest.mark.parametrize(
     "parts",
     [
-        [(2, "full", 5), (1, "full", None)],
-        [(1, "none", 5), (2, "full", None)],
-        pytest.param([(4, "full", 5), (1, "full", None)], marks=SLOW),
-        pytest.param([(4, "full", 5), (3, "full", None)], marks=SLOW),
-        pytest.param([(3, "full", 4), (2, "none", 7), (4, "full", None)], marks=SLOW),
+        [(4, "full", 5), (1, "full", None)],
+        [(4, "full", 5), (3, "full", None)],
+        [(3, "full", 4), (2, "none", 7), (4, "full", None)],
     ],
 )
-@pytest.mark.parametrize(
-    "optimizer", ["adamw", *(pytest.param(name, marks=SLOW) for name in ("schedule_free_adamw",))]
-)
-def test_run_continues_with_another_number_of_processes(config, tmp_path, parts, optimizer):
+@pytest.mark.parametrize("optimizer", ["adamw", "schedule_free_adamw"])
+def test_run_continues_with_many_processes(config, tmp_path, parts, optimizer):
     settings = [f"training.optimizer={optimizer}", "training.ema_decay=0.9"]
     if optimizer == "schedule_free_adamw":
         settings = [settings[0], "training.schedule=constant"]
     train_in_parts(config, tmp_path / "whole", [(1, "none", None)], *settings)
     train_in_parts(config, tmp_path / "parts", parts, *settings)
-    whole, found = (last_checkpoint(tmp_path / name) for name in ("whole", "parts"))
-    files = sorted(path.name for path in whole.glob("*.safetensors") if "optim" not in path.name)
-    assert files == ["ema.safetensors"] * (optimizer == "adamw") + ["weights.safetensors"]
-    for name in files:
-        must_be_close(load_file(found / name), load_file(whole / name))
+    must_end_alike(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_damaged_shard_is_found_and_the_checkpoint_before_it_is_used(config, tmp_path, caplog):
-    sharded = [(2, "full", 9)]
-    train_in_parts(config, tmp_path / "whole", [(1, "none", None)])
-    train_in_parts(config, tmp_path / "run", sharded, "training.save_every=4")
-    last = last_checkpoint(tmp_path / "run")
-    assert last.name == "step-00000009"
-    *_, shard = sorted((last / "optimizer").glob("*.safetensors"))
-    damaged = bytearray(shard.read_bytes())
-    damaged[-1] ^= 1
-    shard.write_bytes(damaged)
-    train_in_parts(config, tmp_path / "run", [(1, "none", None)])
-    assert f"{shard} is damaged: its content does not match its hash" in caplog.text
-    must_be_close(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"))
-
-
-def fail_once(error: OSError, name: str, path: Path) -> None:
-    """As a disk that is full until the first checkpoint is removed."""
-    if path.name == name and (path.parent / "step-00000000").exists():
-        raise error
+def fail(path: Path) -> None:
+    """A disk that is full until an old checkpoint is removed, twice; then one without access."""
+    steps = {step for step in (0, 2) if (path.parent / f"step-{step:08}").exists()}
+    if path.name == "step-00000004.optimizer.part" and 0 in steps:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if path.name == "step-00000006" and 2 in steps:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if path.name == "step-00000008.optimizer.part":
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def test_full_disk_makes_room_or_leaves_the_checkpoint_out(config, tmp_path):
     settings = [*TWELVE, SHARDED, "training.processes=2", "training.save_every=2"]
-    settings += ["training.keep_last=3", "training.max_steps=5", "validation.every=5"]
-    run_config = load_config(config, settings)
-    shards, whole = "step-00000004.optimizer.part", "step-00000004"
-    failures = {
-        "full": (errno.ENOSPC, shards),
-        "full for the weights": (errno.ENOSPC, whole),
-        "forbidden": (errno.EACCES, shards),
-    }
-    steps = {}
-    for name, (number, path) in failures.items():
-        error = OSError(number, os.strerror(number))
-        hooks = Hooks(before_write=partial(fail_once, error, path))
-        train(run_config, tmp_path / name, hooks=hooks)
-        checkpoints = (tmp_path / name / "checkpoints").iterdir()
-        steps[name] = [int(p.name[5:]) for p in sorted(checkpoints)]
-    kept = [2, 4, 5]
-    assert steps == {"full": kept, "full for the weights": kept, "forbidden": [0, 2, 5]}
-    log = (tmp_path / "forbidden/train.log").read_text()
+    settings += ["training.keep_last=3", "training.max_steps=9", "validation.every=9"]
+    train(load_config(config, settings), tmp_path / "run", hooks=Hooks(before_write=fail))
+    checkpoints = sorted((tmp_path / "run/checkpoints").iterdir())
+    assert [int(path.name[5:]) for path in checkpoints] == [4, 6, 9]
+    log = (tmp_path / "run/train.log").read_text()
     assert "cannot write the optimizer's state ([Errno 13] Permission denied)" in log
-    assert "cannot write the checkpoint of step 4" in log
+    assert "cannot write the checkpoint of step 8" in log
+    assert log.count("cannot write") == 2
 
 
 @SLOW
@@ -279,8 +280,8 @@ def test_sharded_run_leaves_an_ordinary_folder(config, tmp_path, seq2seq: Comman
     """The weights of every file are whole, and those of the model translate."""
     settings = [f"--set={option}" for option in (*TWELVE, "training.average_checkpoints=2")]
     settings += ["--set=training.save_every=4", "--set=validation.decode=true"]
-    for name, shard in (("none", "none"), ("full", "full")):
-        how = (f"--set=training.shard={shard}", "--set=training.processes=2")
+    for name, processes in (("none", 1), ("full", 2)):
+        how = (f"--set=training.shard={name}", f"--set=training.processes={processes}")
         done = seq2seq("train", config, "--run-dir", tmp_path / name, *settings, *how)
         assert done.exit_code == 0, done.stderr
     assert files_of(tmp_path / "full") == files_of(tmp_path / "none")

@@ -16,7 +16,7 @@ from faults.lost_machines import can_make_namespaces, ip
 MACHINE = """
 import json, os, sys, time
 from pathlib import Path
-from seq2seq_cli.training.parallel.lost_machines import watched_machines
+from seq2seq_cli.training.parallel.elastic import watched_machines
 
 def tell_others(address):
     if sys.argv[1] == "0":
@@ -99,7 +99,7 @@ def test_machine_that_cannot_listen_says_so_and_trains(tmp_path):
     main = Machine(tmp_path, 0, name="nowhere.invalid")
     output, errors = main.process.communicate("\n", timeout=60)
     assert (main.process.returncode, output) == (0, "ended\n")
-    assert "nobody will notice for half an hour or longer" in errors
+    assert "this is not detected for half an hour or longer" in errors
 
 
 @pytest.fixture

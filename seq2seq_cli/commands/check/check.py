@@ -14,7 +14,6 @@ from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json
 from seq2seq_cli.training.plan import validation_interval
@@ -37,13 +36,12 @@ def check(config: Config, test: ParallelText | None) -> Report | None:
 
 
 def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
-    run, ranks = trial.run, trial.run.ranks
-    retain_freed_pages()
+    run, parallel = trial.run, trial.run.parallel
     logger.info("timing some updates, on the longest batches and on others")
     longest_batches = _run_longest_batches(trial)
     pace = time_updates(trial)
-    ranks.barrier()
-    if not ranks.is_main:
+    parallel.barrier()
+    if not parallel.is_main:
         return None
     logger.info("auditing the text")
     data, tokenizers = run.config.data, run.data.tokenizers
@@ -90,7 +88,7 @@ def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str
 
 def _run_longest_batches(trial: DryRun) -> LongestBatches:
     """Make whole updates, as the state of the optimizer counts as memory too."""
-    device, ranks = trial.run.device, trial.run.ranks
+    device, parallel = trial.run.device, trial.run.parallel
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     before = peak_memory_mb(device)
@@ -100,7 +98,7 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
         seconds.append(trial.seconds_of_last)
         shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)
-    over_processes = ranks.all_reduce_max if device.type == "cuda" else ranks.all_reduce_sum
+    over_processes = parallel.all_reduce_max if device.type == "cuda" else parallel.all_reduce_sum
     return LongestBatches(shapes, max(seconds), over_processes(peak), over_processes(peak - before))
 
 
@@ -108,7 +106,7 @@ def time_updates(trial: DryRun) -> TimeEstimate:
     """Make some updates, and estimate from them how long the run takes."""
     trial.update()  # a warm-up, which is not timed
     seconds: list[float] = []
-    all_reduce_max = trial.run.ranks.all_reduce_max
+    all_reduce_max = trial.run.parallel.all_reduce_max
     while len(seconds) < _MAX_UPDATES and all_reduce_max(sum(seconds)) < _MAX_SECONDS:
         trial.update()
         seconds.append(trial.seconds_of_last)

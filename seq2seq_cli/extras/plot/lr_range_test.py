@@ -17,7 +17,6 @@ from seq2seq_cli.commands.dry_run import DryRun, dry_run
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style
-from seq2seq_cli.model.malloc import retain_freed_pages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,8 +97,7 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
 
 
 def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> RangeTest:
-    retain_freed_pages()
-    training, ranks = trial.run.config.training, trial.run.ranks
+    training, parallel = trial.run.config.training, trial.run.parallel
     logger.info(f"raising the learning rate from {lowest:g} to {highest:g}")
     points: list[Point] = []
     average, best, diverged = 0.0, math.inf, False
@@ -112,7 +110,7 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
             break
         points.append(Point(lr, loss, smoothed))
         best = min(best, smoothed)
-    ranks.barrier()
+    parallel.barrier()
     if len(points) < FEWEST_UPDATES:
         raise UserError(
             f"the loss diverged after {len(points):,} updates, at a learning rate of {lr:.2g}: "

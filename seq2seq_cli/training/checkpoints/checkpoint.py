@@ -2,83 +2,61 @@
 
 A checkpoint is written whole or not at all, and is checked when it is read. If the disk is full,
 training continues with a warning, and best models and logged points are written with the next
-checkpoint that finds room.
+checkpoint that can be written.
 
-`checkpoints/step-00000500/` holds `weights.safetensors`, `optimizer.safetensors` (its state by
-parameter name; of a sharded run a folder `optimizer` instead, with a file per process),
-`ema.safetensors` (with `training.ema_decay`) and `state.json`. Random numbers need nothing: every
-update seeds them by its number. Of a checkpoint that only an average still needs
-`checkpoints/step-00000500.safetensors` stays, its weights.
+`checkpoints/step-00000500/` holds `weights.safetensors`, the optimizer's state
+(`optimizer_state.py`), `ema.safetensors` (with `training.ema_decay`) and `state.json`. Random
+numbers need nothing: every update seeds them by its number. Of a checkpoint that only an average
+still needs `checkpoints/step-00000500.safetensors` stays, its weights.
 """
 
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.types import Metric, OptimizerName
+from seq2seq_cli.config.types import Metric
 from seq2seq_cli.errors import DamagedFileError, UserError
-from seq2seq_cli.files import (
-    fsync,
-    is_listed,
-    read_json,
-    reading,
-    write_atomic,
-    write_json,
-)
+from seq2seq_cli.files import fsync, read_json, reading, write_atomic, write_json
 from seq2seq_cli.model.model_scores import facts_of
-from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
+from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import Weights, averaged_steps
-from seq2seq_cli.training.checkpoints.sharded_files import (
-    check_shards,
-    has_shards,
-    read_shards,
-    tensor_types,
-)
-from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
-from seq2seq_cli.training.run import BestModel, Run, TrainingState, quality
+from seq2seq_cli.training.run import BestModel, Run, TrainingState, nothing, quality
 
 logger = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_SHARE = 0.1  # of the time, that checkpoints before validations may take
-_FORMAT = 4  # of state.json; counted up when the states of before cannot be read any more
+_SHARE = 0.1  # maximum share of the time spent on saving before validations
+_FORMAT = 4  # of state.json; counted up when earlier states cannot be read any more
 
 
 def save_checkpoint(folder: RunFolder, run: Run) -> None:
-    """Write a checkpoint beside the others; once it is whole, remove those that are too old."""
+    """Write a checkpoint; once it is whole, remove those that are too old."""
     checkpoint = folder.checkpoint(run.state.step)
     run.hooks.before_write(checkpoint)
     part = checkpoint.with_name(f"{checkpoint.name}.part")
-    shards = shards_part(folder, run.state.step)
-    if run.whole is not None and not has_shards(shards):
-        raise OSError("the optimizer's state could not be written")
     if part.exists():
         shutil.rmtree(part)
     part.mkdir(parents=True)
     try:
         save_tensors(run.trained_weights, part / "weights.safetensors")
-        if run.whole is None:
-            save_tensors(optimizer_tensors(run), part / "optimizer.safetensors")
         if run.ema is not None:
             save_tensors(run.evaluated_weights, part / "ema.safetensors")
         _write_state(part, run.state)
-        if run.whole is not None:  # last, so that another attempt finds them
-            shards.rename(part / "optimizer")
+        run.parallel.save_optimizer(part, run)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -88,9 +66,9 @@ def save_checkpoint(folder: RunFolder, run: Run) -> None:
     _remove_old(folder, run.config.training)
 
 
-def shards_part(folder: RunFolder, step: int) -> Path:
-    """Return the folder into which all processes write a sharded optimizer's state at first."""
-    return folder.checkpoints / f"{folder.checkpoint(step).name}.optimizer.part"
+def shards_part(checkpoint: Path) -> Path:
+    """Return the folder into which all processes first write a sharded optimizer's state."""
+    return checkpoint.with_name(f"{checkpoint.name}.optimizer.part")
 
 
 def update_state(folder: RunFolder, run: Run) -> None:
@@ -107,9 +85,9 @@ def _write_state(folder: Path, state: TrainingState) -> None:
 def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
     """Load the last checkpoint that is whole into the run.
 
-    Damaged ones are skipped with a warning, and no others: raises UserError if none is whole, or
-    if the last that is whole belongs to another version, model or optimizer, and OSError if a file
-    cannot be read.
+    Only damaged ones are skipped, with a warning: raises UserError if none is whole, or if the last
+    that is whole belongs to another version, model or optimizer, and OSError if a file cannot be
+    read.
     """
     checkpoints = folder.all_checkpoints()
     if (old := folder.path / "checkpoint").is_dir() and not checkpoints:
@@ -129,72 +107,49 @@ def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
 
 
 def load_checkpoint(folder: Path, run: Run) -> None:
-    """Load model, optimizer, EMA and state. Raises DamagedFileError if a file is damaged.
+    """Load model, EMA, optimizer and state. Raises DamagedFileError if a file is damaged.
 
-    An EMA that the checkpoint does not have starts from its weights. Of a run that is to be
-    sharded, the optimizer's state is only checked: `load_optimizer` loads it into the shards.
+    An EMA that the checkpoint does not have starts from its weights.
     """
-    model, state = run.model, read_state(folder)
-    tensors: Mapping[str, Tensor] = {}
-    run.optimizer.state.clear()
-    shards, whole = folder / "optimizer", folder / "optimizer.safetensors"
-    if is_sharded := is_listed(shards):
-        check_shards(shards)
-    else:
-        tensors = read_tensors(whole)
-    load_weights(model, folder / "weights.safetensors")
+    state = read_state(folder)
+    run.parallel.load_weights(run.model, folder / "weights.safetensors")
     if run.ema is not None and state.has_ema:
-        run.ema.load(folder / "ema.safetensors", model)
+        run.ema.load(folder / "ema.safetensors", run.model)
     elif run.ema is not None:
-        run.ema.start(model)
+        run.ema.start(run.model)
         logger.info("the EMA of the weights starts at step %s", f"{state.step:,}")
-    if run.is_sharded:
-        sizes = {name: size for name, (size, _) in _types_of_optimizer(folder).items()}
-        _check_optimizer(folder, sizes, run)
-    elif is_sharded:
-        load_optimizer(folder, run)
-    else:
-        _restore_optimizer(whole, tensors, run)
+    run.parallel.load_optimizer(folder, run)
     state.has_ema = run.state.has_ema  # from now on
     run.state = state
 
 
 def set_aside_later(folder: RunFolder, step: int) -> None:
-    """Rename what is of updates after `step`, from which the run resumes as later ones are damaged.
+    """Rename the files of updates after `step`, from which the run resumes as they are damaged.
 
-    The run comes to these updates again: a damaged checkpoint would then count as one of
-    `training.keep_last`, and a best model that is not known yet would be replaced by a worse one.
-    Nothing is removed, as whoever looks at the damage may need it.
+    The run repeats these updates: a damaged checkpoint would then count for `training.keep_last`,
+    and a best model that is not known yet would be replaced by a worse one. Nothing is removed, so
+    that the damage can be examined.
     """
+
+    def free_name(path: Path, what: str) -> Path:  # such as model.later.safetensors
+        numbers = itertools.chain([""], itertools.count(2))
+        names = (path.with_name(f"{path.stem}.{what}{number}{path.suffix}") for number in numbers)
+        return next(name for name in names if not name.exists())
+
     later = {number: path for number, path in folder.all_checkpoints().items() if number > step}
     if not later:
         return
     if folder.model.is_file():  # perhaps of a later step; it stays until the run has a better one
-        aside = _free_name(folder.model, "later")
+        aside = free_name(folder.model, "later")
         with reading(folder.model):
             write_atomic(aside, folder.model.read_bytes())
         logger.warning(f"{aside.name} is a copy of {folder.model}, which may be of a later step")
     lone = {number: folder.lone_weights(number) for number in folder.all_weights()}
-    for models in (lone, folder.all_best_models()):
-        for number, path in models.items():
-            if number > step and path.exists():
-                _set_aside(path, "later")
-    for path in later.values():
-        _set_aside(path, "damaged")
-
-
-def _set_aside(path: Path, what: str) -> None:
-    aside = path.rename(_free_name(path, what))
-    logger.warning(f"{path} was renamed to {aside.name}; it is not used any more")
-
-
-def _free_name(path: Path, what: str) -> Path:
-    """Return a path that does not exist yet, such as model.later.safetensors."""
-    aside, number = path.with_name(f"{path.stem}.{what}{path.suffix}"), 1
-    while aside.exists():
-        number += 1
-        aside = path.with_name(f"{path.stem}.{what}{number}{path.suffix}")
-    return aside
+    models = [*lone.items(), *folder.all_best_models().items()]
+    files = [(path, "later") for number, path in models if number > step and path.exists()]
+    for path, what in (*files, *((path, "damaged") for path in later.values())):
+        aside = path.rename(free_name(path, what))
+        logger.warning(f"{path} was renamed to {aside.name}; it is not used any more")
 
 
 def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
@@ -204,7 +159,7 @@ def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
     """
     before = folder.all_checkpoints()
     config = config.model_copy(update={"keep_last": 1})
-    _remove_old(folder, config, kept_part=shards_part(folder, step))
+    _remove_old(folder, config, kept_part=shards_part(folder.checkpoint(step)))
     return len(folder.all_checkpoints()) < len(before)
 
 
@@ -253,86 +208,12 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
     return {**content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def load_optimizer(folder: Path, run: Run) -> None:
-    """Load the optimizer's state of a checkpoint, whole or sharded, into a run that may be, too."""
-    parameters, types = _trained(run.model), _types_of_optimizer(folder)
-    _check_optimizer(folder, {name: size for name, (size, _) in types.items()}, run)
-    tensors: dict[str, Tensor] = {}
-    for name, (size, dtype) in types.items():
-        like = parameters.get(name.rpartition("/")[0])
-        if like is not None and like.shape == size:
-            tensors[name] = torch.empty_like(like, requires_grad=False)
-        else:
-            tensors[name] = torch.empty(size, dtype=dtype)
-    read_shards(_optimizer_files(folder), tensors)
-    _restore_optimizer(folder, tensors, run)
-
-
-def _types_of_optimizer(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    types = tensor_types(_optimizer_files(folder))
-    return {name: kind for name, kind in types.items() if "/" in name}  # the rest are weights
-
-
-def _optimizer_files(folder: Path) -> Path:
-    """Return the folder of the files that hold the optimizer's state."""
-    return shards if is_listed(shards := folder / "optimizer") else folder
-
-
-def optimizer_tensors(run: Run) -> dict[str, Tensor]:
-    """Return the state of the optimizer that a checkpoint holds; of a sharded one the shards."""
-    kept = _state_names(run.optimizer)
-    return {
-        f"{name}/{key}": state[key]
-        for name, parameter in _trained(run.model).items()
-        if (state := run.optimizer.state[parameter])  # before the first update there is none
-        for key in kept[parameter]
-    }
-
-
-def _state_names(optimizer: torch.optim.Optimizer) -> dict[Tensor, Sequence[str]]:
-    """Return the names of the tensors that the optimizer keeps, by parameter."""
-    groups = optimizer.param_groups
-    return {parameter: group["state"] for group in groups for parameter in group["params"]}
-
-
-def _check_optimizer(path: Path, sizes: Mapping[str, torch.Size], run: Run) -> None:
-    parameters, kind = _trained(run.model), run.config.training.optimizer
-    kept = _state_names(run.optimizer)
-    wanted = {f"{name}/{key}" for name, p in parameters.items() for key in kept[p]}
-    if sizes and (differing := sorted(wanted ^ sizes.keys())):
-        raise _misfit(path, differing[0], kind)
-    for name, size in sizes.items():
-        if size not in (parameters[name.rpartition("/")[0]].shape, ()):
-            raise _misfit(path, name, kind)
-
-
-def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> None:
-    optimizer, parameters = run.optimizer, _trained(run.model)
-    _check_optimizer(path, {name: tensor.shape for name, tensor in tensors.items()}, run)
-    for full_name, tensor in tensors.items():
-        name, _, key = full_name.rpartition("/")
-        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
-    if isinstance(optimizer, ScheduleFreeAdamW):
-        optimizer.resume_from_average()
-
-
-def _misfit(path: Path, name: str, kind: OptimizerName) -> UserError:
-    return UserError(
-        f"{path} does not fit the model and training.optimizer {kind}: {name} is missing or differs"
-    )
-
-
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that are not frozen, by name."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-class Allowance:
-    """Limits repeated work to its share of the time."""
+class SaveBudget:
+    """Limits the time spent on saving to its share."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._paid = clock()  # from when on the work until now has not been more than its share
+        self._paid = clock()  # the time at which the work so far is no more than its share
 
     @contextmanager
     def spent(self) -> Iterator[None]:
@@ -344,8 +225,8 @@ class Allowance:
             self._paid = max(self._paid, started) + (self._clock() - started) / _SHARE
 
     @property
-    def suffices(self) -> bool:
-        """True if the work may be done now."""
+    def available(self) -> bool:
+        """True if there is time to save now."""
         return self._clock() >= self._paid
 
 
@@ -355,15 +236,17 @@ class Saver:
     A best model is always on disk before a checkpoint refers to it.
     """
 
-    def __init__(self, folder: RunFolder, run: Run, sync_logs: Callable[[], None]) -> None:
-        self._folder = folder
-        self._run = run
+    def __init__(
+        self, folder: RunFolder, run: Run, sync_logs: Callable[[], None] = nothing
+    ) -> None:
+        self.folder = folder
+        self.run = run
         self._sync_logs = sync_logs
         self._last = run.state.step  # of the last whole checkpoint
-        self._waiting: dict[int, Weights] = {}  # best models not yet on disk
-        self._scores: dict[int, Mapping[Metric, float]] = {}  # theirs
-        self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that found no room
-        self.allowance = Allowance(run.hooks.monotonic)
+        # Best models not yet on disk, with their scores.
+        self._waiting: dict[int, tuple[Weights, Mapping[Metric, float]]] = {}
+        self._unsaved: dict[int, Weights] = {}  # of checkpoints to average that could not be saved
+        self.budget = SaveBudget(run.hooks.monotonic)
 
     def save(self, *, is_end: bool) -> None:
         """Write a checkpoint if one is due; at the end of training, in any case.
@@ -379,17 +262,17 @@ class Saver:
         """Return True if `save` is to write a checkpoint."""
         if is_end:
             return True
-        training, state = self._run.config.training, self._run.state
+        training, state = self.run.config.training, self.run.state
         intervals = (training.save_every, training.keep_every)
         if any(steps is not None and state.step % steps == 0 for steps in intervals):
             return True
-        return state.awaits_validation and self.allowance.suffices
+        return state.awaits_validation and self.budget.available
 
     def write_checkpoint(self, *, is_end: bool) -> None:
         """Write a checkpoint; without validation text, the last model as the best one too."""
-        run, step = self._run, self._run.state.step
+        run, step = self.run, self.run.state.step
         if run.config.data.valid is None:
-            self._waiting = {step: run.evaluated_weights}
+            self._waiting = {step: (run.evaluated_weights, {})}
         try:
             self._make_room_for(lambda: self._write(save_checkpoint))
         except OSError as error:
@@ -409,7 +292,7 @@ class Saver:
     @property
     def is_saved(self) -> bool:
         """True if there is a checkpoint of the last update."""
-        return self._last == self._run.state.step
+        return self._last == self.run.state.step
 
     def record_validation(
         self, metrics: Mapping[Metric, float], *, is_kept: bool, is_end: bool
@@ -419,12 +302,11 @@ class Saver:
         If that step has no checkpoint, the model waits in memory for the next one. At the end of
         training there always is one: raises OSError if it cannot be written.
         """
-        state = self._run.state
+        state = self.run.state
         best = {model.step for model in state.best_models}
         self._waiting = {step: kept for step, kept in self._waiting.items() if step in best}
         if is_kept:
-            self._waiting[state.step] = self._run.evaluated_weights
-            self._scores[state.step] = metrics
+            self._waiting[state.step] = self.run.evaluated_weights, metrics
         if not self.is_saved:
             if is_end:
                 self.write_checkpoint(is_end=True)
@@ -436,17 +318,18 @@ class Saver:
                     raise
                 logger.warning(f"cannot write the best model yet ({error}); it is kept in memory")
         if state.step in self._waiting:
-            self._waiting[state.step] = _copied(self._waiting[state.step])
+            weights, metrics = self._waiting[state.step]
+            self._waiting[state.step] = _copied(weights), metrics
 
     def _make_room_for(self, write: Callable[[], None]) -> None:
         """Call `write`; if the disk is full, remove older checkpoints and try once more."""
-        with self.allowance.spent():
+        with self.budget.spent():
             try:
                 write()
             except OSError as error:
-                run = self._run
+                run = self.run
                 if error.errno not in FULL or not make_room(
-                    self._folder, run.config.training, run.state.step
+                    self.folder, run.config.training, run.state.step
                 ):
                     raise
                 write()
@@ -455,17 +338,17 @@ class Saver:
         self._sync_logs()
         self._write_best()
         for step, weights in self._unsaved.items():
-            path = self._folder.lone_weights(step)
-            self._run.hooks.before_write(path)
+            path = self.folder.lone_weights(step)
+            self.run.hooks.before_write(path)
             save_tensors(weights, path)
         self._unsaved.clear()
-        write(self._folder, self._run)
+        write(self.folder, self.run)
 
     def _write_best(self) -> None:
         """Write the waiting models that are still among the best, and remove those that are not."""
-        folder, state = self._folder, self._run.state
+        folder, state = self.folder, self.run.state
         best = [model.step for model in state.best_models]
-        if self._run.config.validation.keep_best > 1:
+        if self.run.config.validation.keep_best > 1:
             for step in best:
                 if step in self._waiting:
                     folder.best.mkdir(exist_ok=True)
@@ -477,30 +360,26 @@ class Saver:
         if newest in self._waiting:
             self._write_model(newest, folder.model)
         self._waiting.clear()
-        self._scores.clear()
 
     def _write_model(self, step: int, path: Path) -> None:
-        facts = facts_of(f"step {step:,}", self._scores.get(step, {}))
-        self._run.hooks.before_write(path)
-        save_tensors(self._waiting[step], path, facts)
+        weights, metrics = self._waiting[step]
+        self.run.hooks.before_write(path)
+        save_tensors(weights, path, facts_of(f"step {step:,}", metrics))
 
 
 def _copied(weights: Weights) -> Weights:
     return {name: tensor.clone() for name, tensor in weights.items()}
 
 
-class NullSaver:
-    """A Saver that writes nothing, for ranks other than 0."""
+class NullSaver(Saver):
+    """A Saver that writes nothing."""
 
-    is_saved = True
-
-    def __init__(self) -> None:
-        self.allowance = Allowance()
+    @property
+    def is_saved(self) -> bool:
+        return True
 
     def is_due(self, *, is_end: bool) -> bool:
         return False
-
-    def save(self, *, is_end: bool) -> None: ...
 
     def write_checkpoint(self, *, is_end: bool) -> None: ...
 

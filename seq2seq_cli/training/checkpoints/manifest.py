@@ -63,27 +63,21 @@ def record_continuation(
         name: {"from": _short(old), "to": _short(new)}
         for name, (old, new) in differing_options(before, config).items()
     }
-    here = _environment(config, device)
-    _log_changed_environment(([manifest, *continuations(manifest)])[-1], here)
-    entry = {"continued": _now(), "step": step, **here}
-    entries = [*continuations(manifest), {**entry, "changed": changed}]
-    manifest["num_continuations"] = count_starts(run)
-    manifest["data"] = hashes
-    manifest["continuations"] = entries[-_CONTINUATIONS:]
-    write_json(run.manifest, manifest)
-
-
-def _log_changed_environment(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Log in what this environment differs from the one before, and with what consequence."""
-    names = [n for n in ("device", "threads", "processes", "packages") if before.get(n) != now[n]]
+    here, last = _environment(config, device), [manifest, *continuations(manifest)][-1]
+    names = [n for n in ("device", "threads", "processes", "packages") if last.get(n) != here[n]]
     if names:
         counts = {"threads", "processes"} & set(names)
-        changes = [f"{n} {before.get(n)} → {now[n]}" if n in counts else n for n in names]
+        changes = [f"{n} {last.get(n)} → {here[n]}" if n in counts else n for n in names]
         noise = "rounding and dropout" if "processes" in names else "rounding"
         logger.info(
             f"the environment changed ({', '.join(changes)}): data order is unaffected; results "
             f"may differ by {noise}"
         )
+    entry = {"continued": _now(), "step": step, **here, "changed": changed}
+    manifest["num_continuations"] = count_starts(run)
+    manifest["data"] = hashes
+    manifest["continuations"] = [*continuations(manifest), entry][-_CONTINUATIONS:]
+    write_json(run.manifest, manifest)
 
 
 def read_manifest(run: RunFolder) -> dict[str, Any]:
@@ -146,8 +140,7 @@ def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:
 def _git_commit() -> str | None:
     """Return the commit of the working directory; None outside of git.
 
-    Uncommitted changes are not looked for: git would run what the repository's own configuration
-    names, and read every file.
+    Finding uncommitted changes would run what the repository's own configuration names.
     """
     try:
         done = subprocess.run(

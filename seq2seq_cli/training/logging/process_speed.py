@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.training.parallel.distributed import is_started_by_torchrun
+from seq2seq_cli.training.parallel.elastic import is_started_by_torchrun
 from seq2seq_cli.training.run import Run
 
 
@@ -12,14 +12,14 @@ class ProcessSpeed:
 
     def __init__(self, run: Run, starts: int) -> None:
         """`starts`: of the run until now."""
-        self._ranks, self._is_sharded = run.ranks, run.is_sharded
+        self._parallel = run.parallel
         self._starts = starts
         self._tokens, self._seconds = 0, 0.0
 
     def count_update(self, batches: Sequence[Batch], seconds: float) -> None:
         """Count an update that took so many seconds."""
-        if self._ranks.world_size > 1:
-            self._tokens += sum(self._ranks.shard(batch).num_tokens for batch in batches)
+        if self._parallel.world_size > 1:
+            self._tokens += sum(self._parallel.shard(batch).num_tokens for batch in batches)
             self._seconds += seconds
 
     def scalars(self) -> dict[str, float]:
@@ -30,16 +30,17 @@ class ProcessSpeed:
         process has a speed of its own, in target tokens per second of computing. Of a sharded run,
         whose layers communicate while they compute, neither is known.
         """
-        ranks = self._ranks
-        counts: dict[str, float] = {"processes": ranks.world_size, "starts": self._starts}
-        if ranks.world_size == 1:
+        parallel = self._parallel
+        counts: dict[str, float] = {"processes": parallel.world_size, "starts": self._starts}
+        if parallel.world_size == 1:
             return counts if is_started_by_torchrun() else {}
-        if self._is_sharded:
+        own = (self._tokens, self._seconds, parallel.seconds_in_all_reduce())
+        lost = parallel.waiting_and_communication()
+        if lost is None:
             return counts
-        own = (self._tokens, self._seconds, ranks.seconds_in_all_reduce())
         self._tokens, self._seconds = 0, 0.0
-        everyone = ranks.all_gather(own)
-        waiting, communication = ranks.waiting_and_communication()
+        everyone = parallel.all_gather(own)
+        waiting, communication = lost
         total = max(seconds for _, seconds, _ in everyone)
         speeds = {
             f"processes/{rank}/tokens_per_second": tokens / (seconds - exchanged)

@@ -95,7 +95,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         ),
         "device": {
             "type": run.device.type,
-            "processes": run.ranks.world_size,
+            "processes": run.parallel.world_size,
             "threads": torch.get_num_threads(),
             "precision": "bf16" if run.use_bf16 else "fp32",
         },
@@ -227,9 +227,11 @@ def _cache(data: TrainingData) -> str:
 
 
 def _device(run: Run) -> str:
-    num_processes, threads = run.ranks.world_size, torch.get_num_threads()
+    num_processes, threads = run.parallel.world_size, torch.get_num_threads()
     if num_processes > 1:
-        where = f"{num_processes} processes" + (", sharded" if run.is_sharded else "")
+        where = f"{num_processes} processes" + (
+            ", sharded" if run.config.training.shard == "full" else ""
+        )
     elif run.device.type == "cuda":
         where = torch.cuda.get_device_name(run.device)
     else:

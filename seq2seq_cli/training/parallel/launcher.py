@@ -1,10 +1,11 @@
 """Data-parallel training on one machine: starts its processes with PyTorch's elastic launcher.
 
 It is what `torchrun` uses: each process runs the same function and finds its rank in its
-environment (`distributed.py: process_group`). The process that starts the others does not train; it
-waits for them, passes SIGTERM on, and reports why one of them failed.
+environment (`process_group.py`). The process that starts the others does not train; it waits for
+them, forwards SIGTERM, and reports why one of them failed.
 """
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -20,11 +21,13 @@ from typing import TypeVar, cast
 
 import torch
 
-from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.presets import with_preset
+from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.console import is_logging_to_stderr, log_to_stderr
 from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.files import read_json, write_json
 from seq2seq_cli.machine import available_memory, num_cores
+from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.processes import (
     end_with_parent,
     has_terminal,
@@ -32,10 +35,11 @@ from seq2seq_cli.processes import (
     process_context,
     unblock_signals,
 )
-from seq2seq_cli.training.parallel.distributed import (
-    RUN_ID,
+from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
+from seq2seq_cli.training.parallel.elastic import RUN_ID
+from seq2seq_cli.training.parallel.process_group import (
     WHAT_NOW,
-    choose_num_processes,
+    check_gpus,
     is_started_by_launcher,
 )
 
@@ -43,6 +47,12 @@ _LOGGERS = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.mu
 _PARENT_IS_GONE = 3  # exit status
 # What training imports in any case: PyTorch's optimizers import torch._dynamo when they start.
 TRAINING_IMPORTS = ("seq2seq_cli.training.loop", "torch._dynamo")
+
+_TOKENS_EACH = 512  # of a batch; with fewer, a process is busier with overhead than with products
+_BYTES_OF_A_TOKEN = 4  # estimates
+_TOKENS_OF_A_PAIR = 20  # of one side
+_BYTES_EACH = 1 << 30  # of memory; half of it is PyTorch and the model, or less
+_REDUCIBLE = 20_000_000  # parameters whose all-reduce is a small part of an update
 
 Result = TypeVar("Result")
 
@@ -57,6 +67,47 @@ def processes_to_start(config: Config) -> int:
     return choose_num_processes(
         config, min(num_cores(), torch.get_num_threads()), available_memory()
     )
+
+
+def choose_num_processes(config: Config, cores: int, memory: int) -> int:
+    """Return how many processes train on this machine; `auto`: one for each core if no slower.
+
+    Threads synchronize in every operation, processes once an update: next to another busy program
+    processes keep at least 60 % of their speed, threads a third. But each process needs enough
+    tokens and its share of the `memory` (bytes), and large models lose more to the all-reduce.
+    Fewer processes with more threads are chosen where that leaves no core idle. On a GPU, `auto` is
+    one process.
+    """
+    asked = config.training.processes
+    if asked != "auto":
+        check_gpus(config, asked)
+        return asked
+    parts = itertools.chain.from_iterable(corpus.parts() for corpus in config.data.train)
+    sizes = (max(path.stat().st_size for path in part.paths) for part in parts)
+    text = sum(sizes) // _BYTES_OF_A_TOKEN
+    config = with_preset(config, text // _TOKENS_OF_A_PAIR)
+    is_cpu = choose_device(config.training.device).type == "cpu"
+    if not is_cpu or _num_weights(config, text) > _REDUCIBLE:
+        return 1
+    budget = config.training.tokens_per_batch
+    tokens = min(MOST_TOKENS, text // FEWEST_BATCHES) if budget == "auto" else budget
+    most = min(cores, tokens // _TOKENS_EACH, text // _TOKENS_EACH, memory // _BYTES_EACH)
+    return max(range(1, max(1, most) + 1), key=lambda count: (count * (cores // count), count))
+
+
+def _num_weights(config: Config, text: int) -> int:
+    """Return the approximate number of weights in the model's matrices, for so many tokens of text.
+
+    A vocabulary of size `auto` is estimated as one of subwords.
+    """
+    model = config.model
+    square, feed_forward = model.d_model**2, 2 * model.d_model * model.d_ff
+    encoder = model.layers.encoder * (4 * square + feed_forward)
+    decoder = model.layers.decoder * (8 * square + feed_forward)
+    vocab_size = config.tokenizer.vocab_size.tgt
+    if vocab_size == "auto":
+        vocab_size = num_pieces("bpe", text // _TOKENS_OF_A_PAIR)
+    return encoder + decoder + model.d_model * vocab_size
 
 
 def launch(work: Callable[[], Result], num_processes: int) -> Result:
@@ -74,7 +125,7 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
     start_method = process_context(*TRAINING_IMPORTS).get_start_method()
     with (
         tempfile.TemporaryDirectory(prefix="seq2seq-launch-") as folder,
-        _forwarded_signals(Path(folder)) as received,
+        _forwarded_signals(Path(folder)) as forwarded,
         held_signals(signal.SIGINT) if start_method == "spawn" else nullcontext(),
         _silent_loggers(),
     ):
@@ -96,33 +147,26 @@ def launch(work: Callable[[], Result], num_processes: int) -> Result:
             results = run(work, Path(folder), num_threads, is_logging_to_stderr())
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            raise _reason(Path(folder), rank, failure.exitcode, received.number) from None
+            is_terminated = signal.SIGTERM in forwarded
+            raise _reason(Path(folder), rank, failure.exitcode, is_terminated) from None
         return cast(Result, results[0])
 
 
-class _Received:
-    """The signal that was passed on, 0 for none, and the handlers that were there before."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-        self.handlers = {number: signal.getsignal(number) for number in numbers}
-
-
 @contextmanager
-def _forwarded_signals(folder: Path) -> Iterator[_Received]:
-    """Pass SIGTERM on to the processes while the block runs, and SIGINT where no terminal does.
+def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
+    """Forward SIGTERM to the processes while the block runs, and SIGINT where no terminal does.
 
     A terminal sends Ctrl-C to all processes. One that does not exist yet finds the signal in
-    `folder`.
+    `folder`. Yields the signals that were received.
     """
-    received = _Received()
+    received: set[int] = set()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    handlers = {number: signal.getsignal(number) for number in numbers}
 
     def forward(number: int, frame: FrameType | None) -> None:
         with suppress(OSError):  # a full disk
             _signal_file(folder, number).touch()
-        if number == signal.SIGTERM:
-            received.number = number
+        received.add(number)
         if number == signal.SIGTERM or not has_terminal():
             for process in multiprocessing.active_children():
                 assert process.pid is not None, "it was started"
@@ -131,32 +175,31 @@ def _forwarded_signals(folder: Path) -> Iterator[_Received]:
 
     is_main_thread = threading.current_thread() is threading.main_thread()
     if is_main_thread:
-        if received.handlers[signal.SIGINT] != signal.SIG_IGN:
+        if handlers[signal.SIGINT] != signal.SIG_IGN:
             signal.signal(signal.SIGINT, forward)
         signal.signal(signal.SIGTERM, forward)
     try:
         yield received
     finally:
         if is_main_thread:
-            for number, handler in received.handlers.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
 
 @contextmanager
 def _silent_loggers() -> Iterator[None]:
     """Silence PyTorch's launcher while the block runs: `launch` reports what matters."""
-    loggers = [
-        logger
+    levels = {
+        logger: logger.level
         for name, logger in logging.root.manager.loggerDict.items()
         if name.startswith(_LOGGERS) and isinstance(logger, logging.Logger)
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
+    }
+    for logger in levels:
         logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
@@ -188,8 +231,8 @@ def _in_worker(
         kind, reason = "UserError", of_system(error)
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
-    reason_file = _reason_file(folder, int(os.environ["RANK"]))
-    write_json(reason_file, {"kind": kind, "reason": reason, "status": status})
+    path = _reason_file(folder, int(os.environ["RANK"]))
+    write_json(path, {"kind": kind, "reason": reason, "status": status})
     raise SystemExit(1)
 
 
@@ -201,31 +244,23 @@ def _reason_file(folder: Path, rank: int) -> Path:
     return folder / f"reason-{rank}.json"
 
 
-def _reason(folder: Path, rank: int, status: int, received: int) -> Exception:
-    """Return the exception that says why the processes ended, of which that of `rank` was first.
+def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Exception:
+    """Return the exception that says why the processes ended, of which `rank` was the first.
 
-    `received`: the number of the signal that was passed on to them; 0: none.
+    `is_terminated`: SIGTERM was forwarded to them.
     """
-
-    def read(rank: int) -> Exception | None:
-        if not (path := _reason_file(folder, rank)).exists():
-            return None
-        content = read_json(path)
-        if content["kind"] == "Interrupted":
-            return Interrupted(content["reason"], content["status"])
-        return (UserError if content["kind"] == "UserError" else RuntimeError)(content["reason"])
-
-    reason, of_main = read(rank), read(0)
-    if isinstance(of_main, Interrupted):
-        return of_main
-    if isinstance(reason, UserError) and rank > 0:
-        return UserError(f"process {rank}: {reason}")
-    if isinstance(reason, RuntimeError):
-        return RuntimeError(f"process {rank} failed:\n{reason}")
-    if reason is not None:
-        return reason
-    if received:
-        return Interrupted("interrupted", 128 + received)
+    reasons = {r: read_json(path) for r in (0, rank) if (path := _reason_file(folder, r)).exists()}
+    if reasons.get(0, {}).get("kind") == "Interrupted":
+        return Interrupted(reasons[0]["reason"], reasons[0]["status"])
+    if rank in reasons:
+        kind, reason = reasons[rank]["kind"], reasons[rank]["reason"]
+        if kind == "RuntimeError":
+            return RuntimeError(f"process {rank} failed:\n{reason}")
+        if kind == "UserError":
+            return UserError(f"process {rank}: {reason}" if rank > 0 else reason)
+        return Interrupted(reason, reasons[rank]["status"])
+    if is_terminated:
+        return Interrupted("interrupted", 128 + signal.SIGTERM)
     if status < 0:
         memory = " (out of memory?)" if status == -signal.SIGKILL else ""
         return UserError(f"process {rank} was killed by signal {-status}{memory}; {WHAT_NOW}")

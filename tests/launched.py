@@ -1,0 +1,98 @@
+"""What launched processes do in tests; they import this file, which needs no pytest."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from bare_runs import bare_run, random_batch
+from safetensors.torch import save_file
+
+from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.parallel.process_group import process_group
+from seq2seq_cli.training.parallel.strategy import SingleProcess
+from seq2seq_cli.training.step import train_step
+
+
+def one_update(config: Config, folder: Path) -> tuple[float, float]:
+    """One update of plain SGD, so that the weights show the gradient.
+
+    A process may go without a sentence.
+    """
+    with process_group(config) as parallel:
+        return update_with(parallel, config, folder)
+
+
+def update_with(parallel: SingleProcess, config: Config, folder: Path) -> tuple[float, float]:
+    torch.manual_seed(5)
+    shape = ModelConfig(d_model=16, heads=2, layers=1, d_ff=32, dropout=0.0)
+    batch_loss = BatchLoss(Transformer(shape, 30, 30, True, 0), 0.1, use_bf16=False)
+    optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
+    batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
+    update = train_step(bare_run(batch_loss, optimizer, config.training, parallel), batches)
+    path = folder / f"{parallel.world_size}-{parallel.rank}.safetensors"
+    save_file({n: p.detach().clone() for n, p in batch_loss.named_parameters()}, path)
+    assert parallel.all_reduce_max(float(parallel.rank)) == parallel.world_size - 1
+    assert parallel.broadcast(10.0 + parallel.rank) == 10.0
+    return update.loss, update.grad_norm
+
+
+class DiesWhenSent:
+    """A function that ends the process it is sent to before that one can connect."""
+
+    def __call__(self) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (7,)
+
+
+class SignalsWhenSent:
+    """A function that raises a signal in the first process when it is sent to the others."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __call__(self) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        signal.raise_signal(self.number)
+        return SignalsWhenSent, (self.number,)
+
+
+def wait_forever() -> None:
+    threading.Event().wait()  # as in a validation of hours, without a collective
+
+
+def fail_in_the_other(config: Config, action: Callable[[], None]) -> None:
+    """The main process waits outside of collectives while the other one fails."""
+    with process_group(config) as parallel:
+        parallel.barrier()
+        wait_forever() if parallel.is_main else action()
+
+
+def refuse(config: Config) -> None:
+    with process_group(config) as parallel:
+        parallel.barrier()
+        if not parallel.is_main:
+            raise UserError("the ids are gone")
+        parallel.barrier()
+
+
+def fail(config: Config) -> None:
+    with process_group(config) as parallel:
+        if parallel.is_main:
+            raise RuntimeError("a bug of the main process")
+        parallel.barrier()
+
+
+def refuse_in_main(config: Config) -> None:
+    with process_group(config) as parallel:
+        if parallel.is_main:
+            raise UserError("the ids are gone")
+        parallel.barrier()
