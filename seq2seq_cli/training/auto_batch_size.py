@@ -26,7 +26,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.checkpoints.averaging import Ema
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.parallel.distributed import Ranks
@@ -109,13 +109,7 @@ class Trial:
         training, sides = model.config.training, (model.src_vocab, model.tgt_vocab)
         transformer = Transformer(model.config.model, *sides, model.is_shared, PAD_ID).to(device)
         use_bf16 = choose_bf16(training.precision, device)
-        self._loss = BatchLoss(
-            transformer,
-            training.label_smoothing,
-            use_bf16,
-            training.compile,
-            training.consistency,
-        )
+        self._loss = build_loss(transformer, training, use_bf16, training.compile)
         self._optimizer = build_optimizer(transformer, training)
         if training.ema_decay is not None:
             self._ema = Ema(transformer, training.ema_decay)  # only for its memory

@@ -190,7 +190,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
         return
     state.skipped_in_a_row = 0
     cross_entropy = result.loss - result.divergence
-    window.loss += cross_entropy / sum(run.loss.terms.cross_entropy)
+    window.loss += cross_entropy / run.loss.cross_entropies
     window.divergence += result.divergence
     window.num_tokens += sum(batch.num_tokens for batch in batches)
     window.num_src_tokens += sum(batch.num_src_tokens for batch in batches)

@@ -19,7 +19,7 @@ from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 from seq2seq_cli.training.checkpoints.averaging import Weights
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import describe_shape, split_batches
 from seq2seq_cli.training.parallel.sharding import gathered
 from seq2seq_cli.training.run import Run
@@ -68,9 +68,7 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource
     training, tokenizers = run.config.training, run.data.tokenizers
     batch_loss = run.loss  # if it is sharded, it gathers the weights
     if not run.is_sharded:
-        batch_loss = BatchLoss(
-            run.model, training.label_smoothing, run.use_bf16, consistency=training.consistency
-        )
+        batch_loss = build_loss(run.model, training, run.use_bf16)
         batch_loss.layout = Padded if training.compile else Packed
     modules: list[str] = []  # the first whose output is not finite
 
