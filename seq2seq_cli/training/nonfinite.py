@@ -17,8 +17,8 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Packed, Padded
+from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
-from seq2seq_cli.training.checkpoints.averaging import Weights
 from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import describe_shape, split_batches
 from seq2seq_cli.training.parallel.sharding import gathered

@@ -22,13 +22,8 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training.checkpoints.checkpoint import load_last_checkpoint, save_checkpoint
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss, sequence_loss
-from seq2seq_cli.training.optimizers.optimizer import (
-    OPTIMIZERS,
-    SCHEDULES,
-    Plan,
-    build_optimizer,
-    set_lr,
-)
+from seq2seq_cli.training.optimizers.optimizer import OPTIMIZERS, build_optimizer
+from seq2seq_cli.training.optimizers.schedules import SCHEDULES, Plan, set_lr
 from seq2seq_cli.training.run import BestModel, Run
 from seq2seq_cli.training.step import seed_dropout, train_step
 

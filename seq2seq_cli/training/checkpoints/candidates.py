@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import Metric
@@ -98,7 +98,7 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
 def awaits_choice(folder: RunFolder, run: Run) -> bool:
     """Return True if the run, which is finished, has candidates that were not compared yet."""
     candidates = find_candidates(folder, run.config, run.state)
-    return bool(candidates) and recorded(folder, run.state.step, candidates) is None
+    return bool(candidates) and not _is_recorded(folder, run.state.step, candidates)
 
 
 def choose_model(
@@ -210,27 +210,12 @@ def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
     )
 
 
-def recorded(
-    folder: RunFolder, step: int, candidates: Sequence[Candidate]
-) -> list[dict[str, Any]] | None:
-    """Return the entries of `candidates.jsonl`; None if they are not of this step's candidates."""
+def _is_recorded(folder: RunFolder, step: int, candidates: Sequence[Candidate]) -> bool:
+    """Return True if `candidates.jsonl` has the entries of this step's candidates."""
     try:
         lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
     except (FileNotFoundError, ValueError, RecursionError, UserError):
-        return None
-    entries = [entry for entry in entries if entry.get("step") == step]
-    names = [entry.get("model") for entry in entries]
-    return entries if names == [candidate.name for candidate in candidates] else None
-
-
-def chosen_model(
-    folder: RunFolder, config: Config, state: TrainingState
-) -> tuple[str, dict[str, float]] | None:
-    """Return name and scores of the candidate that a finished run chose; None if it did not."""
-    entries = recorded(folder, state.step, find_candidates(folder, config, state)) or []
-    for entry in entries:
-        if entry.get("chosen") is True:
-            scores = {name: x for name, x in entry.items() if isinstance(x, float)}
-            return str(entry["model"]), scores
-    return None
+        return False
+    names = [entry.get("model") for entry in entries if entry.get("step") == step]
+    return names == [candidate.name for candidate in candidates]

@@ -40,16 +40,16 @@ from seq2seq_cli.files import (
     write_json,
 )
 from seq2seq_cli.model.model_scores import facts_of
-from seq2seq_cli.model.weights import load_weights, read_tensors, save_tensors
+from seq2seq_cli.model.weights import Weights, load_weights, read_tensors, save_tensors
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoints.averaging import Weights, averaged_steps
+from seq2seq_cli.training.checkpoints.averaging import averaged_steps
 from seq2seq_cli.training.checkpoints.sharded_files import (
     check_shards,
     has_shards,
     read_shards,
     tensor_types,
 )
-from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
+from seq2seq_cli.training.optimizers.optimizer import OwnWeights
 from seq2seq_cli.training.run import BestModel, Run, TrainingState, quality
 
 logger = logging.getLogger(__name__)
@@ -312,8 +312,8 @@ def _restore_optimizer(path: Path, tensors: Mapping[str, Tensor], run: Run) -> N
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
-    if isinstance(optimizer, ScheduleFreeAdamW):
-        optimizer.resume_from_average()
+    if isinstance(optimizer, OwnWeights):
+        optimizer.after_load()
 
 
 def _misfit(path: Path, name: str, kind: OptimizerName) -> UserError:

@@ -1,15 +1,20 @@
 """Schedule-free AdamW (Defazio et al. 2024): AdamW whose model is an average along its path.
 
 There are three sequences of weights: z, which the steps go along; x, the weighted mean of all z,
-which is the model; and y between the two, where the gradients are computed. The parameters hold y
-(`training/checkpoints/averaging.py` gives the model x wherever it is evaluated or saved).
+which is the model; and y between the two, where the gradients are computed. The parameters hold y;
+the model is given x wherever it is evaluated or saved.
+
+The authors' package keeps no x: it computes x from y and z, and y again from x and z, each time
+rounded, so that a run that resumes from x would not go on as it was.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from seq2seq_cli.model.weights import Weights
 
 
 class ScheduleFreeAdamW(torch.optim.Optimizer):
@@ -94,13 +99,16 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         torch._foreach_copy_([_own_rows(p) for p in parameters], averages)
         torch._foreach_lerp_(parameters, [state["z"] for state in states], 1 - beta1)
 
-    @torch.no_grad()
-    def resume_from_average(self) -> None:
-        """Take the parameters, which a checkpoint holds x of, as x, and move them to y.
+    def eval_weights(self, model: nn.Module) -> Weights:
+        """Return x, by the names of the parameters."""
+        return {
+            name: self.state.get(parameter, {}).get("average", parameter.detach())
+            for name, parameter in model.named_parameters()
+        }
 
-        The rest of the state is there. y is the same function of x and z as in `step`, so that it
-        has the same bits.
-        """
+    @torch.no_grad()
+    def after_load(self) -> None:
+        """Take the parameters, which hold x, as x, and move them to y, with the bits of `step`."""
         parameters = [
             p for group in self.param_groups for p in group["params"] if self.state.get(p)
         ]

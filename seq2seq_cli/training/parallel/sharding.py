@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.types import Metric
 from seq2seq_cli.model.device import choose_device
-from seq2seq_cli.model.weights import unique_parameters
+from seq2seq_cli.model.weights import Weights, unique_parameters
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoints.averaging import Ema, Weights, trained_weights
+from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.checkpoints.checkpoint import (
     FULL,
     NullSaver,
@@ -32,7 +32,7 @@ from seq2seq_cli.training.checkpoints.checkpoint import (
 )
 from seq2seq_cli.training.checkpoints.sharded_files import write_shards
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.optimizers.optimizer import build_optimizer
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
 from seq2seq_cli.training.run import Run, WholeModel
 from seq2seq_cli.training.setup import make_loss, make_model
 
