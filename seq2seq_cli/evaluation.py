@@ -230,7 +230,7 @@ def evaluate(
     of public test sets: their scores can be compared with published ones. The loss of a model that
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
-    scoring = scoring or Scoring.of(translator.config.validation)
+    scoring = scoring or Scoring.of_run(translator.config)
     model, cuts = translator.model, list[Cuts]()
     pairs = held_out.pairs if decode else []
     groups = group_by_source(pairs, merge=scoring.merge_references)

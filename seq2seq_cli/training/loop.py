@@ -15,7 +15,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model
 from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver
 from seq2seq_cli.training.checkpoints.manifest import count_starts
-from seq2seq_cli.training.logging.metrics_log import Monitor, NullMonitor
+from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.logging.process_speed import ProcessSpeed
 from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
@@ -26,7 +26,7 @@ from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.sharding import AnySaver, saver_of
 from seq2seq_cli.training.plan import plan_again
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
-from seq2seq_cli.training.run import Hooks, MetricSums, Run
+from seq2seq_cli.training.run import Hooks, MetricSums, Run, nothing
 from seq2seq_cli.training.signals import stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
 from seq2seq_cli.training.validation import (
@@ -94,7 +94,8 @@ def train(
                 note_stop(run, stop_signal)
                 return
         score = functools.partial(score_candidate, run, stop)
-        run.ranks.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
+        show = monitor.candidates if monitor is not None else nothing
+        run.ranks.in_main(lambda: choose_model(folder, run, score, show))
         logger.info("%s", end_line(folder, run))
 
 
@@ -136,13 +137,13 @@ def open_run(
 
 
 @contextmanager
-def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMonitor, AnySaver]]:
+def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, AnySaver]]:
     """Open what the main process writes: logged points, and checkpoints with best models.
 
     Other processes write nothing, nor does the main one if everything is done already.
     """
     if not run.ranks.is_main or (is_finished(run) and not awaits_choice(folder, run)):
-        yield NullMonitor(), saver_of(folder, run, NullSaver())
+        yield None, saver_of(folder, run, NullSaver())
         return
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
@@ -198,7 +199,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
 
 def log_update(
     run: Run,
-    monitor: Monitor | NullMonitor,
+    monitor: Monitor | None,
     speed: ProcessSpeed,
     result: StepResult,
     scalars: dict[str, float],
@@ -209,27 +210,27 @@ def log_update(
     are those of this update.
     """
     state = run.state
-    monitor.advance(run.total_steps)
+    if monitor is not None:
+        monitor.advance(run.total_steps)
     is_due = state.step % run.config.training.log_every == 0 or limit_reached(run) is not None
     if not (is_due and result.is_finite):
         return
     window, state.window = state.window, MetricSums()
     if run.config.training.consistency is not None:
         scalars = {"consistency": window.divergence / window.num_tokens, **scalars}
-    monitor.training_point(
-        state.step,
-        {
-            "loss": window.loss / window.num_tokens,
-            "grad_norm": result.grad_norm,
-            "tokens": window.num_tokens,
-            "tokens_per_second": window.num_tokens / window.seconds,
-            "seconds": state.seconds,
-            "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
-            "skipped": window.skipped,
-            **scalars,
-            **speed.scalars(),
-        },
-    )
+    point = {
+        "loss": window.loss / window.num_tokens,
+        "grad_norm": result.grad_norm,
+        "tokens": window.num_tokens,
+        "tokens_per_second": window.num_tokens / window.seconds,
+        "seconds": state.seconds,
+        "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
+        "skipped": window.skipped,
+        **scalars,
+        **speed.scalars(),
+    }
+    if monitor is not None:
+        monitor.training_point(state.step, point)
 
 
 def note_stop(run: Run, stop_signal: int) -> None:

@@ -17,7 +17,7 @@ from seq2seq_cli.model.weights import read_facts
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.checkpoint import record_score
-from seq2seq_cli.training.logging.metrics_log import AttentionPlots, Monitor, NullMonitor
+from seq2seq_cli.training.logging.metrics_log import AttentionPlots, Monitor
 from seq2seq_cli.training.oom import is_out_of_memory
 from seq2seq_cli.training.parallel.sharding import AnySaver, gather_weights
 from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
@@ -28,14 +28,14 @@ _NEARLY_DONE = 0.95  # of the decay, after which the rest of a schedule changes 
 
 
 def validate(
-    run: Run, monitor: Monitor | NullMonitor, saver: AnySaver, total_seconds: Callable[[], float]
+    run: Run, monitor: Monitor | None, saver: AnySaver, total_seconds: Callable[[], float]
 ) -> None:
     """Score the model on the validation data in the main process, and keep it if it is best.
 
     It has the weights that are evaluated, an EMA for example, only while it is scored.
     `total_seconds` gives the time that training has taken so far.
     """
-    validation, held_out, score, loss = run.config.validation, run.data.valid, math.nan, math.nan
+    validation, score, loss = run.config.validation, math.nan, math.nan
 
     def in_main() -> tuple[Scores, AttentionPlots | None]:
         with with_weights(run.evaluated_model, run.evaluated_weights):
@@ -54,7 +54,7 @@ def validate(
     run.state.validation_seconds = run.state.seconds - before
     is_kept = record_score(run, score, loss)
     run.state.awaits_validation, run.state.validated_step = False, run.state.step
-    if held_out is not None and scores is not None:
+    if monitor is not None and scores is not None:
         step = run.state.step
         monitor.validation_point(step, scores, run.state.best_step == step)
         if scores.hypotheses and validation.samples:

@@ -80,8 +80,8 @@ def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> 
 
 def average_of(files: dict[int, Path]) -> Candidate:
     """Return the average of the weights of these steps."""
-    steps = f"steps {min(files):,} to {max(files):,}"
-    return Candidate(f"average of {len(files)} checkpoints, {steps}", tuple(files.values()))
+    name = f"average of {len(files)} checkpoints, steps {min(files):,} to {max(files):,}"
+    return Candidate(name, tuple(files.values()))
 
 
 def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
@@ -114,8 +114,13 @@ def choose_model(
     if not awaits_choice(folder, run):
         return
     config, step, model = run.config, run.state.step, run.evaluated_model
-    candidates = find_candidates(folder, config, run.state)
-    readable = [candidate for candidate in candidates if _is_readable(candidate, model)]
+    candidates, readable = find_candidates(folder, config, run.state), list[Candidate]()
+    for candidate in candidates:
+        try:
+            mean_of_files(candidate.files, model)
+            readable.append(candidate)
+        except DamagedFileError as error:
+            logger.warning("%s is left out: %s", candidate.name, error)
     if config.data.valid is None:
         scored = [Scored(candidate, {}) for candidate in readable]
         chosen = next(iter(scored), None)
@@ -146,15 +151,6 @@ def choose_model(
     run.hooks.before_write(folder.candidates)
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     write_atomic(folder.candidates, text.encode("utf-8"))
-
-
-def _is_readable(candidate: Candidate, model: Transformer) -> bool:
-    try:
-        mean_of_files(candidate.files, model)
-    except DamagedFileError as error:
-        logger.warning("%s is left out: %s", candidate.name, error)
-        return False
-    return True
 
 
 def score_candidates(
@@ -197,17 +193,12 @@ def install(
 
 def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
     """Return a line for each candidate, with all scores."""
-    width = max(len(one.candidate.name) for one in scored)
-    return "\n".join(
-        "  ".join(
-            [
-                f"{one.candidate.name:<{width}}",
-                *(f"{name} {value:.3f}" for name, value in one.metrics.items()),
-                *(["(chosen)"] if one is chosen else []),
-            ]
-        )
-        for one in scored
-    )
+    width, rows = max(len(one.candidate.name) for one in scored), []
+    for one in scored:
+        scores = (f"{name} {value:.3f}" for name, value in one.metrics.items())
+        rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores]))
+        rows[-1] += "  (chosen)" if one is chosen else ""
+    return "\n".join(rows)
 
 
 def _is_recorded(folder: RunFolder, step: int, candidates: Sequence[Candidate]) -> bool:

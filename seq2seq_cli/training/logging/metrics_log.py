@@ -167,31 +167,6 @@ class _LogHandler(logging.Handler):
         self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
 
 
-class NullMonitor:
-    """A Monitor that does nothing, for ranks other than 0."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None: ...
-
-    def sync(self) -> None: ...
-
-    def config(self, config: Config) -> None: ...
-
-    def advance(self, total: int) -> None: ...
-
-    def training_point(self, step: int, scalars: Mapping[str, float]) -> None: ...
-
-    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
-
-    def samples(self, step: int, scores: Scores, count: int) -> None: ...
-
-    def attention(self, step: int, plots: AttentionPlots) -> None: ...
-
-    def candidates(self, step: int, table: str) -> None: ...
-
-
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:
     """Drop the points after the run's step, and what a crash left half-written.
 
@@ -243,7 +218,7 @@ _PATHS = (".src", ".tgt", ".pairs")
 
 
 def _cell(text: str) -> str:
-    """Text as it is, inside a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
