@@ -3,7 +3,7 @@
 import functools
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def train(
                 note_stop(run, stop_signal)
                 return
         score = functools.partial(score_candidate, run, stop)
-        show = monitor.candidates if monitor is not None else nothing
+        show: Callable[[int, str], None] = monitor.candidates if monitor is not None else nothing
         run.ranks.in_main(lambda: choose_model(folder, run, score, show))
         logger.info("%s", end_line(folder, run))
 

@@ -13,6 +13,7 @@ from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import Scores, evaluate
+from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.model.weights import read_facts
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
@@ -176,8 +177,8 @@ def end_line(folder: RunFolder, run: Run) -> str:
 
 def _which_model(path: Path, run: Run) -> str:
     """Describe the run's model and its scores, from the facts in its file."""
-    metric, facts = run.config.validation.metric, read_facts(path)
-    name, scores = str(facts.get("model", "best")), facts.get("scores", {})
+    metric, validated = run.config.validation.metric, read_model_scores(path)
+    name, scores = str(read_facts(path).get("model", "best")), validated.scores if validated else {}
     which = f"the {name}"
     if name.startswith("step "):
         which = "the last" if run.config.data.valid is None else f"the best, of {name}"

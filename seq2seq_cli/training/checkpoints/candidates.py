@@ -193,7 +193,7 @@ def install(
 
 def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
     """Return a line for each candidate, with all scores."""
-    width, rows = max(len(one.candidate.name) for one in scored), []
+    width, rows = max(len(one.candidate.name) for one in scored), list[str]()
     for one in scored:
         scores = (f"{name} {value:.3f}" for name, value in one.metrics.items())
         rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores]))
