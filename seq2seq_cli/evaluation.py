@@ -34,7 +34,7 @@ from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
 
-_ROWS_AT_ONCE = 1_024  # of logits, as those of a whole batch may not fit into memory
+_ROWS_AT_ONCE = 1_024  # of logits: all of a batch may not fit into memory
 
 
 @dataclass(frozen=True)

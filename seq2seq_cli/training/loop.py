@@ -207,7 +207,7 @@ def log_update(
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
     The point sums up the updates since the one before; gradient norm and the given `scalars`
-    are those of this update.
+    belong to this update.
     """
     state = run.state
     if monitor is not None:

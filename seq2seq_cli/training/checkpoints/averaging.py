@@ -56,7 +56,7 @@ def with_weights(model: nn.Module, weights: Weights) -> Iterator[None]:
 
 
 def averaged_steps(steps: Iterable[int], config: TrainingConfig) -> list[int]:
-    """Return those of the steps whose checkpoints `training.average_checkpoints` averages.
+    """Return the steps whose checkpoints `training.average_checkpoints` averages.
 
     They are the last multiples of `save_every`, whatever other checkpoints validations and stops
     have left.

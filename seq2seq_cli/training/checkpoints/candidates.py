@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
-    """Weights that may become those of `model.safetensors`: the mean of one or more files."""
+    """Weights that may become the run's model: the mean of one or more files."""
 
     name: str
     files: tuple[Path, ...]

@@ -126,7 +126,7 @@ class Monitor:
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
     def samples(self, step: int, scores: Scores, count: int) -> None:
-        """Show the first translations beside their references."""
+        """Show the first translations next to their references."""
         rows = ["| source | reference | translation |", "|---|---|---|"]
         sources, hypotheses, (references, *_), _ = scores.translated
         for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:

@@ -88,7 +88,7 @@ class EventFile:
             self._file.append(self._records(Event(step=step, summary=shown)))
 
     def options(self, values: dict[str, float | str]) -> None:
-        """Write the hyperparameters for the HParams tab, replacing those of earlier starts.
+        """Write the hyperparameters for the HParams tab, replacing the ones of earlier starts.
 
         In a file of its own, the first in the order of their names: of such events TensorBoard
         takes the first that it reads, and one for a run.

@@ -86,7 +86,7 @@ class FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def save(ctx: Any, states_RD: Tensor, rows: Tensor, dx: Tensor, dw_VD: Tensor) -> None:
-        """Save the gradients of the given rows of the states, and those of the projection."""
+        """Save the gradients of the given rows of the states, and of the projection."""
         dx_RD = torch.zeros_like(states_RD)
         dx_RD[rows] = dx.to(states_RD.dtype)
         ctx.save_for_backward(dx_RD, dw_VD)
