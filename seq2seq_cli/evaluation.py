@@ -34,7 +34,7 @@ from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
 
-_ROWS_AT_ONCE = 1_024  # of logits, as those of a whole batch may not fit into memory
+_ROWS_AT_ONCE = 1_024  # of logits: all of a batch may not fit into memory
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def evaluate(
     of public test sets: their scores can be compared with published ones. The loss of a model that
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
-    scoring = scoring or Scoring.of(translator.config.validation)
+    scoring = scoring or Scoring.of_run(translator.config)
     model, cuts = translator.model, list[Cuts]()
     pairs = held_out.pairs if decode else []
     groups = group_by_source(pairs, merge=scoring.merge_references)

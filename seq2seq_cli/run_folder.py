@@ -137,8 +137,8 @@ class RunFolder:
     def weights(self, which: str = "best") -> Path:
         """Return the file of the weights that `--model` names.
 
-        They are those of the run's model (best), of the last checkpoint (last) or its EMA (ema), of
-        a step (500), or a file of their own (x.safetensors). Raises UserError if they do not exist.
+        The run's model (best), the last checkpoint (last) or its EMA (ema), a step (500), or a file
+        (x.safetensors). Raises UserError if they do not exist.
         """
         self.ensure_is_run()
         if which.endswith(".safetensors"):
@@ -190,7 +190,7 @@ class RunFolder:
         return known | {"tokenizer.model", "src.model", "tgt.model", "vocab"}
 
     def _parts(self) -> list[Path]:
-        """Return the partial files of a training; those of `translate` belong to others."""
+        """Return the partial files of a training, not of `translate`."""
         known = self._known_names()
         here = [path for path in self.path.glob("*.part") if _without_part(path.name) in known]
         return [*here, *self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]

@@ -16,7 +16,7 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.optimizers.optimizer import Plan, set_lr
+from seq2seq_cli.training.optimizers.schedules import Plan, set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.resume import StartOptions, start_or_resume

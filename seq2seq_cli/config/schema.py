@@ -380,25 +380,20 @@ class TrainingConfig(Section):
             raise ValueError("max_steps and max_epochs cannot both be null: a run needs an end")
         return max_steps
 
-    @field_validator("schedule")
+    @field_validator("schedule", "ema_decay")
     @classmethod
-    def _suits_optimizer(cls, schedule: Schedule, info: ValidationInfo) -> Schedule:
-        if info.data.get("optimizer") == "schedule_free_adamw" and schedule != "constant":
+    def _suits_schedule_free(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("optimizer") != "schedule_free_adamw" or value in (None, "constant"):
+            return value
+        if info.field_name == "schedule":
             raise ValueError(
-                f"{schedule} cannot be the schedule of schedule_free_adamw, whose averaging takes "
+                f"{value} cannot be the schedule of schedule_free_adamw, whose averaging takes "
                 "the place of one: leave schedule out, or set it to constant"
             )
-        return schedule
-
-    @field_validator("ema_decay")
-    @classmethod
-    def _is_the_only_average(cls, decay: float | None, info: ValidationInfo) -> float | None:
-        if decay is not None and info.data.get("optimizer") == "schedule_free_adamw":
-            raise ValueError(
-                "schedule_free_adamw averages the weights itself: leave ema_decay out, or choose "
-                "another training.optimizer"
-            )
-        return decay
+        raise ValueError(
+            "schedule_free_adamw averages the weights itself: leave ema_decay out, or choose "
+            "another training.optimizer"
+        )
 
     @field_validator("shard")
     @classmethod

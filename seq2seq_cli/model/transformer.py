@@ -59,16 +59,6 @@ class Cache:
         return Cache(layers, self.mask_B11S[rows_B], self.length)
 
 
-class Cutoff(NamedTuple):
-    """Tokens whose embeddings are replaced by zeros (True), for consistency training."""
-
-    src_BS: Tensor | None = None
-    tgt_BT: Tensor | None = None
-
-
-_NO_CUTOFF = Cutoff()
-
-
 class AttentionWeights(NamedTuple):
     """Weights by layer: encoder BHSS, decoder self-attention BHTT, cross-attention BHTS."""
 
@@ -211,12 +201,16 @@ class Transformer(nn.Module):
         src_BS: Tensor,
         tgt_in_BT: Tensor,
         layout: type[BatchLayout],
-        cutoff: Cutoff = _NO_CUTOFF,
+        cut_BS: Tensor | None = None,
+        cut_BT: Tensor | None = None,
     ) -> tuple[Tensor, BatchLayout]:
-        """Return the input of `projection` under teacher forcing, and its layout."""
-        memory = self.encode(src_BS, layout, cut_BS=cutoff.src_BS)
+        """Return the input of `projection` under teacher forcing, and its layout.
+
+        Embeddings of the tokens that are cut off (True) of source and target are zeros.
+        """
+        memory = self.encode(src_BS, layout, cut_BS=cut_BS)
         tgt_layout = layout(tgt_in_BT != self.pad_id)
-        return self._decode(tgt_in_BT, memory, tgt_layout, cut_BT=cutoff.tgt_BT), tgt_layout
+        return self._decode(tgt_in_BT, memory, tgt_layout, cut_BT=cut_BT), tgt_layout
 
     def attention_weights(self, src_BS: Tensor, tgt_in_BT: Tensor) -> AttentionWeights:
         """Return all attention weights under teacher forcing."""

@@ -17,6 +17,8 @@ from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
 from seq2seq_cli.model.transformer import Transformer
 
+Weights = Mapping[str, Tensor]  # by the names of the parameters; tied ones once
+
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _LONGEST_HEADER = 100 * MEBIBYTE  # that safetensors reads
 _FACTS = "seq2seq-cli"  # the name of an entry of the header

@@ -26,7 +26,7 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 from seq2seq_cli.training.checkpoints.averaging import Ema
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import free_memory
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.step import accumulate_gradients
@@ -105,13 +105,8 @@ def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]
     training = trial.config.training
     sizes = (trial.src_vocab, trial.tgt_vocab)
     model = Transformer(trial.config.model, *sizes, trial.is_shared, PAD_ID).to(device)
-    batch_loss = BatchLoss(
-        model,
-        training.label_smoothing,
-        choose_bf16(training.precision, device),
-        training.compile,
-        training.consistency,
-    )
+    use_bf16 = choose_bf16(training.precision, device)
+    batch_loss = build_loss(model, training, use_bf16, training.compile)
     optimizer = build_optimizer(model, training)
     ema = None if training.ema_decay is None else Ema(model, training.ema_decay)
 

@@ -3,41 +3,42 @@
 import functools
 import gc
 import logging
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.console import counted
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.evaluation import Scores, evaluate
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.training.checkpoints.averaging import with_weights
-from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model, chosen_model
-from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver, record_score
+from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model
+from seq2seq_cli.training.checkpoints.checkpoint import NullSaver, Saver
 from seq2seq_cli.training.checkpoints.manifest import count_starts
-from seq2seq_cli.training.logging.metrics_log import AttentionPlots, Monitor, NullMonitor
+from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.logging.process_speed import ProcessSpeed
 from seq2seq_cli.training.logging.summary import summarize
 from seq2seq_cli.training.nonfinite import handle_nonfinite
 from seq2seq_cli.training.oom import is_out_of_memory
-from seq2seq_cli.training.optimizers.optimizer import set_lr
+from seq2seq_cli.training.optimizers.schedules import set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import process_group
-from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates, plan_again
+from seq2seq_cli.training.plan import plan_again
 from seq2seq_cli.training.resume import StartOptions, start_or_resume
-from seq2seq_cli.training.run import Hooks, MetricSums, Run
-from seq2seq_cli.training.signals import StopRequest, stop_on_signals
+from seq2seq_cli.training.run import Hooks, MetricSums, Run, nothing
+from seq2seq_cli.training.signals import stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
+from seq2seq_cli.training.validation import (
+    end_line,
+    is_finished,
+    limit_reached,
+    score_candidate,
+    validate,
+    validation_is_due,
+)
 
 logger = logging.getLogger(__name__)
 
 _NO_HOOKS = Hooks()
-_NEARLY_DONE = 0.95  # of the decay, after which the rest of a schedule changes little
 
 
 def train(
@@ -52,7 +53,7 @@ def train(
 
     A new run starts from the best weights of the run folder `source`, if one is given. A resumed
     run may differ from its config in the options `allow_changed`. Data-parallel processes are those
-    of `torch.distributed`'s process group if the caller has initialised one, those that `torchrun`
+    of `torch.distributed`'s process group if the caller has initialized one, those that `torchrun`
     started, or those that `training.processes` asks for and this function starts; these log to
     standard error if `console.py: log_to_stderr` was called here. Raises UserError for what the
     user can correct, and Interrupted after saving on Ctrl-C or SIGTERM.
@@ -73,7 +74,7 @@ def train(
         speed = ProcessSpeed(run, count_starts(folder) if run.parallel.is_main else 0)
         while not is_finished(run):
             if run.state.awaits_validation:
-                validate(run, monitor, saver, clock)
+                validate(run, monitor, saver, clock.total_seconds)
                 continue
             clock.start_update()
             epoch, batches = run.state.epoch, run.next_batches()
@@ -91,10 +92,9 @@ def train(
                 note_stop(run, stop_signal)
                 return
         score = functools.partial(score_candidate, run, stop)
-        run.parallel.in_main(lambda: choose_model(folder, run, score, monitor.candidates))
-        if cut := cut_line(run):
-            logger.info("%s", cut)
-        logger.info("%s", finished_line(folder, run))
+        show: Callable[[int, str], None] = monitor.candidates if monitor is not None else nothing
+        run.parallel.in_main(lambda: choose_model(folder, run, score, show))
+        logger.info("%s", end_line(folder, run))
 
 
 @contextmanager
@@ -133,13 +133,13 @@ def open_run(
 
 
 @contextmanager
-def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | NullMonitor, Saver]]:
+def open_outputs(folder: RunFolder, run: Run) -> Iterator[tuple[Monitor | None, Saver]]:
     """Open what the main process writes: logged points, and checkpoints with best models.
 
     Other processes write nothing, nor does the main one if everything is done already.
     """
     if not run.parallel.is_main or (is_finished(run) and not awaits_choice(folder, run)):
-        yield NullMonitor(), run.parallel.saver(NullSaver(folder, run), run)
+        yield None, run.parallel.saver(NullSaver(folder, run), run)
         return
     with Monitor(folder, run) as monitor:
         logger.info("%s", summarize(run))
@@ -186,7 +186,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
         return
     state.skipped_in_a_row = 0
     cross_entropy = result.loss - result.divergence
-    window.loss += cross_entropy / sum(run.loss.terms.cross_entropy)
+    window.loss += cross_entropy / run.loss.cross_entropies
     window.divergence += result.divergence
     window.num_tokens += sum(batch.num_tokens for batch in batches)
     window.num_src_tokens += sum(batch.num_src_tokens for batch in batches)
@@ -195,7 +195,7 @@ def count_update(run: Run, batches: Sequence[Batch], result: StepResult, clock: 
 
 def log_update(
     run: Run,
-    monitor: Monitor | NullMonitor,
+    monitor: Monitor | None,
     speed: ProcessSpeed,
     result: StepResult,
     scalars: dict[str, float],
@@ -203,30 +203,30 @@ def log_update(
     """Show progress; every `log_every` updates, and after the last one, log a point.
 
     The point sums up the updates since the one before; gradient norm and the given `scalars`
-    are those of this update.
+    belong to this update.
     """
-    monitor.advance(run.total_steps)
     state = run.state
+    if monitor is not None:
+        monitor.advance(run.total_steps)
     is_due = state.step % run.config.training.log_every == 0 or limit_reached(run) is not None
     if not (is_due and result.is_finite):
         return
     window, state.window = state.window, MetricSums()
     if run.config.training.consistency is not None:
         scalars = {"consistency": window.divergence / window.num_tokens, **scalars}
-    monitor.training_point(
-        state.step,
-        {
-            "loss": window.loss / window.num_tokens,
-            "grad_norm": result.grad_norm,
-            "tokens": window.num_tokens,
-            "tokens_per_second": window.num_tokens / window.seconds,
-            "seconds": state.seconds,
-            "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
-            "skipped": window.skipped,
-            **scalars,
-            **speed.scalars(),
-        },
-    )
+    point = {
+        "loss": window.loss / window.num_tokens,
+        "grad_norm": result.grad_norm,
+        "tokens": window.num_tokens,
+        "tokens_per_second": window.num_tokens / window.seconds,
+        "seconds": state.seconds,
+        "padding": 1 - (window.num_tokens + window.num_src_tokens) / window.num_positions,
+        "skipped": window.skipped,
+        **scalars,
+        **speed.scalars(),
+    }
+    if monitor is not None:
+        monitor.training_point(state.step, point)
 
 
 def note_stop(run: Run, stop_signal: int) -> None:
@@ -236,164 +236,3 @@ def note_stop(run: Run, stop_signal: int) -> None:
     logger.debug("%s", message)
     if stop_signal:
         raise Interrupted(message, 128 + stop_signal)
-
-
-def validate(run: Run, monitor: Monitor | NullMonitor, saver: Saver, clock: Clock) -> None:
-    """Score the model on the validation data in the main process, and keep it if it is best.
-
-    It has the weights that are evaluated, an EMA for example, only while it is scored.
-    """
-    validation, held_out, score, loss = run.config.validation, run.data.valid, math.nan, math.nan
-
-    def in_main() -> tuple[Scores, AttentionPlots | None]:
-        with with_weights(run.evaluated_model, run.evaluated_weights):
-            scores = score_model(run)
-            # The attention of a model whose loss is NaN or infinite says nothing.
-            draws = validation.attention and math.isfinite(scores.loss)
-            return scores, draw_attention(run) if draws else None
-
-    run.parallel.gather_weights(run)
-    scores, plots = run.parallel.in_main(in_main) or (None, None)
-    metrics = {} if scores is None else scores.metrics()
-    if scores is not None:
-        score, loss = metrics[validation.metric], scores.loss
-    score, loss = run.parallel.broadcast((score, loss))
-    before, run.state.seconds = (
-        run.state.seconds,
-        run.parallel.all_reduce_max(clock.total_seconds()),
-    )
-    run.state.validation_seconds = run.state.seconds - before
-    is_kept = record_score(run, score, loss)
-    run.state.awaits_validation, run.state.validated_step = False, run.state.step
-    if held_out is not None and scores is not None:
-        step = run.state.step
-        monitor.validation_point(step, scores, run.state.best_step == step)
-        if scores.hypotheses and validation.samples:
-            monitor.samples(step, scores, validation.samples)
-        if plots is not None:
-            monitor.attention(step, plots)
-        if is_finished(run):
-            scores.cuts.report()
-    saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
-
-
-def score_model(run: Run) -> Scores:
-    """Evaluate the model as it is on the validation data. Raises UserError when out of memory."""
-    held_out, decode = run.data.valid, run.config.validation.decode
-    assert held_out is not None, "the main process has read it"
-    with evaluation_of(run):
-        return evaluate(translator_of(run), held_out, decode=decode)
-
-
-def score_candidate(run: Run, stop: StopRequest) -> Scores:
-    """Score the model as it is, for the comparison at the end; raise Interrupted after a signal.
-
-    Nothing is lost then: the comparison starts over with the same command.
-    """
-    if stop.signal:
-        message = "stopped while comparing models; the same command compares them again"
-        raise Interrupted(message, 128 + stop.signal)
-    return score_model(run)
-
-
-def draw_attention(run: Run) -> AttentionPlots:
-    """Draw the attention of the model as it is. Raises UserError when out of memory."""
-    assert run.data.valid is not None, "the main process has read it"
-    with evaluation_of(run):
-        plots = plugins.load("inspect", "attention_plots")
-        drawn: AttentionPlots = plots.plot_attention(translator_of(run), run.data.valid.pairs)
-        return drawn
-
-
-def translator_of(run: Run) -> Translator:
-    model, data = run.evaluated_model, run.data
-    return Translator(model, data.tokenizers, run.config, statistics=data.statistics)
-
-
-@contextmanager
-def evaluation_of(run: Run) -> Iterator[None]:
-    """Use the threads of all processes, and say what to do when out of memory."""
-    try:
-        with run.parallel.all_threads():
-            yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        assert run.data.valid is not None, "the main process has read it"
-        facts = run.data.valid.store.facts
-        raise UserError(
-            f"step {run.state.step:,}: out of memory in the validation, whose longest lines have "
-            f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
-            "decoding.tokens_per_batch, which may change in a run; the same "
-            "command resumes from the last checkpoint"
-        ) from None
-
-
-def is_finished(run: Run) -> bool:
-    """Return True after the last update and its validation, or when early stopping triggers."""
-    if run.state.awaits_validation:
-        return False
-    return limit_reached(run) is not None or has_lost_patience(run)
-
-
-def limit_reached(run: Run) -> str | None:
-    """Return the option that makes this update the last one, if it is."""
-    training, state = run.config.training, run.state
-    if state.step >= run.total_steps:
-        return limit_of_updates(training, state.plan)
-    is_over = training.max_hours is not None and state.seconds / 3_600 >= training.max_hours
-    return "max_hours" if is_over else None
-
-
-def has_lost_patience(run: Run) -> bool:
-    """Return True if early stopping (`validation.patience`) ends the run."""
-    patience = run.config.validation.patience
-    return patience is not None and run.state.validations_without_best >= patience
-
-
-def validation_is_due(run: Run) -> bool:
-    """Return True at the end of every n-th epoch, or after every n-th update."""
-    validation, state = run.config.validation, run.state
-    if validation.unit == "steps":
-        return state.step % validation.interval == 0
-    return state.position == 0 and (state.epoch - 1) % validation.interval == 0
-
-
-def cut_line(run: Run) -> str | None:
-    """Say what is missing from a run that the time limit ended before its plan did, if it is so."""
-    training, state, plan = run.config.training, run.state, run.state.plan
-    if limit_reached(run) != "max_hours" or state.step >= plan.total:
-        return None
-    falls = training.schedule in ("cosine", "linear")
-    if falls and plan.decay(state.step) > _NEARLY_DONE:
-        return None
-    return (
-        f"stopped at {state.step:,} of {plan.total:,} updates: the time limit "
-        f"({training.max_hours:g} h) was reached"
-        + (" before the learning rate fell to 0" if falls else "")
-        + "; to finish: the same command with "
-        f"--set training.max_hours={hours_to_finish(run):g}"
-    )
-
-
-def finished_line(folder: RunFolder, run: Run) -> str:
-    """Say why the run ended, and which model it kept."""
-    limit, state = limit_reached(run), run.state
-    why = f"training.{limit} reached" if limit else "no better score within validation.patience"
-    finished = f"finished after {counted(state.step, 'update')} ({why})"
-    if not folder.model.exists():
-        return f"{finished}; no validation gave a finite score, so that there is no {folder.model}"
-    which, metric, scores = "the last", run.config.validation.metric, {}
-    if chosen := chosen_model(folder, run.config, state):
-        which, scores = f"the {chosen[0]}", chosen[1]
-    elif folder.all_best_models() and run.config.validation.keep_best == 1:
-        which = "an average"  # by `seq2seq average` or an earlier end, which keep the best there
-    elif state.best_models:
-        best = state.best_models[0]
-        which, scores = f"the best, of step {best.step:,}", {"loss": best.loss, metric: best.score}
-    elif run.config.data.valid is not None:
-        which = "the best by an earlier validation"
-    if metric in scores and "loss" in scores:
-        which += f", with validation {metric} {scores[metric]:.3f}"
-        which += "" if metric == "loss" else f" and loss {scores['loss']:.3f}"
-    return f"{finished}: {folder.model} is {which}"

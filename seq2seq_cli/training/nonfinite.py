@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seq2seq_cli.config.schema import MOST_SKIPPED
-from seq2seq_cli.config.types import OnNonfinite
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import Padded
+from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
-from seq2seq_cli.training.checkpoints.averaging import Weights
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
+from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.oom import describe_shape, split_batches
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.step import StepResult, seed_dropout
@@ -57,7 +56,13 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
     gradients = run.parallel.gather(own)  # before the forward passes, which gather the weights
     sources = run.parallel.all_gather(find_nonfinite_source(run, batches))
     source = next((source for source in sources if source.module), sources[0])
-    report = "\n".join([what, *_report(source, gradients), _advice(action)])
+    advice = (
+        "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, "
+        "warm up longer, or set training.precision: fp32, in another --run-dir"
+    )
+    if action == "stop":
+        advice += "; or skip such updates with --set training.on_nonfinite=skip"
+    report = "\n".join([what, *_report(source, gradients), advice])
     logger.debug("%s", report)
     raise UserError(report if run.parallel.is_main else what)
 
@@ -67,9 +72,7 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource
     training, tokenizers = run.config.training, run.data.tokenizers
     batch_loss = run.loss  # if it is sharded, it gathers the weights
     if training.compile:
-        batch_loss = BatchLoss(
-            run.model, training.label_smoothing, run.use_bf16, consistency=training.consistency
-        )
+        batch_loss = build_loss(run.model, training, run.use_bf16)
         batch_loss.layout = Padded
     modules: list[str] = []  # the first whose output is not finite
 
@@ -113,7 +116,14 @@ def _report(source: NonfiniteSource, gradients: Weights) -> list[str]:
     )
     bad = [name for name, gradient in gradients.items() if not _is_finite(gradient)]
     names = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
-    largest = ", ".join(f"{name} {norm:.3g}" for name, norm in _largest_norms(gradients))
+    norms = []  # of modules
+    for module, items in itertools.groupby(
+        gradients.items(), lambda item: item[0].rpartition(".")[0]
+    ):
+        norm = nn.utils.get_total_norm([gradient for _, gradient in items]).item()
+        norms += [(module, norm)] if math.isfinite(norm) else []
+    norms = sorted(norms, key=lambda named: -named[1])[:_SHOWN]
+    largest = ", ".join(f"{name} {norm:.3g}" for name, norm in norms)
     return [
         f"  began in    {began}",
         f"  gradients   not finite: {len(bad)} of {len(gradients)} parameters ({names})",
@@ -121,26 +131,6 @@ def _report(source: NonfiniteSource, gradients: Weights) -> list[str]:
         f"  in          {source.batch[0]}",
         *(f"              {line}" for line in source.batch[1:]),
     ]
-
-
-def _largest_norms(gradients: Weights) -> list[tuple[str, float]]:
-    """Return the modules with the largest finite gradient norms."""
-    norms = []
-    owners = itertools.groupby(gradients.items(), key=lambda item: item[0].rpartition(".")[0])
-    for owner, items in owners:
-        norm = nn.utils.get_total_norm([gradient for _, gradient in items]).item()
-        norms += [(owner, norm)] if math.isfinite(norm) else []
-    return sorted(norms, key=lambda named: -named[1])[:_SHOWN]
-
-
-def _advice(action: OnNonfinite) -> str:
-    advice = (
-        "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, "
-        "warm up longer, or set training.precision: fp32, in another --run-dir"
-    )
-    if action == "stop":
-        advice += "; or skip such updates with --set training.on_nonfinite=skip"
-    return advice
 
 
 def _describe(batch: Batch, tokenizers: Tokenizers) -> list[str]:

@@ -12,7 +12,7 @@ import math
 
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.training.optimizers.optimizer import Plan
+from seq2seq_cli.training.optimizers.schedules import Plan
 from seq2seq_cli.training.run import Run
 from seq2seq_cli.training.setup import with_training
 

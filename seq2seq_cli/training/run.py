@@ -19,11 +19,12 @@ from seq2seq_cli.evaluation import HeldOut
 from seq2seq_cli.machine import available_memory
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.model.weights import Weights
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
-from seq2seq_cli.training.checkpoints.averaging import Ema, Weights
+from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.optimizers.optimizer import Plan
+from seq2seq_cli.training.optimizers.schedules import Plan
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 
 BatchShape = list[int]  # sentences and positions of the longer side (a list, as in JSON)

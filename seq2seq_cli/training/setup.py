@@ -26,6 +26,7 @@ from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_to
 from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoints.averaging import Ema
+from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.parallel.strategy import SingleProcess
@@ -85,8 +86,7 @@ def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
 
 def make_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:
     """Return the training loss of a model, in the precision of the config."""
-    use_bf16 = choose_bf16(config.precision, device)
-    return BatchLoss(model, config.label_smoothing, use_bf16, config.compile, config.consistency)
+    return build_loss(model, config, choose_bf16(config.precision, device), config.compile)
 
 
 def load_data(

@@ -91,7 +91,7 @@ def accumulate_gradients(
             losses = batch_loss(batch)
             (losses.total / num_tokens).backward()
             total += losses.total.item()
-            divergence += losses.divergence.item()
+            divergence += float(losses.divergence)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

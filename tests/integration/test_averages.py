@@ -196,7 +196,7 @@ def test_finished_run_names_the_average_that_a_command_has_installed(
     assert seq2seq("average", run, "--last", 2, "--force").exit_code == 0
     caplog.set_level("INFO")
     train(settings, run)
-    assert "model.safetensors is an average" in caplog.text
+    assert "model.safetensors is the average of 2 checkpoints, steps" in caplog.text
 
 
 def test_finished_run_compares_again_only_if_candidates_differ(config, runs, seq2seq, tmp_path):
@@ -205,7 +205,7 @@ def test_finished_run_compares_again_only_if_candidates_differ(config, runs, seq
     again = seq2seq(*command)
     assert "comparing" not in again.stderr
     chosen = next(row for row in candidates(run) if row["chosen"])
-    assert f"is the {chosen['model']}, with validation loss {chosen['loss']:.3f}" in again.stderr
+    assert f", with validation loss {chosen['loss']:.3f}" in again.stderr
     other = ("--set", "training.average_checkpoints=2")
     assert "comparing 4 models" in seq2seq(*command, *other).stderr
 

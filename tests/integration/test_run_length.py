@@ -131,11 +131,13 @@ def test_max_hours_ends_a_run_and_can_be_raised(config, seq2seq: Command, tmp_pa
     result = seq2seq(*train, *options(max_steps=40, max_hours=1e-9))
     assert result.exit_code == 0
     assert "40 updates (max_steps) or as many as fit into 1e-09 hours" in result.stderr
-    assert "finished after 1 update (training.max_hours reached)" in result.stderr
+    assert "stopped after 1 of 40 updates (training.max_hours reached" in result.stderr
+    assert "to finish: the same command with --set training.max_hours=" in result.stderr
+    assert "finished" not in result.stderr
     assert list(points(tmp_path / "run", "valid/loss")) == [1]
     assert (tmp_path / "run/model.safetensors").is_file()
     again = seq2seq(*train, *options(max_steps=40, max_hours=1e-9))
-    assert "finished after 1 update (training.max_hours reached)" in again.stderr
+    assert "stopped after 1 of 40 updates (training.max_hours reached" in again.stderr
     assert list(points(tmp_path / "run", "train/loss")) == [1]
     result = seq2seq(*train, *options(max_steps=40, max_hours=24))
     assert "finished after 40 updates (training.max_steps reached)" in result.stderr
@@ -265,8 +267,8 @@ def test_run_that_is_cut_off_says_how_to_finish(config, seq2seq: Command, tmp_pa
         train(load_config(config, limited[1::2]), run, hooks=clock.hooks())
     log = (run / "train.log").read_text()
     cut = (
-        r"stopped at 70 of 9\d updates: the time limit \(0.0277778 h\) was reached before the "
-        r"learning rate fell to 0; to finish: the same command with --set training.max_hours="
+        r"stopped after 70 of 9\d updates \(training.max_hours reached before the learning rate "
+        r"fell to 0\): .* to finish: the same command with --set training.max_hours="
     )
     (hours,) = re.findall(cut + r"([\d.]+)", log)
     assert 1 < float(hours) < 1.2

@@ -81,6 +81,9 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
     report = json.loads(seq2seq("eval", classifier, *options).stdout)
     assert {"exact_match", "ser"} <= report.keys()
     assert not {"bleu", "chrf"} & report.keys()
+    logged = json.loads((classifier / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"valid/exact_match", "valid/ser"} <= logged.keys()
+    assert not {"valid/bleu", "valid/chrf"} & logged.keys()
     errors = report["errors"]
     assert errors["unit"] == "symbols"
     assert 100 * errors["num_wrong_lines"] / errors["num_lines"] == report["ser"]

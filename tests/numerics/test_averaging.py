@@ -14,12 +14,11 @@ from seq2seq_cli.training.checkpoints.averaging import (
     Ema,
     averaged_steps,
     mean_of_files,
-    trained_weights,
     with_weights,
 )
 from seq2seq_cli.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
-from seq2seq_cli.training.optimizers.optimizer import build_optimizer
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
 from seq2seq_cli.training.run import Run
 
 SCHEDULE_FREE = TrainingConfig(optimizer="schedule_free_adamw", lr=0.01, adam_beta1=0.8)

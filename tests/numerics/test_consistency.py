@@ -10,10 +10,17 @@ from seq2seq_cli.config.regularization import Consistency
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.model.packing import Packed, Padded
-from seq2seq_cli.model.transformer import Cutoff, Transformer
+from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from seq2seq_cli.training.losses.consistency import draw_cutoff, terms_of, twice
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss, sequence_loss
+from seq2seq_cli.training.losses.consistency import (
+    ConsistencyLoss,
+    build_loss,
+    draw_cutoff,
+    terms_of,
+    twice,
+    two_pass_loss,
+)
+from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.step import seed_dropout, train_step
 
 KINDS = {
@@ -53,7 +60,7 @@ def test_loss_and_gradients_match_the_published_formula(kind, vocabulary, smooth
     states = torch.randn(2, 150, 8)
     states[1] = states[0] + 0.3 * states[1]
     inputs = states.flatten(0, 1).requires_grad_(), torch.randn(vocabulary, 8).requires_grad_()
-    ours = sequence_loss(*inputs, labels.repeat(2), smoothing, terms_of(KINDS[kind]))
+    ours = two_pass_loss(*inputs, labels.repeat(2), smoothing, terms_of(KINDS[kind]))
     y, (first, second) = labels[labels >= 0], (inputs[0] @ inputs[1].T).chunk(2)
     weight = KINDS[kind].weight
     ce, divergence = published(kind, weight, first[labels >= 0], second[labels >= 0], y, smoothing)
@@ -80,7 +87,7 @@ def test_loss_in_bf16_is_as_close_to_fp32_as_that_of_autograd(kind):
         return ce + divergence, divergence
 
     def fused(states: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
-        return sequence_loss(states, projection, labels.repeat(2), 0.1, terms_of(KINDS[kind]))
+        return two_pass_loss(states, projection, labels.repeat(2), 0.1, terms_of(KINDS[kind]))
 
     results = []
     for loss_of, use_bf16 in ((naive, False), (naive, True), (fused, True)):
@@ -105,7 +112,7 @@ def test_loss_of_a_diverged_model_matches_the_published_formula():
     states[::3] *= 100
     logits = (states @ projection.T).chunk(2)
     ce, divergence = published("simcut", 3.0, *logits, labels, 0.1)
-    ours = sequence_loss(states, projection, labels.repeat(2), 0.1, terms_of(KINDS["simcut"]))
+    ours = two_pass_loss(states, projection, labels.repeat(2), 0.1, terms_of(KINDS["simcut"]))
     assert ours.total.item() == pytest.approx((ce + divergence).item(), rel=1e-4)
 
 
@@ -120,19 +127,21 @@ def model_of(dropout: float) -> Transformer:
 def test_batch_loss_matches_two_forward_passes(kind, layout):
     """With dropout and the tokens that are cut off drawn alike, the model's gradients are equal."""
     consistency = KINDS[kind]
-    batch_loss = BatchLoss(model_of(0.3), 0.1, use_bf16=False, consistency=consistency).train()
+    batch_loss = ConsistencyLoss(
+        model_of(0.3), 0.1, use_bf16=False, consistency=consistency
+    ).train()
     batch_loss.layout = layout
     seed_dropout(1, 1, 0)
     ours = batch_loss(BATCH)
     seed_dropout(1, 1, 0)
     both, model = twice(BATCH), batch_loss.model
-    cutoff = Cutoff()
+    cut = ()
     if consistency.cutoff:
-        cutoff = Cutoff(
+        cut = (
             draw_cutoff(both.src_BS, consistency.cutoff),
             draw_cutoff(both.tgt_in_BT, consistency.cutoff),
         )
-    states, packed = model.forward_hidden(both.src_BS, both.tgt_in_BT, layout, cutoff)
+    states, packed = model.forward_hidden(both.src_BS, both.tgt_in_BT, layout, *cut)
     labels = packed.pack_ids(both.labels_BT, IGNORE_INDEX).flatten()
     logits = model.projection(states.flatten(0, 1)[labels != IGNORE_INDEX]).chunk(2)
     assert not torch.allclose(*logits)
@@ -150,7 +159,7 @@ def test_tokens_that_are_cut_off_have_zero_embeddings():
     model, src, tgt = model_of(0.0), BATCH.src_BS, BATCH.tgt_in_BT
     with torch.no_grad():
         whole, _ = model.forward_hidden(src, tgt, Packed)
-        actual, _ = model.forward_hidden(src, tgt, Packed, Cutoff(src == 6, tgt == 6))
+        actual, _ = model.forward_hidden(src, tgt, Packed, src == 6, tgt == 6)
         model.src_embedding.weight[6] = 0  # and the target's, which is the same
         expected, _ = model.forward_hidden(src, tgt, Packed)
     torch.testing.assert_close(actual, expected)
@@ -170,7 +179,7 @@ def test_gradient_accumulation_matches_one_large_batch():
     results = []
     training = TrainingConfig(consistency=KINDS["r_drop"])
     for count in (1, 3):
-        batch_loss = BatchLoss(model_of(0.0), 0.1, False, consistency=training.consistency)
+        batch_loss = build_loss(model_of(0.0), training, False)
         optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
         batches = [BATCH] if count == 1 else [BATCH.shard(3, part) for part in range(3)]
         results.append(train_step(bare_run(batch_loss, optimizer, training), batches))

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.model.weights import is_matrix_of_layer
-from seq2seq_cli.training.checkpoints.averaging import trained_weights
 from seq2seq_cli.training.optimizers.muon import orthogonalize
-from seq2seq_cli.training.optimizers.optimizer import SCHEDULES, Plan, build_optimizer, set_lr
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
+from seq2seq_cli.training.optimizers.schedules import SCHEDULES, Plan, set_lr
 
 OPTIONS = {"max_steps": 100, "warmup_steps": 4, "lr": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.8}
 OPTIONS |= {"adam_epsilon": 0.01, "weight_decay": 0.3}

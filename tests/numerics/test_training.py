@@ -22,13 +22,8 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from seq2seq_cli.training.checkpoints.checkpoint import load_last_checkpoint, save_checkpoint
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss, sequence_loss
-from seq2seq_cli.training.optimizers.optimizer import (
-    OPTIMIZERS,
-    SCHEDULES,
-    Plan,
-    build_optimizer,
-    set_lr,
-)
+from seq2seq_cli.training.optimizers.optimizer import OPTIMIZERS, build_optimizer
+from seq2seq_cli.training.optimizers.schedules import SCHEDULES, Plan, set_lr
 from seq2seq_cli.training.run import BestModel, Run
 from seq2seq_cli.training.step import seed_dropout, train_step
 
@@ -81,7 +76,7 @@ def test_loss_matches_a_naive_loop_over_tokens(smoothing):
         for word in range(5):
             share = (1 - smoothing) * (word == label) + smoothing / 5
             expected -= share * math.log(scores[word] / sum(scores))
-    loss = sequence_loss(states, projection, labels, smoothing).total
+    loss = sequence_loss(states, projection, labels, smoothing)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -101,7 +96,7 @@ def test_chunked_loss_and_gradients_match_cross_entropy(smoothing, vocabulary):
         reduction="sum",
         label_smoothing=smoothing,
     )
-    ours = sequence_loss(states, projection, labels, smoothing).total
+    ours = sequence_loss(states, projection, labels, smoothing)
     assert ours.item() == pytest.approx(plain.item(), rel=1e-5)
     expected = torch.autograd.grad(plain * 0.5, (states, projection))
     actual = torch.autograd.grad(ours * 0.5, (states, projection))
@@ -119,7 +114,7 @@ def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):
     for num_wrong in (90, 3):
         states = torch.randn(90, 16)
         states[:num_wrong] *= std
-        loss = sequence_loss(states, projection, labels, smoothing).total
+        loss = sequence_loss(states, projection, labels, smoothing)
         plain = functional.cross_entropy(
             states @ projection.T, labels, reduction="sum", label_smoothing=smoothing
         )
@@ -130,7 +125,7 @@ def test_loss_of_a_diverged_model_matches_cross_entropy(smoothing, std):
 def test_loss_and_gradients_of_padding_are_zero():
     states = torch.randn(3, 4, requires_grad=True)
     projection = torch.randn(5, 4, requires_grad=True)
-    loss = sequence_loss(states, projection, torch.full((3,), IGNORE_INDEX), 0.1).total
+    loss = sequence_loss(states, projection, torch.full((3,), IGNORE_INDEX), 0.1)
     gradients = torch.autograd.grad(loss, (states, projection))
     assert [loss.item(), *(float(g.abs().sum()) for g in gradients)] == [0, 0, 0]
 
@@ -145,7 +140,7 @@ def test_loss_in_bf16_is_close_to_fp32_for_confident_models():
     for use_bf16 in (False, True):
         inputs = states.clone().requires_grad_(), projection.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
-            loss = sequence_loss(*inputs, labels, 0.1).total
+            loss = sequence_loss(*inputs, labels, 0.1)
         results.append((loss.item(), torch.autograd.grad(loss, inputs)))
     (fp32, expected), (bf16, actual) = results
     assert bf16 == pytest.approx(fp32, rel=5e-3)

@@ -3,7 +3,7 @@
 They are what a run evaluates, and never feed back into training.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.model.weights import read_weights, unique_parameters
-
-Weights = Mapping[str, Tensor]  # by the names of the parameters; tied ones once
+from seq2seq_cli.model.weights import Weights, read_weights, unique_parameters
 
 
 class Ema:
@@ -43,18 +41,6 @@ class Ema:
             self.weights[name].copy_(saved)
 
 
-def trained_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
-    """Return the weights that training has come to, which share memory with the run's.
-
-    They are the parameters, or the averages that the optimizer keeps if it trains others
-    (`ScheduleFreeAdamW`).
-    """
-    return {
-        name: optimizer.state.get(parameter, {}).get("average", parameter.detach())
-        for name, parameter in model.named_parameters()
-    }
-
-
 @contextmanager
 def with_weights(model: nn.Module, weights: Weights) -> Iterator[None]:
     """Give a model other weights while the block runs, without copying any."""
@@ -70,7 +56,7 @@ def with_weights(model: nn.Module, weights: Weights) -> Iterator[None]:
 
 
 def averaged_steps(steps: Iterable[int], config: TrainingConfig) -> list[int]:
-    """Return those of the steps whose checkpoints `training.average_checkpoints` averages.
+    """Return the steps whose checkpoints `training.average_checkpoints` averages.
 
     They are the last multiples of `save_every`, whatever other checkpoints validations and stops
     have left.

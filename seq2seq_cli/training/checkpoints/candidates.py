@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import Metric
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
-    """Weights that may become those of `model.safetensors`: the mean of one or more files."""
+    """Weights that may become the run's model: the mean of one or more files."""
 
     name: str
     files: tuple[Path, ...]
@@ -80,8 +80,8 @@ def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> 
 
 def average_of(files: dict[int, Path]) -> Candidate:
     """Return the average of the weights of these steps."""
-    steps = f"steps {min(files):,} to {max(files):,}"
-    return Candidate(f"average of {len(files)} checkpoints, {steps}", tuple(files.values()))
+    name = f"average of {len(files)} checkpoints, steps {min(files):,} to {max(files):,}"
+    return Candidate(name, tuple(files.values()))
 
 
 def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
@@ -98,7 +98,7 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
 def awaits_choice(folder: RunFolder, run: Run) -> bool:
     """Return True if the run, which is finished, has candidates that were not compared yet."""
     candidates = find_candidates(folder, run.config, run.state)
-    return bool(candidates) and recorded(folder, run.state.step, candidates) is None
+    return bool(candidates) and not _is_recorded(folder, run.state.step, candidates)
 
 
 def choose_model(
@@ -114,8 +114,13 @@ def choose_model(
     if not awaits_choice(folder, run):
         return
     config, step, model = run.config, run.state.step, run.evaluated_model
-    candidates = find_candidates(folder, config, run.state)
-    readable = [candidate for candidate in candidates if _is_readable(candidate, model)]
+    candidates, readable = find_candidates(folder, config, run.state), list[Candidate]()
+    for candidate in candidates:
+        try:
+            mean_of_files(candidate.files, model)
+            readable.append(candidate)
+        except DamagedFileError as error:
+            logger.warning("%s is left out: %s", candidate.name, error)
     if config.data.valid is None:
         scored = [Scored(candidate, {}) for candidate in readable]
         chosen = next(iter(scored), None)
@@ -146,15 +151,6 @@ def choose_model(
     run.hooks.before_write(folder.candidates)
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     write_atomic(folder.candidates, text.encode("utf-8"))
-
-
-def _is_readable(candidate: Candidate, model: Transformer) -> bool:
-    try:
-        mean_of_files(candidate.files, model)
-    except DamagedFileError as error:
-        logger.warning("%s is left out: %s", candidate.name, error)
-        return False
-    return True
 
 
 def score_candidates(
@@ -197,40 +193,20 @@ def install(
 
 def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
     """Return a line for each candidate, with all scores."""
-    width = max(len(one.candidate.name) for one in scored)
-    return "\n".join(
-        "  ".join(
-            [
-                f"{one.candidate.name:<{width}}",
-                *(f"{name} {value:.3f}" for name, value in one.metrics.items()),
-                *(["(chosen)"] if one is chosen else []),
-            ]
-        )
-        for one in scored
-    )
+    width, rows = max(len(one.candidate.name) for one in scored), list[str]()
+    for one in scored:
+        scores = (f"{name} {value:.3f}" for name, value in one.metrics.items())
+        rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores]))
+        rows[-1] += "  (chosen)" if one is chosen else ""
+    return "\n".join(rows)
 
 
-def recorded(
-    folder: RunFolder, step: int, candidates: Sequence[Candidate]
-) -> list[dict[str, Any]] | None:
-    """Return the entries of `candidates.jsonl`; None if they are not of this step's candidates."""
+def _is_recorded(folder: RunFolder, step: int, candidates: Sequence[Candidate]) -> bool:
+    """Return True if `candidates.jsonl` has the entries of this step's candidates."""
     try:
         lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
     except (FileNotFoundError, ValueError, RecursionError, UserError):
-        return None
-    entries = [entry for entry in entries if entry.get("step") == step]
-    names = [entry.get("model") for entry in entries]
-    return entries if names == [candidate.name for candidate in candidates] else None
-
-
-def chosen_model(
-    folder: RunFolder, config: Config, state: TrainingState
-) -> tuple[str, dict[str, float]] | None:
-    """Return name and scores of the candidate that a finished run chose; None if it did not."""
-    entries = recorded(folder, state.step, find_candidates(folder, config, state)) or []
-    for entry in entries:
-        if entry.get("chosen") is True:
-            scores = {name: x for name, x in entry.items() if isinstance(x, float)}
-            return str(entry["model"]), scores
-    return None
+        return False
+    names = [entry.get("model") for entry in entries if entry.get("step") == step]
+    return names == [candidate.name for candidate in candidates]

@@ -20,7 +20,7 @@ from torch import Size, Tensor, nn
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import is_listed, read_json, reading, write_json
 from seq2seq_cli.model.weights import read_tensors
-from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
+from seq2seq_cli.training.optimizers.optimizer import OwnWeights
 
 if TYPE_CHECKING:
     from seq2seq_cli.training.parallel.strategy import SingleProcess
@@ -110,8 +110,8 @@ def _restore(path: Path, tensors: Mapping[str, Tensor], run: "Run") -> None:
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
-    if isinstance(optimizer, ScheduleFreeAdamW):
-        optimizer.resume_from_average()
+    if isinstance(optimizer, OwnWeights):
+        optimizer.after_load()
 
 
 def _state_names(optimizer: torch.optim.Optimizer) -> dict[Tensor, Sequence[str]]:

@@ -126,7 +126,7 @@ class Monitor:
         logger.info("step %s  valid  %s%s", f"{step:,}", shown, "  (best)" if is_best else "")
 
     def samples(self, step: int, scores: Scores, count: int) -> None:
-        """Show the first translations beside their references."""
+        """Show the first translations next to their references."""
         rows = ["| source | reference | translation |", "|---|---|---|"]
         sources, hypotheses, (references, *_), _ = scores.translated
         for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
@@ -165,31 +165,6 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._file.append(f"{self.format(record)}\n".encode("utf-8", "replace"))
-
-
-class NullMonitor:
-    """A Monitor that does nothing, for ranks other than 0."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None: ...
-
-    def sync(self) -> None: ...
-
-    def config(self, config: Config) -> None: ...
-
-    def advance(self, total: int) -> None: ...
-
-    def training_point(self, step: int, scalars: Mapping[str, float]) -> None: ...
-
-    def validation_point(self, step: int, scores: Scores, is_best: bool) -> None: ...
-
-    def samples(self, step: int, scores: Scores, count: int) -> None: ...
-
-    def attention(self, step: int, plots: AttentionPlots) -> None: ...
-
-    def candidates(self, step: int, table: str) -> None: ...
 
 
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:
@@ -243,7 +218,7 @@ _PATHS = (".src", ".tgt", ".pairs")
 
 
 def _cell(text: str) -> str:
-    """Text as it is, inside a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -10,9 +10,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpus
 from seq2seq_cli.console import counted
 from seq2seq_cli.data.cache import MEGABYTE, cache_folder, most_bytes, total_size
-from seq2seq_cli.data.token_store import SideStats, TokenStore
 from seq2seq_cli.evaluation import HeldOut
-from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import count_parameters
 from seq2seq_cli.text.corpus import CorpusCounts
 from seq2seq_cli.training.plan import limit_of_updates
@@ -21,21 +19,43 @@ from seq2seq_cli.training.run import Run, TrainingData
 
 def summarize(run: Run) -> str:
     """Return one aligned line for each thing worth knowing before training time is spent."""
-    config, data = run.config, run.data
+    config, data, shape = run.config, run.data, run.config.model
+    limit = data.statistics.length_limit.resolve(config.decoding)
+    counts = count_parameters(run.model)
+    parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
+    tied = "" if counts["projection"] else "; projection tied"
+    src, tgt = (
+        f"{side.tokens:,} (mean {side.tokens / len(data.train):.1f}, longest {side.longest:,})"
+        for side in (data.train.facts.src, data.train.facts.tgt)
+    )
+    stores = [data.train, *([data.valid.store] if data.valid is not None else [])]
+    cached = sum(store.num_bytes for store in stores) / MEGABYTE
     rows = [("training text", _training_text(config, data))]
     rows += [("corpus", text) for text in _corpora(config, data)]
     if data.valid is not None and data.valid_counts is not None:
         rows.append(("validation text", _held_out_text(data.valid, data.valid_counts)))
         rows.append(("validation", _validation(config)))
     rows += [
-        ("tokens", _tokens(data)),
+        ("tokens", f"source {src}, target {tgt}"),
         ("vocabulary", _vocabulary(config, data)),
-        ("model", _model(config)),
-        ("parameters", _parameters(run.model)),
+        (
+            "model",
+            f"{shape.layers.encoder}+{shape.layers.decoder} layers, d_model {shape.d_model}, "
+            f"d_ff {shape.d_ff}, {shape.heads} heads, {shape.norm}-norm, dropout {shape.dropout:g}"
+            + ("" if config.preset == "none" else f" (preset {config.preset})"),
+        ),
+        ("parameters", f"{sum(counts.values()):,} ({parts}{tied})"),
         ("training", _training(run)),
-        ("translations", _length_limit(run)),
+        (
+            "translations",
+            f"at most {limit.max_len_factor:g} × source tokens + {limit.max_len_extra:,}",
+        ),
         ("device", _device(run)),
-        ("cache", _cache(data)),
+        (
+            "cache",
+            f"{cache_folder()}: {cached:,.1f} MB of token ids of this text, "
+            f"{total_size() / MEGABYTE:,.1f} MB in all, {most_bytes() / MEGABYTE:,.0f} MB at most",
+        ),
     ]
     return "\n".join(f"{label:<16} {text}" for label, text in rows)
 
@@ -49,7 +69,7 @@ def summary_json(run: Run) -> dict[str, Any]:
     valid = None
     if data.valid is not None and valid_counts is not None:
         valid = {
-            **_facts(data.valid.store),
+            **asdict(data.valid.store.facts),
             "too_long": data.valid.num_too_long,
             "unreadable": valid_counts.bad,
             "empty": valid_counts.empty,
@@ -57,7 +77,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         }
     return {
         "training_text": {
-            **_facts(data.train),
+            **asdict(data.train.facts),
             "unreadable": counts.bad,
             "empty": counts.empty,
             "direction": config.data.direction,
@@ -100,10 +120,6 @@ def summary_json(run: Run) -> dict[str, Any]:
             "precision": "bf16" if run.use_bf16 else "fp32",
         },
     }
-
-
-def _facts(store: TokenStore) -> dict[str, Any]:
-    return asdict(store.facts)
 
 
 def _parts(config: Config, data: TrainingData) -> Iterator[tuple[Corpus, int, int]]:
@@ -149,14 +165,6 @@ def _held_out_text(valid: HeldOut, counts: CorpusCounts) -> str:
     return text
 
 
-def _tokens(data: TrainingData) -> str:
-    def side(facts: SideStats) -> str:
-        mean = facts.tokens / len(data.train)
-        return f"{facts.tokens:,} (mean {mean:.1f}, longest {facts.longest:,})"
-
-    return f"source {side(data.train.facts.src)}, target {side(data.train.facts.tgt)}"
-
-
 def _vocabulary(config: Config, data: TrainingData) -> str:
     tokenizers, sampling = data.tokenizers, config.training.subword_sampling
     if tokenizers.is_shared:
@@ -169,27 +177,6 @@ def _vocabulary(config: Config, data: TrainingData) -> str:
     sides = {"source": sampling.src, "target": sampling.tgt}
     sampled = [f"{side} {value:g}" for side, value in sides.items() if value is not None]
     return "; subword sampling: ".join([text, ", ".join(sampled)] if sampled else [text])
-
-
-def _length_limit(run: Run) -> str:
-    options = run.data.statistics.length_limit.resolve(run.config.decoding)
-    return f"at most {options.max_len_factor:g} × source tokens + {options.max_len_extra:,}"
-
-
-def _model(config: Config) -> str:
-    shape = config.model
-    return (
-        f"{shape.layers.encoder}+{shape.layers.decoder} layers, d_model {shape.d_model}, "
-        f"d_ff {shape.d_ff}, {shape.heads} heads, {shape.norm}-norm, dropout {shape.dropout:g}"
-        + ("" if config.preset == "none" else f" (preset {config.preset})")
-    )
-
-
-def _parameters(model: Transformer) -> str:
-    counts = count_parameters(model)
-    parts = ", ".join(f"{part} {count:,}" for part, count in counts.items() if count)
-    tied = "" if counts["projection"] else "; projection tied"
-    return f"{sum(counts.values()):,} ({parts}{tied})"
 
 
 def _validation(config: Config) -> str:
@@ -214,15 +201,6 @@ def _training(run: Run) -> str:
         f"epochs of {len(batches):,} batches ({batches.padding():.1%} padding); "
         f"{training.optimizer}, lr {training.lr:g}, {training.schedule} after "
         f"{plan.warmup:,} updates of warm-up{averages}"
-    )
-
-
-def _cache(data: TrainingData) -> str:
-    stores = [data.train, *([data.valid.store] if data.valid is not None else [])]
-    ours = sum(store.num_bytes for store in stores) / MEGABYTE
-    return (
-        f"{cache_folder()}: {ours:,.1f} MB of token ids of this text, "
-        f"{total_size() / MEGABYTE:,.1f} MB in all, {most_bytes() / MEGABYTE:,.0f} MB at most"
     )
 
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class AppendOnlyFile:
-    """Appends data whole; what finds no room on the disk waits and is written first later."""
+    """Appends data whole; buffers it while the disk is full."""
 
     def __init__(self, path: Path, hooks: Hooks) -> None:
         self.path = path
@@ -52,7 +52,8 @@ class AppendOnlyFile:
 class EventFile:
     """A TensorBoard event file; each start of a run has one.
 
-    PyTorch's SummaryWriter writes in a thread, which a full disk would end.
+    PyTorch's SummaryWriter writes in a thread, which ends when the disk is full, and may leave half
+    a record, after which TensorBoard reads no more.
     """
 
     def __init__(self, folder: Path, step: int, hooks: Hooks) -> None:
@@ -87,7 +88,7 @@ class EventFile:
             self._file.append(self._records(Event(step=step, summary=shown)))
 
     def options(self, values: dict[str, float | str]) -> None:
-        """Write the hyperparameters for the HParams tab, replacing those of earlier starts.
+        """Write the hyperparameters for the HParams tab, replacing the ones of earlier starts.
 
         In a file of its own, the first in the order of their names: of such events TensorBoard
         takes the first that it reads, and one for a run.

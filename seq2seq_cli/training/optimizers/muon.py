@@ -14,7 +14,7 @@ MUON_STATE = ("momentum_buffer",)  # what Muon keeps of each parameter
 _MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic Newton-Schulz iteration
 _STEPS = 5
-_SIZE = 0.1  # root mean square of the elements of an update, in learning rates
+_SIZE = 0.1  # target RMS of an update, relative to lr
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -28,7 +28,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
     0.2 √max(A, B) would give updates the size of AdamW's (Liu et al. 2025, *Muon is Scalable for
     LLM Training*, section 2.2); they are half as large, as embeddings learn best at twice the rate
     of matrices. The same as `torch.optim.Muon` with `match_rms_adamw` and half the learning rate,
-    but matrices of one shape are orthogonalized together.
+    which always computes in bf16: 100 times slower on a CPU without instructions for it.
+
+    The first parameter group is Muon's.
     """
 
     def __init__(
@@ -49,32 +51,23 @@ class MuonWithAdamW(torch.optim.Optimizer):
         """Make a step of both."""
         assert closure is None, "the gradients are there already"
         self._adamw.step()
+        by_shape = defaultdict(list)
         for group in self.param_groups:
-            if group["state"] == MUON_STATE:
-                by_shape = defaultdict(list)
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        by_shape[parameter.shape].append(parameter)
-                for shape, parameters in by_shape.items():
-                    self._update(parameters, shape, group["lr"], group["weight_decay"])
-
-    def _update(
-        self, parameters: list[Tensor], shape: torch.Size, lr: float, weight_decay: float
-    ) -> None:
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        momenta = [self._momentum(p) for p in parameters]
-        torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
-        directions = orthogonalize(torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM)))
-        torch._foreach_mul_(parameters, 1 - lr * weight_decay)
-        scaled = directions.float() * (-_SIZE * lr * math.sqrt(max(shape)))
-        torch._foreach_add_(parameters, list(scaled.unbind()))
-
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["momentum_buffer"]
-        return momentum
+            for parameter in group["params"]:
+                if group["state"] == MUON_STATE and parameter.grad is not None:
+                    by_shape[parameter.shape].append(parameter)
+                    if not self.state[parameter]:
+                        self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        lr, decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
+        for shape, parameters in by_shape.items():
+            gradients = [parameter.grad for parameter in parameters]
+            momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+            torch._foreach_lerp_(momenta, gradients, 1 - _MOMENTUM)
+            updates = torch._foreach_lerp(gradients, momenta, _MOMENTUM)
+            directions = orthogonalize(torch.stack(updates)).float()
+            torch._foreach_mul_(parameters, 1 - lr * decay)
+            scaled = directions * (-_SIZE * lr * math.sqrt(max(shape)))
+            torch._foreach_add_(parameters, list(scaled.unbind()))
 
 
 def orthogonalize(matrices_NAB: Tensor) -> Tensor:

@@ -1,16 +1,15 @@
-"""Optimizers and their parameter groups; learning-rate schedules as functions of the step."""
+"""Optimizers, their parameter groups, and the weights that they evaluate."""
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from seq2seq_cli.config.schema import DEFAULT_WARMUP, TrainingConfig
-from seq2seq_cli.config.types import NonNegativeFloat, NonNegativeInt, OptimizerName, Schedule
+from seq2seq_cli.config.schema import TrainingConfig
+from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.model.weights import is_matrix_of_layer
+from seq2seq_cli.model.weights import Weights, is_matrix_of_layer
 from seq2seq_cli.training.optimizers.muon import MUON_STATE, MuonWithAdamW
 from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 
@@ -35,6 +34,24 @@ def _layers_apart(model: nn.Module, weight_decay: float) -> Groups:
     for group in others:
         group["params"] = [p for p in group["params"] if id(p) not in ours]
     return [{"params": layers, "weight_decay": weight_decay, "state": MUON_STATE}, *others]
+
+
+@runtime_checkable
+class OwnWeights(Protocol):
+    """An optimizer whose model is not the parameters, which are where it computes gradients."""
+
+    def eval_weights(self, model: nn.Module) -> Weights:
+        """Return the weights to evaluate and save, by name."""
+
+    def after_load(self) -> None:
+        """Go on from a checkpoint: its weights are the parameters, and the state is loaded."""
+
+
+def trained_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
+    """Return the current weights to evaluate and save, which share memory with the run's."""
+    if isinstance(optimizer, OwnWeights):
+        return optimizer.eval_weights(model)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 class OptimizerKind(NamedTuple):
@@ -87,79 +104,3 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
         options.pop("fused", None)  # `sharding.py` builds another optimizer of shards
     groups = [{"state": kind.state} | group for group in kind.groups(model, config.weight_decay)]
     return kind.make(groups, lr=config.lr, **options)
-
-
-class Plan(NamedTuple):
-    """How many updates a run has, and how its learning rate gets to the last of them.
-
-    `plan.py` makes it, and a checkpoint holds it: with a time limit it depends on the clock.
-    """
-
-    total: NonNegativeInt = 0  # updates of the whole run
-    warmup: NonNegativeInt = 0  # of them
-    start: NonNegativeInt = 0  # updates, or the warm-up if it is longer, after which
-    progress: NonNegativeFloat = 0.0  # of the decay is reached, which goes on to 1 at the end
-    step: NonNegativeInt = 0  # updates done when the plan was made
-    pace: NonNegativeFloat = 0.0  # seconds per update without validations; 0: not known yet
-    most: NonNegativeInt = 0  # updates that `max_steps` and `max_epochs` allow
-    hours: NonNegativeFloat | None = None  # `max_hours`
-
-    def decay(self, step: int) -> float:
-        """Return the progress of the decay at a 1-based step.
-
-        It is 0 until warm-up ends, and 1 one step after the last, so that the last step still
-        learns.
-        """
-        start = max(self.start, self.warmup)
-        if step <= start:
-            return self.progress
-        share = min(1.0, (step - start) / max(1, self.total + 1 - start))
-        return self.progress + (1 - self.progress) * share
-
-
-def set_lr(
-    optimizer: torch.optim.Optimizer, config: TrainingConfig, step: int, plan: Plan
-) -> float:
-    """Set and return the learning rate of the 1-based step."""
-    lr = config.lr * SCHEDULES[config.schedule](step, plan)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    return lr
-
-
-def warmup(step: int, plan: Plan) -> float:
-    """Linear increase to 1 at the end of warm-up."""
-    return min(1.0, step / plan.warmup) if plan.warmup else 1.0
-
-
-def inverse_sqrt(step: int, plan: Plan) -> float:
-    """Share of the peak rate at a 1-based step (Vaswani et al. 2017, eq. 3, peak scaled to 1).
-
-    Without warm-up, where that equation has no peak, it falls from the first step on as it does
-    after `DEFAULT_WARMUP` updates of warm-up.
-    """
-    if plan.warmup == 0:
-        return math.sqrt(DEFAULT_WARMUP / (DEFAULT_WARMUP + step - 1))
-    return warmup(step, plan) * min(1.0, math.sqrt(plan.warmup / step))
-
-
-def linear(step: int, plan: Plan) -> float:
-    """Straight from 1 at the end of warm-up to 0 after the last step."""
-    return warmup(step, plan) * (1.0 - plan.decay(step))
-
-
-def cosine(step: int, plan: Plan) -> float:
-    """Half a cosine from 1 to 0 (Loshchilov & Hutter 2017, eq. 5, without restarts)."""
-    return warmup(step, plan) * (1 + math.cos(math.pi * plan.decay(step))) / 2
-
-
-def constant(step: int, plan: Plan) -> float:
-    return warmup(step, plan)
-
-
-SCHEDULES: dict[Schedule, Callable[[int, Plan], float]] = {
-    "inverse_sqrt": inverse_sqrt,
-    "linear": linear,
-    "cosine": cosine,
-    "constant": constant,
-}

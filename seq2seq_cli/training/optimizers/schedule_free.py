@@ -1,15 +1,20 @@
 """Schedule-free AdamW (Defazio et al. 2024): AdamW whose model is an average along its path.
 
 There are three sequences of weights: z, which the steps go along; x, the weighted mean of all z,
-which is the model; and y between the two, where the gradients are computed. The parameters hold y
-(`training/checkpoints/averaging.py` gives the model x wherever it is evaluated or saved).
+which is the model; and y between the two, where the gradients are computed. The parameters hold y;
+the model is given x wherever it is evaluated or saved.
+
+The authors' package keeps no x: it computes x from y and z, and y again from x and z, each time
+rounded, so that a run that resumes from x would not go on as it was.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from seq2seq_cli.model.weights import Weights
 
 
 class ScheduleFreeAdamW(torch.optim.Optimizer):
@@ -42,38 +47,29 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         assert closure is None, "the gradients are there already"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                self._step(parameters, **{n: v for n, v in group.items() if n in self.defaults})
-
-    def _step(
-        self,
-        parameters: list[Tensor],
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float,
-    ) -> None:
-        states = [self.state[p] or self._start(p) for p in parameters]
-        z, average, squares, steps, weight_sums = (
-            [state[name] for state in states]
-            for name in ("z", "average", "exp_avg_sq", "step", "weight_sum")
-        )
-        torch._foreach_add_(steps, 1)
-        torch._foreach_add_(weight_sums, lr**2)
-        weight_sum = weight_sums[0].item()
-        share = lr**2 / weight_sum if weight_sum else 0.0
-        directions: list[Tensor] = [p.grad for p in parameters if p.grad is not None]
-        torch._foreach_mul_(squares, betas[1])
-        torch._foreach_addcmul_(squares, directions, directions, value=1 - betas[1])
-        denominators = torch._foreach_div(squares, 1 - betas[1] ** steps[0].item())
-        torch._foreach_sqrt_(denominators)
-        torch._foreach_add_(denominators, eps)
-        torch._foreach_div_(directions, denominators)
-        if weight_decay:
-            torch._foreach_add_(directions, parameters, alpha=weight_decay)
-        torch._foreach_add_(z, directions, alpha=-lr)
-        torch._foreach_lerp_(average, z, share)
-        self._move_to_y(parameters)
+            if not parameters:
+                continue
+            lr, beta2 = group["lr"], group["betas"][1]
+            states = [self.state[p] or self._start(p) for p in parameters]
+            z, average, squares, steps, weight_sums = (
+                [state[name] for state in states]
+                for name in ("z", "average", "exp_avg_sq", "step", "weight_sum")
+            )
+            torch._foreach_add_(steps, 1)
+            torch._foreach_add_(weight_sums, lr**2)
+            weight_sum = weight_sums[0].item()
+            directions: list[Tensor] = [p.grad for p in parameters]
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, directions, directions, value=1 - beta2)
+            denominators = torch._foreach_div(squares, 1 - beta2 ** steps[0].item())
+            torch._foreach_sqrt_(denominators)
+            torch._foreach_add_(denominators, group["eps"])
+            torch._foreach_div_(directions, denominators)
+            if group["weight_decay"]:
+                torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+            torch._foreach_add_(z, directions, alpha=-lr)
+            torch._foreach_lerp_(average, z, lr**2 / weight_sum if weight_sum else 0.0)
+            self._move_to_y(parameters)
 
     def _start(self, parameter: Tensor) -> dict[str, Any]:
         """Return the state before the first step, where x = y = z."""
@@ -94,16 +90,18 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         torch._foreach_copy_([_own_rows(p) for p in parameters], averages)
         torch._foreach_lerp_(parameters, [state["z"] for state in states], 1 - beta1)
 
-    @torch.no_grad()
-    def resume_from_average(self) -> None:
-        """Take the parameters, which a checkpoint holds x of, as x, and move them to y.
+    def eval_weights(self, model: nn.Module) -> Weights:
+        """Return x, by the names of the parameters."""
+        return {
+            name: self.state.get(parameter, {}).get("average", parameter.detach())
+            for name, parameter in model.named_parameters()
+        }
 
-        The rest of the state is there. y is the same function of x and z as in `step`, so that it
-        has the same bits.
-        """
-        parameters = [
-            p for group in self.param_groups for p in group["params"] if self.state.get(p)
-        ]
+    @torch.no_grad()
+    def after_load(self) -> None:
+        """Take the parameters, which hold x, as x, and move them to y, with the bits of `step`."""
+        groups = self.param_groups
+        parameters = [p for group in groups for p in group["params"] if self.state.get(p)]
         for parameter in parameters:
             self.state[parameter]["average"] = parameter.detach().clone()
         if parameters:  # there are none before the first step

@@ -21,8 +21,8 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import unique_parameters
-from seq2seq_cli.training.checkpoints.averaging import Ema, Weights, trained_weights
+from seq2seq_cli.model.weights import Weights, unique_parameters
+from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.checkpoints.checkpoint import FULL, Saver, make_room, shards_part
 from seq2seq_cli.training.checkpoints.optimizer_state import (
     check_optimizer,
@@ -33,7 +33,7 @@ from seq2seq_cli.training.checkpoints.optimizer_state import (
 )
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape
-from seq2seq_cli.training.optimizers.optimizer import build_optimizer
+from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
 from seq2seq_cli.training.parallel.strategy import (
     Accumulate,
     Accumulated,

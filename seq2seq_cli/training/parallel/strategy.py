@@ -19,9 +19,9 @@ from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.model.device import use_threads
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import load_weights, save_tensors
-from seq2seq_cli.training.checkpoints.averaging import Weights, trained_weights
+from seq2seq_cli.model.weights import Weights, load_weights, save_tensors
 from seq2seq_cli.training.checkpoints.optimizer_state import load_optimizer, optimizer_tensors
+from seq2seq_cli.training.optimizers.optimizer import trained_weights
 
 if TYPE_CHECKING:
     from seq2seq_cli.training.checkpoints.checkpoint import Saver

@@ -1,0 +1,187 @@
+"""Validation: when it is due, what it scores and keeps, and what ends a run.
+
+The main process scores the model, and all processes count the result.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from seq2seq_cli import plugins
+from seq2seq_cli.console import counted
+from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.evaluation import Scores, evaluate
+from seq2seq_cli.model.model_scores import read_model_scores
+from seq2seq_cli.model.weights import read_facts
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.averaging import with_weights
+from seq2seq_cli.training.checkpoints.checkpoint import Saver, record_score
+from seq2seq_cli.training.logging.metrics_log import AttentionPlots, Monitor
+from seq2seq_cli.training.oom import is_out_of_memory
+from seq2seq_cli.training.plan import hours_to_finish, limit_of_updates
+from seq2seq_cli.training.run import Run
+from seq2seq_cli.training.signals import StopRequest
+
+_NEARLY_DONE = 0.95  # of the decay, after which the rest of a schedule changes little
+
+
+def validate(
+    run: Run, monitor: Monitor | None, saver: Saver, total_seconds: Callable[[], float]
+) -> None:
+    """Score the model on the validation data in the main process, and keep it if it is best.
+
+    It has the weights that are evaluated, an EMA for example, only while it is scored.
+    `total_seconds` gives the time that training has taken so far.
+    """
+    validation, score, loss = run.config.validation, math.nan, math.nan
+
+    def in_main() -> tuple[Scores, AttentionPlots | None]:
+        with with_weights(run.evaluated_model, run.evaluated_weights):
+            scores = score_model(run)
+            # The attention of a model whose loss is NaN or infinite says nothing.
+            draws = validation.attention and math.isfinite(scores.loss)
+            return scores, draw_attention(run) if draws else None
+
+    run.parallel.gather_weights(run)
+    scores, plots = run.parallel.in_main(in_main) or (None, None)
+    metrics = {} if scores is None else scores.metrics()
+    if scores is not None:
+        score, loss = metrics[validation.metric], scores.loss
+    score, loss = run.parallel.broadcast((score, loss))
+    before, run.state.seconds = run.state.seconds, run.parallel.all_reduce_max(total_seconds())
+    run.state.validation_seconds = run.state.seconds - before
+    is_kept = record_score(run, score, loss)
+    run.state.awaits_validation, run.state.validated_step = False, run.state.step
+    if monitor is not None and scores is not None:
+        step = run.state.step
+        monitor.validation_point(step, scores, run.state.best_step == step)
+        if scores.hypotheses and validation.samples:
+            monitor.samples(step, scores, validation.samples)
+        if plots is not None:
+            monitor.attention(step, plots)
+        if is_finished(run):
+            scores.cuts.report()
+    saver.record_validation(metrics, is_kept=is_kept, is_end=is_finished(run))
+
+
+def score_model(run: Run) -> Scores:
+    """Evaluate the model as it is on the validation data. Raises UserError when out of memory."""
+    held_out, decode = run.data.valid, run.config.validation.decode
+    assert held_out is not None, "the main process has read it"
+    with evaluation_of(run):
+        return evaluate(translator_of(run), held_out, decode=decode)
+
+
+def score_candidate(run: Run, stop: StopRequest) -> Scores:
+    """Score the model as it is, for the comparison at the end; raise Interrupted after a signal.
+
+    Nothing is lost then: the comparison starts over with the same command.
+    """
+    if stop.signal:
+        message = "stopped while comparing models; the same command compares them again"
+        raise Interrupted(message, 128 + stop.signal)
+    return score_model(run)
+
+
+def draw_attention(run: Run) -> AttentionPlots:
+    """Draw the attention of the model as it is. Raises UserError when out of memory."""
+    assert run.data.valid is not None, "the main process has read it"
+    with evaluation_of(run):
+        plots: AttentionPlots = plugins.load("inspect", "attention_plots").plot_attention(
+            translator_of(run), run.data.valid.pairs
+        )
+        return plots
+
+
+def translator_of(run: Run) -> Translator:
+    model, data = run.evaluated_model, run.data
+    return Translator(model, data.tokenizers, run.config, statistics=data.statistics)
+
+
+@contextmanager
+def evaluation_of(run: Run) -> Iterator[None]:
+    """Use the threads of all processes, and say what to do when out of memory."""
+    try:
+        with run.parallel.all_threads():
+            yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        assert run.data.valid is not None, "the main process has read it"
+        facts = run.data.valid.store.facts
+        raise UserError(
+            f"step {run.state.step:,}: out of memory in the validation, whose longest lines have "
+            f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
+            "decoding.tokens_per_batch, which may change in a run; the same "
+            "command resumes from the last checkpoint"
+        ) from None
+
+
+def is_finished(run: Run) -> bool:
+    """Return True after the last update and its validation, or when early stopping triggers."""
+    if run.state.awaits_validation:
+        return False
+    return limit_reached(run) is not None or has_lost_patience(run)
+
+
+def limit_reached(run: Run) -> str | None:
+    """Return the option that makes this update the last one, if it is."""
+    training, state = run.config.training, run.state
+    if state.step >= run.total_steps:
+        return limit_of_updates(training, state.plan)
+    is_over = training.max_hours is not None and state.seconds / 3_600 >= training.max_hours
+    return "max_hours" if is_over else None
+
+
+def has_lost_patience(run: Run) -> bool:
+    """Return True if early stopping (`validation.patience`) ends the run."""
+    patience = run.config.validation.patience
+    return patience is not None and run.state.validations_without_best >= patience
+
+
+def validation_is_due(run: Run) -> bool:
+    """Return True at the end of every n-th epoch, or after every n-th update."""
+    validation, state = run.config.validation, run.state
+    if validation.unit == "steps":
+        return state.step % validation.interval == 0
+    return state.position == 0 and (state.epoch - 1) % validation.interval == 0
+
+
+def end_line(folder: RunFolder, run: Run) -> str:
+    """Say why the run ended, which model it kept, and how to finish if the time limit cut it off.
+
+    It is not cut off if the learning rate has all but fallen to 0.
+    """
+    training, state, plan = run.config.training, run.state, run.state.plan
+    falls = training.schedule in ("cosine", "linear")
+    limit, is_cut_off = limit_reached(run), False
+    if limit == "max_hours" and state.step < plan.total:
+        is_cut_off = not falls or plan.decay(state.step) <= _NEARLY_DONE
+    why = f"training.{limit} reached" if limit else "no better score within validation.patience"
+    ended = f"finished after {counted(state.step, 'update')} ({why})"
+    if is_cut_off:
+        ended = f"stopped after {state.step:,} of {plan.total:,} updates ({why}"
+        ended += " before the learning rate fell to 0)" if falls else ")"
+    if folder.model.exists():
+        kept = f": {folder.model} is {_which_model(folder.model, run)}"
+    else:
+        kept = f"; no validation gave a finite score, so that there is no {folder.model}"
+    if not is_cut_off:
+        return ended + kept
+    hours = f"--set training.max_hours={hours_to_finish(run):g}"
+    return f"{ended}{kept}; to finish: the same command with {hours}"
+
+
+def _which_model(path: Path, run: Run) -> str:
+    """Describe the run's model and its scores, from the facts in its file."""
+    metric, validated = run.config.validation.metric, read_model_scores(path)
+    name, scores = str(read_facts(path).get("model", "best")), validated.scores if validated else {}
+    which = f"the {name}"
+    if name.startswith("step "):
+        which = "the last" if run.config.data.valid is None else f"the best, of {name}"
+    if metric in scores and "loss" in scores:
+        which += f", with validation {metric} {scores[metric]:.3f}"
+        which += "" if metric == "loss" else f" and loss {scores['loss']:.3f}"
+    return which
