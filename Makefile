@@ -3,7 +3,7 @@
 # the checks and the documents need.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip install --no-compile --constraint constraints.txt
+PIP := $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test test-extras faults sanitize check format figures docs linkcheck
@@ -11,9 +11,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
-	@echo "Installing PyTorch and the package into .venv"
+	@echo "Installing PyTorch and the package into .venv: 1 GB with PyTorch's build for CPUs"
 	$(PYTHON) -m venv .venv
-	$(PIP) --upgrade pip
+	$(PIP) --quiet --upgrade pip
 	$(PIP) torch
 	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
 	$(PIP) --editable .
