@@ -39,5 +39,7 @@ for target in $targets; do
       }' "$log"
   fi
 done
-cat "$folder"/test*.log | grep -oE '[0-9.]+s (call|setup|teardown) .*' | sort -rn | head -n 50 >"$folder/slowest.txt"
-echo "the fifty slowest tests: $folder/slowest.txt"
+shopt -s nullglob
+cat /dev/null "$folder"/test*.log | sed -nE 's/^[^\t]*\t([0-9]+\.[0-9])[0-9]s (call|setup|teardown) +tests\/(.*)/| \1 | \2 | `\3` |/p' |
+  sort -k 2 -rn | head -n 50 >"$folder/slowest.md"
+echo "the fifty slowest tests: $folder/slowest.md"
