@@ -3,7 +3,8 @@
 # the checks and the documents need.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
+# Setuptools warns of what is meant here: editable installation, ext-modules.
+PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test test-extras faults sanitize check format figures docs linkcheck
