@@ -2,6 +2,8 @@
 # It is installed in layers, each once: the package; what its tests need; what the tests of extras,
 # the checks and the documents need.
 PYTHON ?= python3
+# Bytecode is written for what is imported, not for all packages: 100 MB less.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # Setuptools warns of what is meant here: editable installation, ext-modules.
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
@@ -18,6 +20,7 @@ install: .venv/installed
 	$(PIP) torch
 	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
 	$(PIP) --editable .
+	@$(BIN)/python -c 'import torch._dynamo, seq2seq_cli.cli, seq2seq_cli.training.loop'
 	touch $@
 
 .venv/installed-test: .venv/installed
