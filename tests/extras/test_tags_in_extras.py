@@ -5,7 +5,7 @@ from pathlib import Path
 import ctranslate2
 import pytest
 from commands import Command
-from number_task import number_pairs, numbers_config, write_config, write_pairs
+from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
 from seq2seq_cli.extras.inspect.attention_collector import study_attention
@@ -17,7 +17,7 @@ from seq2seq_cli.text.corpus import Pair
 def folder(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
     """A folder with the run `mixed`, of two corpora, one of which has a tag."""
     folder = tmp_path_factory.mktemp("tags")
-    config = numbers_config(folder, max_steps=20, warmup_steps=5, log_every=10, processes=1)
+    config = numbers_config(folder, **FAST, max_steps=100, processes=1)
     tagged = write_pairs(folder, "tagged", number_pairs(40, seed=6))
     config["data"]["train"] = [
         write_pairs(folder, "train", number_pairs(300, seed=4)),
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, seq2seq: Command) -> Path:
     ]
     config["data"]["valid"] = write_pairs(folder, "valid", number_pairs(20, seed=5))
     config["tokenizer"] = {"kind": "word"}
-    config["validation"] = {"every": 20, "unit": "steps", "metric": "loss", "decode": False}
+    config["validation"] = {"every": 100, "unit": "steps", "metric": "loss", "decode": False}
     result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "mixed")
     assert result.exit_code == 0, result.stderr
     return folder

@@ -131,9 +131,7 @@ KINDS = [
 @pytest.mark.parametrize("tokenizer", KINDS)
 def test_a_card_names_the_tokenizers_of_both_sides(tokenizer, seq2seq, tmp_path):
     """A shared vocabulary has two files, too, if its sides normalize differently."""
-    config = numbers_config(tmp_path, **FAST, max_steps=20, warmup_steps=5) | {
-        "tokenizer": tokenizer
-    }
+    config = numbers_config(tmp_path, **FAST, max_steps=20) | {"tokenizer": tokenizer}
     train = ("train", write_config(tmp_path, config), "--run-dir", tmp_path / "run")
     assert seq2seq(*train).exit_code == 0
     _, text = card_of(seq2seq, tmp_path / "run", tmp_path / "ct2")
