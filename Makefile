@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
-	@echo "Installing PyTorch and the package into .venv: 1 GB with PyTorch's build for CPUs"
+	@echo "Installing PyTorch and the package into .venv: 1.1 GB with PyTorch's build for CPUs"
 	$(PYTHON) -m venv .venv
 	$(PIP) --quiet --upgrade pip
 	$(PIP) torch
