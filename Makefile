@@ -1,20 +1,46 @@
 # Everything happens in .venv, which the first command makes; PYTHON says from which Python.
+# It is installed in layers, each once: the package; what its tests need; what the tests of extras,
+# the checks and the documents need.
 PYTHON ?= python3
+# Bytecode is written for what is imported, not for all packages: 100 MB less.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
+# Setuptools warns of what is meant here: editable installation, ext-modules.
+PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check install --no-compile --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test faults sanitize check format figures docs linkcheck
+.PHONY: install demo test test-extras faults sanitize check format figures docs linkcheck
 
 install: .venv/installed
 
+.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
+	@echo "Installing PyTorch and the package into .venv: 1.1 GB with PyTorch's build for CPUs"
+	$(PYTHON) -m venv .venv
+	$(PIP) --quiet --upgrade pip
+	$(PIP) torch
+	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
+	$(PIP) --editable .
+	@$(BIN)/python -c 'import torch._dynamo, seq2seq_cli.cli, seq2seq_cli.training.loop'
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(PIP) --group test
+	touch $@
+
 # Argos Translate stands apart: it asks for spacy, which its default never imports, and its wheel has a
 # package named tests.
-.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/argostranslate argostranslate
-	touch .venv/installed
+.venv/installed-test-extras: .venv/installed-test
+	$(PIP) --group test-extras --editable '.[export,hub,plot,serve]'
+	$(PIP) --no-deps --upgrade --target .venv/argostranslate argostranslate
+	touch $@
+
+.venv/installed-check: .venv/installed
+	$(PIP) --group check --editable '.[hub,serve]'
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(PIP) --group docs
+	touch $@
 
 demo: install
 	$(BIN)/seq2seq train configs/quickstart.yaml
@@ -24,11 +50,14 @@ demo: install
 	@paste runs/quickstart/demo.de runs/quickstart/demo.en | awk -F '\t' '{ print "  " $$1; print "    → " $$2 }'
 	@echo
 
-test: install
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+test: .venv/installed-test
+	$(PYTEST) --ignore tests/extras
+
+test-extras: .venv/installed-test-extras
+	$(PYTEST) tests/extras
 
 # Two hours: damage of all kinds, and files made to lose lines.
-faults: install
+faults: .venv/installed-test-extras
 	$(BIN)/python -m pytest -m slow
 	cd tests && ../$(BIN)/python -m faults.kills --fresh 10
 	cd tests && ../$(BIN)/python -m faults.io_errors
@@ -42,21 +71,21 @@ faults: install
 	cd tests && ../$(BIN)/python -m faults.fuzz --keep ../fuzz-failures
 
 # Some 15 minutes: the compiled decoder on random models, where a read beyond an array is an error.
-sanitize: install
+sanitize: .venv/installed-test
 	cd tests && ../$(BIN)/python -m faults.sanitize
 
-check: install
+check: .venv/installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: install
+format: .venv/installed-check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Figures and printed results of the documents: two minutes, and more if it has to train their
 # models first. The screenshots need Chromium.
-figures: install
+figures: .venv/installed-test-extras
 	$(BIN)/python docs/make_figures.py
 
 # The documents as a site; a link that leads nowhere is an error. linkcheck needs a network.
@@ -67,7 +96,3 @@ docs: .venv/installed-docs
 
 linkcheck: .venv/installed-docs
 	$(SPHINX) -b linkcheck docs/_build/linkcheck
-
-.venv/installed-docs: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	touch .venv/installed-docs

@@ -1,7 +1,8 @@
-"""Fixtures for all tests: one thread, a cache of their own, commands run in-process."""
+"""Fixtures for all tests: one thread, a separate cache, commands in-process, a trained run."""
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from commands import Command, Result
 from error_catalogue import is_documented
 from hypothesis import HealthCheck, settings
+from number_task import number_pairs, numbers_config, write_config, write_pairs
 from typer.main import get_command
 
 from seq2seq_cli.cli import app
@@ -52,4 +54,22 @@ def seq2seq() -> Command:
         assert not is_error or is_documented(message), f"not in docs/errors.md: {message}"
         return Result(result.exit_code, result.stdout, result.stderr)
 
+    return run
+
+
+@pytest.fixture(scope="session")
+def numbers(tmp_path_factory) -> Path:
+    """A folder with the texts `train`, `valid`, `test` and the config `numbers.yaml`."""
+    folder = tmp_path_factory.mktemp("numbers")
+    write_config(folder, numbers_config(folder, 3_000))
+    write_pairs(folder, "test", number_pairs(100, seed=3))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(numbers: Path, seq2seq: Command) -> Path:
+    """The folder of a finished run."""
+    run = numbers / "run"
+    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
     return run

@@ -7,7 +7,6 @@ import sys
 import pytest
 from commands import ROOT
 from faults.hostile_lines import complaint, failures
-from faults.superlinear import LENGTH, PARSERS, Part, growth
 
 
 def test_translate_writes_one_line_per_hostile_line(tmp_path, monkeypatch):
@@ -68,33 +67,3 @@ def test_damaged_files_are_rejected_or_harmless(seed, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"seed {seed}, 8 cases" in done.stdout
-
-
-ATTACKS: list[tuple[str, list[Part]]] = [
-    ("html", [("<sup>a", True), ("<", True)]),
-    ("html", [("<sup>", True), ("1", False), ("</sup>", True)]),
-    ("html", [("<b>", True), ("a</i>", True)]),
-    ("html", [("<b>a. B", True), ("</b>", True)]),
-    ("html", [("<b title='", False), ("x", True), ("'>a", False), (". B", True), ("</b>", False)]),
-    ("html", [("<i>", True), ("<b>", True), ("a</i>", True)]),
-    ("html", [("<a b='", True), ('<a b="', True)]),
-    ("html", [("<code>a</code> b. ", True)]),
-    ("html", [("<!--", True)]),
-    ("markdown", [("[", True), ("a](", True)]),
-    ("markdown", [(" *a", True), (" **a", True)]),
-    ("markdown", [("[^a", True)]),
-    ("markdown", [(" ", True), ("a", False)]),
-    ("markdown", [("a", False), (" ", True), ("b", False)]),
-    ("markdown", [("`", False), ("*a **b", True)]),
-    ("WebVTT", [("</i>", True), ("a", False)]),
-    ("SubRip", [("{\\", True)]),
-    ("sentences", [('."', True)]),
-    ("glossary", [("a ", True)]),
-    ("text", [("a ", True)]),
-]
-
-
-@pytest.mark.parametrize(("name", "parts"), ATTACKS)
-def test_time_grows_with_the_text(name: str, parts: list[Part]):
-    """Sixteen times the text would take 256 times the time if that were quadratic."""
-    assert growth(PARSERS[name], parts, LENGTH // 4, 16) < 80

@@ -298,40 +298,6 @@ def test_average_command_scores_and_installs(runs, seq2seq: Command, tmp_path):
     assert "average of 3 checkpoints" in seq2seq("average", run).stdout
 
 
-def scores_shown(seq2seq: Command, run: Path, export: Path) -> tuple[float | None, str]:
-    """The loss that `inspect` shows, and the scores of a model card."""
-    report = json.loads(seq2seq("inspect", run, "--json").stdout)["run"]["validation"]
-    result = seq2seq("export", run, "--format", "ctranslate2", "-o", export)
-    assert result.exit_code == 0, result.stderr
-    card = (export / "README.md").read_text(encoding="utf-8")
-    return report and report["scores"]["loss"], card.partition("## Scores")[2].partition("##")[0]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_card_and_inspect_show_the_scores_of_these_weights(config, runs, seq2seq, tmp_path):
-    """After the run's end, after more updates without averages, and after `average --force`."""
-    run = shutil.copytree(runs["schedule_free"], tmp_path / "run")
-    longer = [*SCHEDULE_FREE[:2], "training.max_steps=24", "training.keep_last=2"]
-    average = ("average", run, "--last", 2, "--force")
-    commands = [
-        ("inspect", run),
-        ("train", config, "--run-dir", run, *(part for o in longer for part in ("--set", o))),
-        average,
-    ]
-    for number, command in enumerate(commands):
-        assert seq2seq(*command).exit_code == 0
-        loss = json.loads(seq2seq("eval", run, "--json", "--loss-only").stdout)["loss"]
-        shown, card = scores_shown(seq2seq, run, tmp_path / str(number))
-        assert shown == loss
-        assert f"| loss | nats per target token | {loss:.3f} |" in card
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    settings["data"]["valid"]["src"] = "gone.src"
-    (run / "config.yaml").write_text(yaml.safe_dump(settings))
-    assert seq2seq(*average).exit_code == 0
-    shown, card = scores_shown(seq2seq, run, tmp_path / "unknown")
-    assert shown is None and "has no validation scores" in card
-
-
 def test_average_command_works_where_the_text_is_not(runs, seq2seq: Command, tmp_path):
     run = shutil.copytree(runs["ema"], tmp_path / "run")
     config = yaml.safe_load((run / "config.yaml").read_text())

@@ -5,29 +5,9 @@ from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import FAST, number_pairs, numbers_config, write_config
+from feature_task import train_with_features, write_rows
 
 from seq2seq_cli import Translator
-from seq2seq_cli.extras.inspect.attention_study import study_attention
-from seq2seq_cli.extras.inspect.head_statistics import token_pairs
-from seq2seq_cli.extras.serve.messages import Batch, SearchOptions, SentenceInput
-from seq2seq_cli.extras.serve.model_process import LoadedRun
-from seq2seq_cli.extras.serve.served_run import RunToServe
-from seq2seq_cli.text.corpus import Pair
-
-NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-NAMEN = ("null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
-IN_GERMAN = dict(zip(NAMES, NAMEN, strict=True))
-
-
-def write_rows(path: Path, count: int, seed: int) -> dict[str, object]:
-    """Write rows such as `3 1`, `NUM;DE`, `drei eins`; return them as the corpus of a config."""
-    rows = []
-    for digits, names in number_pairs(count, seed):
-        rows.append(f"{digits}\tNUM;EN\t{names}")
-        rows.append(f"{digits}\tNUM;DE\t{' '.join(IN_GERMAN[name] for name in names.split())}")
-    path.write_text("".join(f"{row}\n" for row in rows))
-    return {"pairs": str(path), "fields": [1, 3], "features": 2}
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +17,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, seq2seq: Command) -> Path:
-    config = numbers_config(folder, **FAST, max_steps=200)
-    config["data"] = {
-        name: write_rows(folder / f"{name}.tsv", count, seed)
-        for seed, (name, count) in enumerate({"train": 1_500, "valid": 30}.items())
-    }
-    result = seq2seq("train", write_config(folder, config), "--run-dir", folder / "run")
-    assert result.exit_code == 0, result.stderr
-    assert "word, 3 of them features" in result.stderr
-    return folder / "run"
+    return train_with_features(folder, seq2seq)
 
 
 def test_the_features_decide(run, folder, seq2seq, tmp_path):
@@ -116,16 +88,6 @@ def test_unknown_and_missing_features_are_named(run, folder, seq2seq):
     assert "1 line has no features, which the model was trained with" in result.stderr
 
 
-def test_a_server_refuses_unknown_and_missing_features(run):
-    loaded = LoadedRun(RunToServe(run, device="cpu"))
-    sources = ("3 1\tNUM;DE", "3 1\tNUM;XYZ", "3 1")
-    batch = Batch(0, SearchOptions(), tuple(map(SentenceInput, sources)))
-    (known,), unknown, none = loaded.translate(batch).outputs
-    assert known.text == "drei eins"
-    assert unknown == "the model does not know the features XYZ"
-    assert none == "the model needs features of the source, after a tab"
-
-
 def test_bad_lines_are_skipped_where_features_are_collected(run, folder, seq2seq, tmp_path):
     (tmp_path / "train.tsv").write_text((folder / "train.tsv").read_text() + "3 1\n")
     given = (f"data.train.pairs={tmp_path / 'train.tsv'}", "data.on_bad_line=skip")
@@ -135,30 +97,6 @@ def test_bad_lines_are_skipped_where_features_are_collected(run, folder, seq2seq
         config, output = folder / "numbers.yaml", ("--output", tmp_path / "v")
         result = seq2seq("vocab", config, *output, *sets)
         assert result.exit_code == 0, result.stderr
-
-
-def test_inspect_counts_the_features(run, seq2seq):
-    report = json.loads(seq2seq("inspect", run, "--json").stdout)["run"]["vocabulary"]
-    assert (report["source"]["features"], report["target"]["features"]) == (3, 0)
-    for side in (report["source"], report["target"]):
-        assert side["size"] == 4 + side["features"] + side["bytes"] + side["pieces"]
-
-
-def test_features_are_no_part_of_the_text(run):
-    """Its words alone are aligned; pages of attention show the features as tokens."""
-    translator = Translator.load(run)
-    (study,) = study_attention(translator, "3 1\tNUM;DE")
-    assert study.source.text == "3 1"
-    assert study.source.tokens[:2] == ("<feature NUM>", "<feature DE>")
-    assert study.source.word_of_token == (None, None, 0, 1, None)
-    assert study.target.text == "drei eins"
-    given, *_ = study_attention(translator, "3 1\tNUM;DE", "three one")
-    assert given.source == study.source
-    (pair,) = token_pairs(translator, [Pair("3 1", "drei eins", None, "NUM;DE")])
-    assert translator.tokenizers.src.pieces_of(pair.src_ids) == list(study.source.tokens[:-1])
-    (scored,) = translator.score([("3 1\tNUM;DE", "drei eins")])
-    (other,) = translator.score([("3 1\tNUM;EN", "drei eins")])
-    assert scored.log_prob > other.log_prob + 1
 
 
 def test_features_that_share_a_position_have_no_order(run, folder, seq2seq, tmp_path):
@@ -182,10 +120,3 @@ def test_a_model_without_features_refuses_them(trained, folder, seq2seq):
     refused = seq2seq("eval", trained, *files)
     assert refused.exit_code == 2
     assert "the vocabulary has no features, but a source has: NUM;EN" in refused.stderr
-
-
-def test_an_export_names_the_features(run, seq2seq, tmp_path):
-    result = seq2seq("export", run, "--format", "ctranslate2", "--output", tmp_path / "out")
-    assert result.exit_code == 0, result.stderr
-    assert "greedy translations of validation lines are equal" in result.stderr + result.stdout
-    assert "`<feature DE>`, `<feature EN>`" in (tmp_path / "out/README.md").read_text()

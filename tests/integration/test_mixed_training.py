@@ -15,9 +15,6 @@ from seq2seq_cli import Translator
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.evaluation import read_held_out
-from seq2seq_cli.extras.inspect.attention_study import study_attention
-from seq2seq_cli.extras.inspect.head_statistics import head_statistics
-from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.training.loop import train
 
 
@@ -128,26 +125,6 @@ def test_every_sentence_of_a_line_is_tagged(back_translated, folder):
     assert all(tag not in segment.ids for segment in segments)
 
 
-def test_attention_to_a_tag_is_shown_but_aligned_with_no_word(back_translated, folder):
-    translator = Translator.load(folder / "mixed")
-    (study,) = study_attention(translator, "1 2", "one two", tag="<bt>")
-    assert study.source.tokens == ("<bt>", "▁1", "▁2", "</s>")
-    assert study.source.word_of_token == (None, 0, 1, None)
-    assert study.cross.weights_LHQM.shape[-2:] == (3, 4)
-    assert {source for source, _ in study.alignment} <= {0, 1}
-    default = Translator.load(folder / "mixed", overrides=["decoding.tag=<bt>"])
-    (same,) = study_attention(default, "1 2", "one two")
-    assert same.cross.weights_LHQM.equal(study.cross.weights_LHQM)
-    (plain,) = study_attention(translator, "1 2", "one two")
-    assert plain.source.tokens == study.source.tokens[1:]
-    with_tag, without = (
-        head_statistics(translator, [Pair("1 2", "one two", tag)]) for tag in ("<bt>", None)
-    )
-    assert with_tag is not None
-    assert without is not None
-    assert not with_tag["cross"].entropy_LH.equal(without["cross"].entropy_LH)
-
-
 def test_mixed_run_resumes_exactly_within_an_epoch(back_translated, folder, tmp_path, seq2seq):
     config = load_config(back_translated, is_given_now=True)
     train(config, tmp_path / "run", hooks=stop_at(11))
@@ -244,35 +221,6 @@ def test_bidirectional_training_then_fine_tuning(folder, seq2seq):
     separate = seq2seq("train", folder / "mine.yaml", *both[2:], "--set", "tokenizer.shared=false")
     assert separate.exit_code == 2
     assert "data.direction both needs tokenizer.shared: true" in separate.stderr
-
-
-def test_exports_say_how_to_give_a_tag(back_translated, folder, seq2seq):
-    """The tag is the first token there too, and then the same comes out."""
-    ctranslate2 = pytest.importorskip("ctranslate2")
-    mixed, output = folder / "mixed", folder / "ct2"
-    run(seq2seq, "export", mixed, "--format", "ctranslate2", "--output", output)
-    readme = (output / "README.md").read_text()
-    assert "knows the tags `<bt>`" in readme
-    assert "`pieces = [tag, *pieces]`" in readme
-    lines = (folder / "valid.src").read_text().splitlines()
-    ours = Translator.load(mixed, overrides=["decoding.tag=<bt>", "decoding.precision=fp32"])
-    tokenizers = ours.tokenizers
-    theirs = ctranslate2.Translator(str(output), device="cpu", compute_type="float32")
-    never = [[piece] for piece in tokenizers.tgt.pieces()[:3]]
-    found = []
-    for line in lines:
-        pieces = ["<bt>", *tokenizers.src.pieces_of(tokenizers.src.to_ids(line))]
-        limit = ours.config.decoding.max_length(len(pieces) - 1)
-        (result,) = theirs.translate_batch(
-            [pieces],
-            beam_size=1,
-            min_decoding_length=0,
-            max_decoding_length=limit,
-            suppress_sequences=never,
-        )
-        found.append(tokenizers.tgt.to_text(tokenizers.tgt.ids_of(result.hypotheses[0])))
-    equal = sum(a == b for a, b in zip(found, ours.translate(lines), strict=True))
-    assert equal >= len(lines) - 1  # rounding may decide between equally good words
 
 
 def test_sampling_temperature_evens_out_the_corpora(folder, seq2seq):

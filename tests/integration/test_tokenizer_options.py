@@ -106,15 +106,6 @@ def test_vocab_does_not_replace_that_of_a_run(run, folder, seq2seq):
     assert "is the folder of a run, which has a vocabulary" in result.stderr
 
 
-def test_readme_of_an_export_names_its_tokenizers(run, letters_to_words, seq2seq, tmp_path):
-    """A shared vocabulary has two files, too, if its sides normalize differently."""
-    for number, exported in enumerate((run, letters_to_words)):
-        output = tmp_path / f"{number}"
-        target = ("--format", "ctranslate2", "--output", output)
-        assert seq2seq("export", exported, *target).exit_code == 0
-        assert 'for file in ("src.model", "tgt.model")' in (output / "README.md").read_text()
-
-
 @pytest.fixture(scope="module")
 def letters_to_words(folder: Path, seq2seq: Command) -> Path:
     """A run whose source has characters and whose target has words."""
@@ -127,7 +118,7 @@ def letters_to_words(folder: Path, seq2seq: Command) -> Path:
     return folder / "letters"
 
 
-def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq, tmp_path):
+def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq):
     tokenizers = load_tokenizers(RunFolder(letters_to_words), TokenizerConfig(shared=False))
     assert (tokenizers.src.to_pieces("31"), tokenizers.tgt.to_pieces("three one")) == (
         ["▁", "3", "1"],
@@ -140,9 +131,6 @@ def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq,
     more = ("--set", "training.max_steps=201")
     again = seq2seq("train", folder / "numbers.yaml", "--run-dir", letters_to_words, *more)
     assert again.exit_code == 0, again.stderr
-    target = ("--format", "ctranslate2", "--output", tmp_path / "out")
-    exported = seq2seq("export", letters_to_words, *target)
-    assert exported.exit_code == 0, exported.stderr
 
 
 def test_sizes_of_the_sides_differ(folder, seq2seq, tmp_path):

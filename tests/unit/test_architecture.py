@@ -74,6 +74,16 @@ def test_an_extra_is_a_pip_extra_with_a_folder():
     assert folders == set(EXTRAS) <= set(project["optional-dependencies"])
 
 
+def test_users_can_install_the_extras_and_nothing_else():
+    """The README lists the extras; what developing needs is in groups, which are not published."""
+    file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = {"serve", "inspect", "export", "hub", "plot", "ray", "remote"}
+    assert set(file["project"]["optional-dependencies"]) == extras
+    assert set(file["dependency-groups"]) == {"test", "test-extras", "check", "docs"}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert extras <= set(re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE))
+
+
 def test_every_folder_has_a_layer():
     assert {room(path) for path in FILES} == set(RANK)
 
@@ -86,10 +96,7 @@ def test_functions_have_at_most_60_lines(path):
             assert (node.end_lineno or start) - start < 60, f"{node.name} is too long"
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["seq2seq_cli.cli", "seq2seq_cli.tokenizers.vocabulary", "seq2seq_cli.extras.serve.server"],
-)
+@pytest.mark.parametrize("module", ["seq2seq_cli.cli", "seq2seq_cli.tokenizers.vocabulary"])
 def test_cli_and_text_import_without_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

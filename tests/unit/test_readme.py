@@ -134,7 +134,7 @@ def test_chinese_page_has_the_same_sections_and_names_the_same_options(page):
 
 
 def test_readme_has_commands():
-    assert commands(README)[:2] == ["make demo", "make test"]
+    assert commands(README)[:3] == ["make demo", "make test", "make test-extras"]
     assert len(SEQ2SEQ) >= 40
     named = {line.split()[1] for line in SEQ2SEQ}
     assert named == set(get_command(app).commands)  # type: ignore[attr-defined]

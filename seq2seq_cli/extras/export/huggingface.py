@@ -153,11 +153,11 @@ class HuggingFace(Format):
         from transformers.utils import logging
 
         # It reports tied and computed weights as missing.
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-        greedy = GenerationConfig(**_SPECIAL_TOKENS)  # type: ignore[no-untyped-call]
+        greedy = GenerationConfig(**_SPECIAL_TOKENS)
         model.generation_config = greedy  # instead of the run's own search options
         translations: list[str] = []
         for source in sources:

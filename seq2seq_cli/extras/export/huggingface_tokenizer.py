@@ -58,7 +58,7 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
         single=f"$A {names[EOS_ID]}", special_tokens=[(names[EOS_ID], EOS_ID)]
     )
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names[:4]])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=fast,
         model_max_length=max_length,
         pad_token=names[0],

@@ -1,8 +1,13 @@
 """Model cards say what a run knows, and nothing of the machine that it was trained on."""
 
+import json
+from pathlib import Path
+
 import pytest
+import yaml
 from commands import Command
 from huggingface_hub import ModelCard
+from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.portable import portable_config, portable_record, portable_text
@@ -76,3 +81,58 @@ def test_paths_of_this_machine_become_names(trained, tmp_path):
 )
 def test_paths_in_texts(text, expected):
     assert portable_text(text) == expected
+
+
+def scores_shown(seq2seq: Command, run: Path, export: Path) -> tuple[float | None, str]:
+    """The loss that `inspect` shows, and the scores of a model card."""
+    report = json.loads(seq2seq("inspect", run, "--json").stdout)["run"]["validation"]
+    result = seq2seq("export", run, "--format", "ctranslate2", "-o", export)
+    assert result.exit_code == 0, result.stderr
+    card = (export / "README.md").read_text(encoding="utf-8")
+    return report and report["scores"]["loss"], card.partition("## Scores")[2].partition("##")[0]
+
+
+def test_card_and_inspect_show_the_scores_of_these_weights(seq2seq, tmp_path):
+    """After the run's end, after more updates without averages, and after `average --force`."""
+    settings = numbers_config(
+        tmp_path, max_steps=20, warmup_steps=4, save_every=4, keep_last=1, device="cpu"
+    )
+    settings["model"] = {"d_model": 16, "heads": 2, "layers": 1, "d_ff": 16, "dropout": 0.1}
+    settings["training"] |= {"optimizer": "schedule_free_adamw", "schedule": "constant"}
+    settings["validation"] = {"every": 8, "unit": "steps", "metric": "loss", "decode": False}
+    config, run = write_config(tmp_path, settings), tmp_path / "run"
+    longer = ("training.max_steps=24", "training.keep_last=2")
+    average = ("average", run, "--last", 2, "--force")
+    commands = [
+        ("train", config, "--run-dir", run, "--set", "training.average_checkpoints=3"),
+        ("train", config, "--run-dir", run, *(part for o in longer for part in ("--set", o))),
+        average,
+    ]
+    for number, command in enumerate(commands):
+        assert seq2seq(*command).exit_code == 0
+        loss = json.loads(seq2seq("eval", run, "--json", "--loss-only").stdout)["loss"]
+        shown, card = scores_shown(seq2seq, run, tmp_path / str(number))
+        assert shown == loss
+        assert f"| loss | nats per target token | {loss:.3f} |" in card
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["data"]["valid"]["src"] = "gone.src"
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert seq2seq(*average).exit_code == 0
+    shown, card = scores_shown(seq2seq, run, tmp_path / "unknown")
+    assert shown is None and "has no validation scores" in card
+
+
+KINDS = [
+    {"kind": "bpe", "vocab_size": 300, "normalization": {"src": "nfkc_cf", "tgt": "identity"}},
+    {"kind": {"src": "char", "tgt": "word"}},
+]
+
+
+@pytest.mark.parametrize("tokenizer", KINDS)
+def test_a_card_names_the_tokenizers_of_both_sides(tokenizer, seq2seq, tmp_path):
+    """A shared vocabulary has two files, too, if its sides normalize differently."""
+    config = numbers_config(tmp_path, **FAST, max_steps=20) | {"tokenizer": tokenizer}
+    train = ("train", write_config(tmp_path, config), "--run-dir", tmp_path / "run")
+    assert seq2seq(*train).exit_code == 0
+    _, text = card_of(seq2seq, tmp_path / "run", tmp_path / "ct2")
+    assert 'for file in ("src.model", "tgt.model")' in text

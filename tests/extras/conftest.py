@@ -1,30 +1,12 @@
-"""A run trained once through the command line, shared by all tests that need one."""
+"""A run and a server of it, started once for all tests of extras."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import Command
-from number_task import number_pairs, numbers_config, write_config, write_pairs
+from number_task import write_config
 from served import Served, names_config, serving
-
-
-@pytest.fixture(scope="session")
-def numbers(tmp_path_factory) -> Path:
-    """A folder with the texts `train`, `valid`, `test` and the config `numbers.yaml`."""
-    folder = tmp_path_factory.mktemp("numbers")
-    write_config(folder, numbers_config(folder, 3_000))
-    write_pairs(folder, "test", number_pairs(100, seed=3))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def trained(numbers: Path, seq2seq: Command) -> Path:
-    """The folder of a finished run."""
-    run = numbers / "run"
-    result = seq2seq("train", numbers / "numbers.yaml", "--run-dir", run)
-    assert result.exit_code == 0, result.stderr
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from served import Served, serving
 from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 expect.set_options(timeout=20_000)
 TOKEN = "s3cret"
 CHAR_LIMIT = 120
