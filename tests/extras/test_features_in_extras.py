@@ -8,8 +8,8 @@ from commands import Command
 from feature_task import train_with_features
 
 from seq2seq_cli import Translator
-from seq2seq_cli.extras.inspect.attention_collector import study_attention
-from seq2seq_cli.extras.inspect.head_facts import token_pairs
+from seq2seq_cli.extras.inspect.attention_study import study_attention
+from seq2seq_cli.extras.inspect.head_statistics import token_pairs
 from seq2seq_cli.extras.serve.messages import Batch, SearchOptions, SentenceInput
 from seq2seq_cli.extras.serve.model_process import LoadedRun
 from seq2seq_cli.extras.serve.served_run import RunToServe

@@ -8,8 +8,8 @@ from commands import Command
 from number_task import FAST, number_pairs, numbers_config, write_config, write_pairs
 
 from seq2seq_cli import Translator
-from seq2seq_cli.extras.inspect.attention_collector import study_attention
-from seq2seq_cli.extras.inspect.head_facts import head_facts
+from seq2seq_cli.extras.inspect.attention_study import study_attention
+from seq2seq_cli.extras.inspect.head_statistics import head_statistics
 from seq2seq_cli.text.corpus import Pair
 
 
@@ -44,7 +44,7 @@ def test_attention_to_a_tag_is_shown_but_aligned_with_no_word(folder):
     (plain,) = study_attention(translator, "1 2", "one two")
     assert plain.source.tokens == study.source.tokens[1:]
     with_tag, without = (
-        head_facts(translator, [Pair("1 2", "one two", tag)]) for tag in ("<bt>", None)
+        head_statistics(translator, [Pair("1 2", "one two", tag)]) for tag in ("<bt>", None)
     )
     assert with_tag is not None
     assert without is not None
