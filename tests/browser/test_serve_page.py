@@ -454,16 +454,16 @@ def test_a_file_is_cancelled_while_others_go_on(page: Page):
     expect(second).to_contain_text("waiting")
     requests.holds = False
     page.get_by_role("button", name="Cancel one.txt").click()
-    expect(first).to_contain_text("cancelled")
+    expect(first).to_contain_text("canceled")
     expect(second).to_contain_text("done")
 
 
 def test_files_that_cannot_be_translated_are_refused(page: Page):
     page.click("#more summary")
     given = {
-        "one.pdf": (b"one", "Files of this kind"),
-        "two.txt": ("zwölf".encode("latin-1"), "not in UTF-8"),
-        "three.html": (b"<p>" + b"one " * 40, "A part cannot be divided: it has 163 characters"),
+        "one.pdf": (b"one", "This file type"),
+        "two.txt": ("zwölf".encode("latin-1"), "not UTF-8"),
+        "three.html": (b"<p>" + b"one " * 40, "A part of 163 characters cannot be split"),
     }
     files = [
         {"name": name, "mimeType": "text/plain", "buffer": data}
@@ -660,7 +660,7 @@ def test_the_token_is_asked_for_and_asked_for_again(
     expect(field).to_be_focused()
     page.keyboard.press("Escape")
     page.fill("#source", "one")
-    expect(page.locator("#alert")).to_contain_text("asks for a token")
+    expect(page.locator("#alert")).to_contain_text("requires a token")
     page.get_by_role("button", name="Enter the token").first.click()
     field.fill("wrong")
     page.keyboard.press("Enter")
