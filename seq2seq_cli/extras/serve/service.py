@@ -1,4 +1,4 @@
-"""TranslationService: sentences to translations, whatever happens to processes and model files."""
+"""TranslationService: translates sentences, replaces dead workers, and reloads changed models."""
 
 import asyncio
 import contextlib
@@ -100,7 +100,7 @@ class TranslationService:
             self._cache.put(sentence, result.result())
 
     def kill_workers(self) -> None:
-        """End the processes that translate, whatever they do."""
+        """Kill the workers."""
         if self._group is not None:
             self._group.kill()
 

@@ -95,7 +95,7 @@ class TextTranslation:
         options: TranslationOptions,
         detected: Detected | None = None,
     ) -> None:
-        """Split the text; `splitter` is that of the run, by number."""
+        """Split the text; `run` is a number, and `splitter` belongs to it."""
         self.detected = detected
         self._num_alternatives = options.alternatives
         if run is None or splitter is None:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from seq2seq_cli.errors import UserError
@@ -19,7 +19,7 @@ from seq2seq_cli.extras.serve.messages import (
     unpacked,
 )
 from seq2seq_cli.extras.serve.monitoring import Monitoring
-from seq2seq_cli.extras.serve.scheduler import Scheduler, Waiting
+from seq2seq_cli.extras.serve.scheduler import Scheduler
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.processes import process_context
 
@@ -74,7 +74,7 @@ class Worker:
             raise WorkerDiedError(str(error)) from None
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -190,7 +190,7 @@ class WorkerGroup:
         self._models.close()
 
     async def stop(self) -> None:
-        """End all workers, whatever they do."""
+        """End all workers, even in the middle of a batch."""
         self.retire()
         for task in self._tasks:
             task.cancel()
@@ -204,11 +204,21 @@ class WorkerGroup:
         self._models.close()
 
     async def _work(self) -> None:
+        """Start a worker and give it batches; replace it when it dies."""
         while not self._is_retired:
-            with self._holding_no_batch():
-                worker = await self._new_worker()
-            if worker is None:
+            try:
+                with self._holding_no_batch():
+                    worker = await self._models.new_worker()
+            except WorkerDiedError as error:
+                if not self._first_worker.done():
+                    self._first_worker.set_exception(UserError(_MODELS_DIED))
+                logger.warning(f"no new translating process could be made: {error}")
+                self._when_unable()
+                with self._holding_no_batch():
+                    await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
                 continue
+            if not self._first_worker.done():
+                self._first_worker.set_result(None)
             self._workers.add(worker)
             try:
                 while not self._is_retired and await self._translate_batch(worker):
@@ -217,27 +227,20 @@ class WorkerGroup:
                 self._workers.discard(worker)
                 worker.close()
 
-    async def _new_worker(self) -> Worker | None:
-        """Return a worker; None, after a while, if that is not possible."""
-        try:
-            worker = await self._models.new_worker()
-        except WorkerDiedError as error:
-            if not self._first_worker.done():
-                self._first_worker.set_exception(UserError(_MODELS_DIED))
-            logger.warning(f"no new translating process could be made: {error}")
-            self._when_unable()
-            await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
-            return None
-        if not self._first_worker.done():
-            self._first_worker.set_result(None)
-        return worker
-
     async def _translate_batch(self, worker: Worker) -> bool:
         """Wait for a batch and translate it; return False if the worker must be replaced."""
         with self._holding_no_batch():
             batch, taken = await self._scheduler.next_batch()
+        work = asyncio.create_task(worker.translate(batch, self._time_limit))
+        cancelled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
         try:
-            result = await self._unless_abandoned(worker.translate(batch, self._time_limit), taken)
+            await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await asyncio.wait({work}, timeout=_SECONDS_BEFORE_KILL)
+            if not work.done():  # all of its requests are cancelled
+                worker.kill()
+                return False
+            result = work.result()
         except Exception as error:
             logger.warning(
                 f"a translating process has died ({error}): another one takes its place",
@@ -248,31 +251,16 @@ class WorkerGroup:
             await asyncio.sleep(_SECONDS_BEFORE_RETRY)
             self._scheduler.retry(batch, taken)
             return False
-        if result is None:  # its batch has been cancelled
-            worker.kill()
-            return False
+        finally:
+            for task in (work, cancelled):
+                task.cancel()
+            await asyncio.gather(work, cancelled, return_exceptions=True)
         self._monitoring.batch_sentences.observe(len(taken))
         self._monitoring.batch_seconds.observe(result.seconds)
         self._monitoring.tokens.inc(result.num_tokens)
         self._monitoring.at_limit.inc(result.at_length_limit)
         self._scheduler.finish(taken, result.outputs, result.seconds)
         return True
-
-    async def _unless_abandoned(
-        self, work: Coroutine[Any, Any, BatchResult], taken: Sequence[Waiting]
-    ) -> BatchResult | None:
-        """Return the result; None if all of its requests are cancelled and it is still running."""
-        task = asyncio.create_task(work)
-        abandoned = asyncio.ensure_future(asyncio.wait([each.result for each in taken]))
-        try:
-            await asyncio.wait({task, abandoned}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                await asyncio.wait({task}, timeout=_SECONDS_BEFORE_KILL)
-            return task.result() if task.done() else None
-        finally:
-            for each in (task, abandoned):
-                each.cancel()
-            await asyncio.gather(task, abandoned, return_exceptions=True)
 
     @contextlib.contextmanager
     def _holding_no_batch(self) -> Iterator[None]:

@@ -117,7 +117,7 @@ class _Inline(NamedTuple):
 
 
 def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
-    """Return the markup of a paragraph; `labels` are those of the document's references."""
+    """Return the markup of a paragraph; `labels` are the labels of references."""
     runs: dict[int, list[int]] = {}
     for run in re.finditer("`+", raw):
         runs.setdefault(len(run[0]), []).append(run.start())
@@ -154,7 +154,7 @@ def _close_bracket(
         markup = f"]{target[0]}"
     elif is_label:
         end = target.end() if target else end
-        markup = f"][{label}]"  # the label stays, whatever the translation of the text is
+        markup = f"][{label}]"  # keeps the label, as the text is translated
     else:
         tokens.append(_Inline(match.start(), end, "text", markup))
         return end
