@@ -76,19 +76,19 @@ export const MESSAGES = {
 
 const TAGS = ["en", "zh-Hans"];
 
-let ui = 0; // which of the languages, by its place
-const given = new WeakMap(); // the values of what an element says
+let ui = 0; // index of the current language
+const given = new WeakMap(); // the values of an element's message
 
-/** What the user is told instead of an answer: the key of a message and its values. */
+/** An error for the user: the key of a message and its values. */
 export class Refusal extends Error {
   constructor(key, values = {}, retryAfter = 0) {
     super(key);
     this.values = values;
-    this.retryAfter = retryAfter; // seconds; 0: no use
+    this.retryAfter = retryAfter; // seconds; 0: do not retry
   }
 }
 
-/** Return a message. Numbers are written as the language does, and functions called. */
+/** Return a message. Numbers are formatted for the language, and functions called. */
 export function message(key, values = {}) {
   return MESSAGES[key][ui].replace(/\{(\w+)\}/g, (_, name) => {
     const value = values[name];
@@ -97,7 +97,7 @@ export function message(key, values = {}) {
   });
 }
 
-/** Let an element say a message, also after a change of the language. */
+/** Show a message in an element; it follows changes of the language. */
 export function say(spoken, key, values) {
   spoken.dataset.text = key;
   given.set(spoken, values);
@@ -105,7 +105,7 @@ export function say(spoken, key, values) {
   return spoken;
 }
 
-/** Give an element a message as its name, which is seen as its tooltip or placeholder. */
+/** Set the label, tooltip or placeholder of an element. */
 export function label(named, key, values) {
   named.dataset.label = key;
   given.set(named, values);
@@ -143,13 +143,13 @@ function sayAll() {
   for (const each of document.querySelectorAll("[data-label]")) label(each, each.dataset.label, given.get(each));
 }
 
-/** Tell what has happened. */
+/** Show a status message. */
 export const tell = (key, values) => say(byId("status"), key, values);
 
-/** Tell screen readers what the others see. */
+/** Announce a message to screen readers. */
 export const speak = (key, values) => say(byId("spoken"), key, values);
 
-/** Tell what went wrong, with a button that does something about it. */
+/** Show an error, with a button for an action. */
 export function warn(error, todo, act) {
   const [text, does] = byId("alert").children;
   say(text, error.message, error.values);
