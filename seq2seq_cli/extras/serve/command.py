@@ -30,6 +30,11 @@ EXAMPLES = (
     'curl http://127.0.0.1:5000/translate -d q="Ein Bier." -d source=de -d target=en'
 )
 
+
+def _option(panel: str, help_text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **settings)
+
+
 Runs = Annotated[
     list[Path], path_argument("RUN...", "Run folders, one for each pair of languages.")
 ]
@@ -41,13 +46,8 @@ LanguagePairs = Annotated[
         help="Languages of a run that does not name them, such as de-en; once for each RUN.",
     ),
 ]
-Host = Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=NETWORK)]
-Port = Annotated[
-    int,
-    typer.Option(
-        min=0, max=65_535, help="Port to listen on; 0: any free port.", rich_help_panel=NETWORK
-    ),
-]
+Host = Annotated[str, _option(NETWORK, "Address to listen on.")]
+Port = Annotated[int, _option(NETWORK, "Port to listen on; 0: any free port.", min=0, max=65_535)]
 TokenFile = Annotated[
     Path | None,
     path_option(
@@ -55,42 +55,35 @@ TokenFile = Annotated[
         rich_help_panel=NETWORK,
     ),
 ]
-NoAuth = Annotated[
-    bool, typer.Option("--no-auth", help="Require no token.", rich_help_panel=NETWORK)
-]
+NoAuth = Annotated[bool, _option(NETWORK, "Require no token.", "--no-auth")]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Allowed value of the Host header; may be repeated.",
+    _option(
+        NETWORK,
+        "Allowed value of the Host header; may be repeated.",
         show_default="loopback names if --host is a loopback address, otherwise all",
-        rich_help_panel=NETWORK,
     ),
 ]
 AllowOrigin = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
+        NETWORK,
+        "Origin whose pages may call the server (CORS), or *; may be repeated.",
         metavar="ORIGIN",
-        help="Origin whose pages may call the server (CORS), or *; may be repeated.",
-        rich_help_panel=NETWORK,
     ),
 ]
-
-
-def _limit(help_text: str, *names: str, **bounds: float) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=LIMITS, **bounds)
-
-
-CharLimit = Annotated[int, _limit("Maximum number of characters in a text.", min=1)]
-BatchLimit = Annotated[int, _limit("Maximum number of texts in a request.", min=1)]
+CharLimit = Annotated[int, _option(LIMITS, "Maximum number of characters in a text.", min=1)]
+BatchLimit = Annotated[int, _option(LIMITS, "Maximum number of texts in a request.", min=1)]
 AlternativesLimit = Annotated[
-    int, _limit("Maximum number of alternatives for a text.", min=0, max=100)
+    int, _option(LIMITS, "Maximum number of alternatives for a text.", min=0, max=100)
 ]
-TimeLimit = Annotated[float, _limit("Timeout of a request in seconds.", min=0.1)]
+TimeLimit = Annotated[float, _option(LIMITS, "Timeout of a request in seconds.", min=0.1)]
 QueueLimit = Annotated[
-    int, _limit("Maximum number of queued sentences; beyond it requests get 503.", min=1)
+    int,
+    _option(LIMITS, "Maximum number of queued sentences; beyond it requests get 503.", min=1),
 ]
 CacheSize = Annotated[
-    int, _limit("Size of the cache of translations in MB.", "--cache-megabytes", min=0)
+    int, _option(LIMITS, "Size of the cache of translations in MB.", "--cache-megabytes", min=0)
 ]
 NumProcesses = Annotated[
     int | None,
