@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from seq2seq_cli.extras.serve.deepl import DeepL
-from seq2seq_cli.extras.serve.gateway import Gateway
+from seq2seq_cli.extras.serve.gateway import Dialect, Gateway
 from seq2seq_cli.extras.serve.immersive_translate import ImmersiveTranslate
 from seq2seq_cli.extras.serve.libretranslate import LibreTranslate
 from seq2seq_cli.extras.serve.middleware import AllowedOrigins, BodyLimit, Failures, Observer
@@ -25,7 +25,11 @@ from seq2seq_cli.extras.serve.responses import Json, RequestError, error_respons
 from seq2seq_cli.extras.serve.service import TranslationService
 
 # By the prefix of the paths whose errors are written as the dialect does; the first that fits.
-DIALECTS = {"/v2/": DeepL, "/imme": ImmersiveTranslate, "/": LibreTranslate}
+DIALECTS: dict[str, type[Dialect]] = {
+    "/v2/": DeepL,
+    "/imme": ImmersiveTranslate,
+    "/": LibreTranslate,
+}
 _PREFLIGHT_SECONDS = 24 * 60 * 60
 _MEDIA_TYPES = {
     "html": "text/html",

@@ -6,9 +6,10 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
+from starlette.routing import Route
 
 from seq2seq_cli.config.languages import LanguagePair, language_name
 from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
@@ -37,12 +38,17 @@ _MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of th
 _NO_TOKEN = (400, "Please contact the server operator to get an API key")
 
 
-class Gateway:
-    """The translation service as dialects use it.
+class Dialect(Protocol):
+    """An HTTP interface: a file of its own, and a line of the table in `application.py`."""
 
-    A dialect is a class with `routes` and `error_field` (the name of the message in an error), in a
-    file of its own, and a line of the table in `application.py`.
-    """
+    error_field: str  # the name of the message in an error
+    routes: list[Route]
+
+    def __init__(self, gateway: "Gateway") -> None: ...
+
+
+class Gateway:
+    """The translation service as dialects use it."""
 
     def __init__(
         self,
@@ -103,17 +109,17 @@ class Gateway:
         tgt = find_language(target, known)
         if tgt is None:
             raise RequestError(400, f"{target} is not supported")
-        detected = None
+        detected: Detected | None = None
         if source.lower() == "auto":
             sources = [pair.src for pair in self.pairs if pair.tgt == tgt]
             sources = sources or [pair.src for pair in self.pairs]
-            detected, *others = detect(text, dict.fromkeys([*sources, tgt]))
-            if detected.language == tgt and detected.confidence < _MIN_CONFIDENCE:
+            best, *others = detect(text, dict.fromkeys([*sources, tgt]))
+            if best.language == tgt and best.confidence < _MIN_CONFIDENCE:
                 if not others:
                     message = f"{language_name(tgt)} ({tgt}) is not available as a target language"
                     raise RequestError(400, message)
-                detected = others[0]
-            src = detected.language
+                best = others[0]
+            src, detected = best.language, best
         else:
             asked = find_language(source, known)
             if asked is None:

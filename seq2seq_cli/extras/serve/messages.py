@@ -85,7 +85,7 @@ def packed(message: Any) -> bytes:
 
 
 def length_of(header: bytes) -> int:
-    return int(_LENGTH.unpack(header)[0])
+    return int(_LENGTH.unpack_from(header)[0])
 
 
 def unpacked(data: bytes) -> Any:

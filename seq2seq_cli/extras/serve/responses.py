@@ -17,7 +17,9 @@ class RequestError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        self.headers: dict[str, str] = (
+            {} if retry_after is None else {"Retry-After": str(retry_after)}
+        )
 
 
 def invalid(message: str) -> RequestError:

@@ -98,9 +98,7 @@ class ModelProcess:
         try:
             await asyncio.to_thread(_start_process, tuple(runs), theirs)
             loop, data = asyncio.get_running_loop(), b""
-            while len(data) < HEADER_BYTES or len(data) < HEADER_BYTES + length_of(
-                data[:HEADER_BYTES]
-            ):
+            while len(data) < HEADER_BYTES or len(data[HEADER_BYTES:]) < length_of(data):
                 part = await loop.sock_recv(ours, 65_536)
                 if not part:
                     raise UserError(_MODELS_DIED)
@@ -115,7 +113,7 @@ class ModelProcess:
 
     async def new_worker(self) -> Worker:
         """Return a new worker. Raises WorkerDiedError if there can be none."""
-        ours = None
+        ours: socket.socket | None = None
         try:
             ours, theirs = socket.socketpair()
             with theirs:

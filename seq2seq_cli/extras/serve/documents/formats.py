@@ -19,7 +19,10 @@ def read_plain_text(text: str, splitter: SentenceSplitter) -> Document:
     """Split plain text; line ends and blanks are kept."""
     pieces: list[Piece] = []
     for number, part in enumerate(_LINE_END.split(text)):
-        pieces += [part] if number % 2 else paragraph_pieces(part, splitter)
+        if number % 2:
+            pieces.append(part)
+        else:
+            pieces += paragraph_pieces(part, splitter)
     return Document(tuple(pieces))
 
 
