@@ -157,6 +157,6 @@ def serving(
 
 def names_config(folder: Path, **languages: str) -> dict[str, Any]:
     """The number task the other way round, so that there are letters to translate."""
-    config = numbers_config(folder, 1_500, **FAST, max_steps=160)
+    config = numbers_config(folder, 1_500, **FAST)
     config["data"] |= {"direction": "reverse", "languages": languages}
     return config

@@ -28,11 +28,14 @@ logger = logging.getLogger(__name__)
 _SECONDS_BETWEEN_STARTS = 0.5  # of workers that die at once
 _SECONDS_BEFORE_RETRY = 0.1  # the cause of a death may be over then
 _SECONDS_BEFORE_KILL = 0.5  # of a worker whose batch has been cancelled
-_MODELS_DIED = "the process that loads the models has died; was it out of memory?"
 
 
 class WorkerDiedError(Exception):
     """A process has ended, or has not answered in time."""
+
+
+def _models_died() -> UserError:
+    return UserError("the process that loads the models has died; was it out of memory?")
 
 
 class Worker:
@@ -101,7 +104,7 @@ class ModelProcess:
             while len(data) < HEADER_BYTES or len(data[HEADER_BYTES:]) < length_of(data):
                 part = await loop.sock_recv(ours, 65_536)
                 if not part:
-                    raise UserError(_MODELS_DIED)
+                    raise _models_died()
                 data += part
             message = unpacked(data[HEADER_BYTES:])
             if "error" in message:
@@ -209,7 +212,7 @@ class WorkerGroup:
                     worker = await self._models.new_worker()
             except WorkerDiedError as error:
                 if not self._first_worker.done():
-                    self._first_worker.set_exception(UserError(_MODELS_DIED))
+                    self._first_worker.set_exception(_models_died())
                 logger.warning(f"no new translating process could be made: {error}")
                 self._when_unable()
                 with self._holding_no_batch():
