@@ -26,14 +26,9 @@ class _Node:
     translations: dict[str, str] = field(default_factory=dict)  # by the term in its own case
 
 
-class _Occurrence(NamedTuple):
-    """A term in a text, as a range of tokens; sorted by precedence."""
-
-    num_characters: int  # negative
-    is_in_other_case: bool
-    first: int
-    last: int  # after its last token
-    translation: str
+# A term in a text, sorted by precedence: its negative length, whether it is in another case, its
+# range of tokens (first, end), and its translation.
+_Occurrence = tuple[int, bool, int, int, str]
 
 
 class Glossary:
@@ -89,13 +84,9 @@ class Glossary:
                 ends.append((place + 1, node.translations))
         for last, translations in reversed(ends):
             written = _joined(tokens[first:last])
-            yield _Occurrence(
-                tokens[first].start - tokens[last - 1].end,
-                written not in translations,
-                first,
-                last,
-                translations.get(written, next(iter(translations.values()))),
-            )
+            length = tokens[last - 1].end - tokens[first].start
+            translation = translations.get(written, next(iter(translations.values())))
+            yield -length, written not in translations, first, last, translation
 
 
 def _joined(tokens: list[_Token]) -> str:
