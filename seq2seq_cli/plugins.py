@@ -23,7 +23,13 @@ EXTRAS = {
     "inspect": Extra(("attend_command", "inspect_command"), ()),
     "plot": Extra(("find_lr_command", "plot_command"), ()),
     "ray": Extra(("command",), ("ray",)),
-    "serve": Extra(("command",), ("starlette", "uvicorn", "markdown_it", "prometheus_client")),
+    "serve": Extra(
+        ("command",),
+        (
+            *("starlette", "uvicorn", "httptools", "uvloop", "python_multipart"),
+            *("prometheus_client", "babel", "py3langid", "markdown_it"),
+        ),
+    ),
 }
 
 

@@ -24,3 +24,18 @@ def server(names_run: Path) -> Iterator[Served]:
     """A server of that run."""
     with serving(names_run, "--processes", 2) as served:
         yield served
+
+
+TOKEN = "s3cret"
+ALLOWED_ORIGIN = "https://page.example"
+
+
+@pytest.fixture(scope="session")
+def guarded(names_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server for other machines: with a token, an allowed origin, two pairs, texts in the log."""
+    token = tmp_path_factory.mktemp("access") / "token"
+    token.write_text(f"{TOKEN}\n")
+    access = ("--host", "0.0.0.0", "--token-file", token, "--allow-origin", ALLOWED_ORIGIN)
+    pairs = ("--langs", "en-de", "--langs", "de-en")
+    with serving(names_run, names_run, *pairs, *access, "--log-text", "--processes", 1) as served:
+        yield served

@@ -39,8 +39,8 @@ from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.extras.serve.glossary import Glossary
-from seq2seq_cli.extras.serve.request_errors import RequestError
 from seq2seq_cli.extras.serve.request_fields import Fields
+from seq2seq_cli.extras.serve.responses import RequestError
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.sentences import find_inner_marks, join_sentences, split_sentences
 from seq2seq_cli.text.tmx import read_units

@@ -1,12 +1,13 @@
-"""The command serve: a page and a service for trained models."""
+"""The command serve."""
 
 import ipaddress
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+from seq2seq_cli import plugins
 from seq2seq_cli.cli.app import (
     Device,
     Overrides,
@@ -16,10 +17,7 @@ from seq2seq_cli.cli.app import (
     path_argument,
     path_option,
 )
-from seq2seq_cli.errors import UserError, pip_arguments
-
-if TYPE_CHECKING:
-    from seq2seq_cli.config.languages import LanguagePair
+from seq2seq_cli.errors import UserError
 
 NETWORK, LIMITS = "Network and access", "Limits"
 
@@ -32,8 +30,13 @@ EXAMPLES = (
     'curl http://127.0.0.1:5000/translate -d q="Ein Bier." -d source=de -d target=en'
 )
 
+
+def _option(panel: str, help_text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **settings)
+
+
 Runs = Annotated[
-    list[Path], path_argument("RUN...", "Run folders; several are several pairs of languages.")
+    list[Path], path_argument("RUN...", "Run folders, one for each pair of languages.")
 ]
 LanguagePairs = Annotated[
     list[str] | None,
@@ -43,65 +46,50 @@ LanguagePairs = Annotated[
         help="Languages of a run that does not name them, such as de-en; once for each RUN.",
     ),
 ]
-Host = Annotated[str, typer.Option(help="Address to listen at.", rich_help_panel=NETWORK)]
-Port = Annotated[
-    int, typer.Option(min=0, max=65_535, help="Port; 0: a free one.", rich_help_panel=NETWORK)
-]
+Host = Annotated[str, _option(NETWORK, "Address to listen on.")]
+Port = Annotated[int, _option(NETWORK, "Port to listen on; 0: any free port.", min=0, max=65_535)]
 TokenFile = Annotated[
     Path | None,
     path_option(
-        help_text="File with the token that requests need; or the variable SEQ2SEQ_TOKEN.",
+        help_text="File with the token required of clients; default: the variable SEQ2SEQ_TOKEN.",
         rich_help_panel=NETWORK,
     ),
 ]
-NoAuth = Annotated[
-    bool, typer.Option("--no-auth", help="Let anybody use the server.", rich_help_panel=NETWORK)
-]
+NoAuth = Annotated[bool, _option(NETWORK, "Require no token.", "--no-auth")]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Name that requests may be for; may be repeated.",
-        show_default="those of the loopback interface, where it listens there",
-        rich_help_panel=NETWORK,
+    _option(
+        NETWORK,
+        "Allowed value of the Host header; may be repeated.",
+        show_default="loopback names if --host is a loopback address, otherwise all",
     ),
 ]
 AllowOrigin = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
+        NETWORK,
+        "Origin whose pages may call the server (CORS), or *; may be repeated.",
         metavar="ORIGIN",
-        help="Origin of pages that may call the server (CORS), or *; may be repeated.",
-        rich_help_panel=NETWORK,
     ),
 ]
-CharLimit = Annotated[
-    int, typer.Option(min=1, help="Characters of a text.", rich_help_panel=LIMITS)
-]
-BatchLimit = Annotated[int, typer.Option(min=1, help="Texts of a request.", rich_help_panel=LIMITS)]
+CharLimit = Annotated[int, _option(LIMITS, "Maximum number of characters in a text.", min=1)]
+BatchLimit = Annotated[int, _option(LIMITS, "Maximum number of texts in a request.", min=1)]
 AlternativesLimit = Annotated[
-    int, typer.Option(min=0, max=100, help="Alternatives of a text.", rich_help_panel=LIMITS)
+    int, _option(LIMITS, "Maximum number of alternatives for a text.", min=0, max=100)
 ]
-TimeLimit = Annotated[
-    float, typer.Option(min=0.1, help="Seconds for a request.", rich_help_panel=LIMITS)
-]
+TimeLimit = Annotated[float, _option(LIMITS, "Timeout of a request in seconds.", min=0.1)]
 QueueLimit = Annotated[
     int,
-    typer.Option(
-        min=1,
-        help="Sentences that wait, from which on requests are refused (503).",
-        rich_help_panel=LIMITS,
-    ),
+    _option(LIMITS, "Maximum number of queued sentences; beyond it requests get 503.", min=1),
 ]
 CacheSize = Annotated[
-    int,
-    typer.Option(
-        "--cache-megabytes", min=0, help="Memory for latest translations.", rich_help_panel=LIMITS
-    ),
+    int, _option(LIMITS, "Size of the cache of translations in MB.", "--cache-megabytes", min=0)
 ]
 NumProcesses = Annotated[
     int | None,
-    typer.Option(min=1, help="Translating processes on a CPU.", show_default="one for each core"),
+    typer.Option(min=1, help="Number of workers on a CPU.", show_default="one per core"),
 ]
-LogText = Annotated[bool, typer.Option("--log-text", help="Log texts and translations too.")]
+LogText = Annotated[bool, typer.Option("--log-text", help="Also log texts and translations.")]
 
 
 @app.command(epilog=EXAMPLES)
@@ -126,52 +114,38 @@ def serve(
     model: WhichModel = "best",
     log_text: LogText = False,
 ) -> None:
-    """Serve trained models: a page to translate with, and the interface of LibreTranslate.
+    """Serve trained models: a web page for translating, and the API of LibreTranslate.
 
-    The models of runs that are still being trained are replaced by better ones as they appear.
+    Models are reloaded when their files change, so that a run in training serves its best model.
     """
+    from seq2seq_cli.config.languages import LanguagePair, languages_from_option
     from seq2seq_cli.machine import num_cores
 
     check_model_of_runs(model, runs)
-    pairs = _language_pairs(langs, runs)
+    pairs: list[LanguagePair | None] = [languages_from_option(pair) for pair in langs or ()]
+    if pairs and len(pairs) != len(runs):
+        raise UserError(f"--langs is given {len(pairs)} times, for {len(runs)} runs")
     token = _token(token_file, host, no_auth=no_auth)
-    try:
-        from seq2seq_cli.extras.serve.server import Access, Limits, RunToServe, ServiceSettings
-        from seq2seq_cli.extras.serve.server import serve as serve_runs
-    except ImportError as error:
-        raise UserError(
-            f"serve needs the package {error.name}: pip install {pip_arguments('serve')}"
-        ) from None
-    serve_runs(
+    server = plugins.load("serve", "server")
+    server.serve(
         [
-            RunToServe(run, pair, model, tuple(overrides or ()), device or "auto")
-            for run, pair in zip(runs, pairs, strict=True)
+            server.RunToServe(run, pair, model, tuple(overrides or ()), device or "auto")
+            for run, pair in zip(runs, pairs or [None] * len(runs), strict=True)
         ],
         (host, port),
-        ServiceSettings(
+        server.ServiceSettings(
             workers=processes or num_cores(),
             queue_limit=queue_limit,
             cache_bytes=cache_size << 20,
         ),
-        Limits(char_limit, batch_limit, alternatives_limit, time_limit),
-        Access(token, _hosts(allow_host, host), tuple(allow_origin or ())),
+        server.Limits(char_limit, batch_limit, alternatives_limit, time_limit),
+        server.Access(token, _hosts(allow_host, host), tuple(allow_origin or ())),
         logs_text=log_text,
     )
 
 
-def _language_pairs(given: list[str] | None, runs: list[Path]) -> "list[LanguagePair | None]":
-    """Return the languages of each run, if they are given."""
-    from seq2seq_cli.config.languages import languages_from_option
-
-    if not given:
-        return [None] * len(runs)
-    if len(given) != len(runs):
-        raise UserError(f"--langs is given {len(given)} times, for {len(runs)} runs")
-    return [languages_from_option(text) for text in given]
-
-
 def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
-    """Return the token that requests need; raises UserError if it is missing."""
+    """Return the token; raises UserError if one is needed and missing."""
     from seq2seq_cli.files import read_bounded
 
     if file is None:
@@ -189,7 +163,7 @@ def _token(file: Path | None, host: str, *, no_auth: bool) -> str | None:
 
 
 def _hosts(given: list[str] | None, host: str) -> tuple[str, ...]:
-    """Return the names that requests may be for; empty: all."""
+    """Return the allowed values of the Host header; empty: all."""
     if not given and not _is_loopback(host):
         return ()
     own = f"[{host}]" if ":" in host else host
@@ -198,7 +172,7 @@ def _hosts(given: list[str] | None, host: str) -> tuple[str, ...]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return True if only programs on this machine reach the address."""
+    """Return True if only programs on this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

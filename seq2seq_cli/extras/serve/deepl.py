@@ -2,25 +2,26 @@
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as Path
+from starlette.routing import Route
 
 from seq2seq_cli.config.languages import language_name
-from seq2seq_cli.extras.serve.dialects import Dialects
-from seq2seq_cli.extras.serve.json_response import Json
-from seq2seq_cli.extras.serve.request_errors import RequestError, invalid
+from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.request_fields import Fields
-from seq2seq_cli.extras.serve.text_translation import Wanted
+from seq2seq_cli.extras.serve.responses import Json, invalid
+from seq2seq_cli.extras.serve.text_translation import TranslationOptions
 
 
 class DeepL:
-    """The handlers of its paths; DeepL writes codes of languages in capitals."""
+    """Language codes are in capitals."""
 
-    def __init__(self, dialects: Dialects) -> None:
-        self._dialects = dialects
-        self.paths = [
-            Path("/v2/translate", self.translate, methods=["POST"]),
-            Path("/v2/languages", self.languages, methods=["GET", "POST"]),
-            Path("/v2/usage", self.usage, methods=["GET", "POST"]),
+    error_field = "message"
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.routes = [
+            Route("/v2/translate", self.translate, methods=["POST"]),
+            Route("/v2/languages", self.languages, methods=["GET", "POST"]),
+            Route("/v2/usage", self.usage, methods=["GET", "POST"]),
         ]
 
     async def translate(self, request: Request) -> Response:
@@ -31,33 +32,25 @@ class DeepL:
         tags = fields.text("tag_handling", "")
         if tags not in ("", "html", "xml"):
             raise invalid("tag_handling must be html or xml")
-        wanted = Wanted(format="html" if tags else "text")
+        options = TranslationOptions(format="html" if tags else "text")
         source, target = fields.text("source_lang", "auto") or "auto", fields.text("target_lang")
-        done = await self._dialects.translate(request, texts, source, target, wanted)
-        return Json(
+        translated = await self._gateway.translate(request, texts, source, target, options)
+        translations = [
             {
-                "translations": [
-                    {
-                        "detected_source_language": (
-                            detected.language if detected else source
-                        ).upper(),
-                        "text": translated.text,
-                        "billed_characters": len(text),
-                    }
-                    for text, translated, detected in zip(
-                        texts, done.texts, done.detected, strict=True
-                    )
-                ]
+                "detected_source_language": text.language_or(source).upper(),
+                "text": text.text,
+                "billed_characters": len(given),
             }
-        )
+            for given, text in zip(texts, translated, strict=True)
+        ]
+        return Json({"translations": translations})
 
     async def languages(self, request: Request) -> Response:
         """List source or target languages."""
-        fields = await self._fields(request)
-        kind = fields.text("type", "source")
+        kind = (await self._fields(request)).text("type", "source")
         if kind not in ("source", "target"):
             raise invalid("type must be source or target")
-        pairs = self._dialects.pairs
+        pairs = self._gateway.pairs
         codes = dict.fromkeys(pair.src if kind == "source" else pair.tgt for pair in pairs)
         formality = {"supports_formality": False} if kind == "target" else {}
         return Json(
@@ -65,17 +58,9 @@ class DeepL:
         )
 
     async def usage(self, request: Request) -> Response:
-        """Say that there is no limit: nothing is counted."""
-        self._check_token(request)
+        """Report that there is no limit: nothing is counted."""
+        await self._fields(request)
         return Json({"character_count": 0, "character_limit": 1_000_000_000_000})
 
     async def _fields(self, request: Request) -> Fields:
-        self._check_token(request)
-        async with self._dialects.in_time():
-            return await Fields.read(request)
-
-    def _check_token(self, request: Request) -> None:
-        try:
-            self._dialects.check_token(request)
-        except RequestError:
-            raise RequestError(403, "Invalid API key") from None
+        return await self._gateway.fields(request, no_token=(403, "Invalid API key"))

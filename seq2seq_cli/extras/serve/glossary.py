@@ -1,4 +1,4 @@
-"""Glossaries: which terms a text has, found in time that is linear in its length."""
+"""Glossaries: finds the terms of a text in linear time."""
 
 import functools
 import heapq
@@ -11,7 +11,7 @@ from seq2seq_cli.text.words import continues_word
 
 
 class _Token(NamedTuple):
-    """A word, a run of white space (as one space), or any other character; and where it stands."""
+    """A word, white space (as one space), or any other character; with its position."""
 
     text: str
     start: int
@@ -20,20 +20,15 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Node:
-    """What some tokens, in any case, may go on with, and the terms that end with them."""
+    """A node of the trie, and the terms that end there."""
 
     next: dict[str, "_Node"] = field(default_factory=dict)
     translations: dict[str, str] = field(default_factory=dict)  # by the term in its own case
 
 
-class _Occurrence(NamedTuple):
-    """Where a term stands, as a range of tokens. They are sorted by which of them count first."""
-
-    num_characters: int  # negative
-    is_in_other_case: bool
-    first: int
-    last: int  # after its last token
-    translation: str
+# A term in a text, sorted by precedence: its negative length, whether it is in another case, its
+# range of tokens (first, end), and its translation.
+_Occurrence = tuple[int, bool, int, int, str]
 
 
 class Glossary:
@@ -53,14 +48,14 @@ class Glossary:
     def required_in(self, text: str) -> tuple[str, ...]:
         """Return the translations of the terms that a text has.
 
-        Of terms that overlap the longest one counts; of equally long ones, one in the same case.
+        Of overlapping terms the longest one counts; of equally long ones, one in the same case.
         """
         if not self._root.next:
             return ()
         tokens = _tokens(text)
         folded = [token.text.casefold() for token in tokens]
         found = [self._occurrences(tokens, folded, first) for first in range(len(tokens))]
-        # One for each place, the longest: others are looked at only if that one does not count.
+        # The longest at each position; shorter ones are added when that one does not count.
         heap = [longest for each in found if (longest := next(each, None)) is not None]
         heapq.heapify(heap)
         is_taken = bytearray(len(tokens))
@@ -89,13 +84,9 @@ class Glossary:
                 ends.append((place + 1, node.translations))
         for last, translations in reversed(ends):
             written = _joined(tokens[first:last])
-            yield _Occurrence(
-                tokens[first].start - tokens[last - 1].end,
-                written not in translations,
-                first,
-                last,
-                translations.get(written, next(iter(translations.values()))),
-            )
+            length = tokens[last - 1].end - tokens[first].start
+            translation = translations.get(written, next(iter(translations.values())))
+            yield -length, written not in translations, first, last, translation
 
 
 def _joined(tokens: list[_Token]) -> str:

@@ -1,15 +1,16 @@
-"""What the server and its model processes say to each other, as JSON over sockets."""
+"""The messages between the server and its model processes: JSON over sockets."""
 
 import json
 import struct
 from typing import Any, NamedTuple
 
 _LENGTH = struct.Struct("!I")
-BEAM_WITH_CONSTRAINTS = 5  # at least
+HEADER_BYTES = _LENGTH.size
+MIN_BEAM_WITH_CONSTRAINTS = 5
 
 
 class SearchOptions(NamedTuple):
-    """What is wanted of a search; sentences with the same options are translated together."""
+    """Options of a search; sentences with the same ones are translated together."""
 
     n_best: int = 1
     with_constraints: bool = False
@@ -19,8 +20,8 @@ class SearchOptions(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Return the hypotheses of a sentence, if the run's own search has only one."""
-        return max(self.n_best, BEAM_WITH_CONSTRAINTS if self.with_constraints else 1)
+        """Return the number of hypotheses, if the run's own search is greedy."""
+        return max(self.n_best, MIN_BEAM_WITH_CONSTRAINTS if self.with_constraints else 1)
 
 
 class SentenceInput(NamedTuple):
@@ -31,12 +32,12 @@ class SentenceInput(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """Return its number of tokens, nearly: one for every four bytes, and EOS."""
+        """Return an estimate of its number of tokens: one for every four bytes, and EOS."""
         return 1 + (len(self.text.encode()) + 3) // 4
 
 
 class SentenceOutput(NamedTuple):
-    """A translation of a sentence, with what was asked for."""
+    """A translation of a sentence, with the requested details."""
 
     text: str
     alignment: tuple[tuple[int, int], ...] = ()  # source word, target word
@@ -52,14 +53,29 @@ class Batch(NamedTuple):
     options: SearchOptions
     sentences: tuple[SentenceInput, ...]
 
+    @classmethod
+    def read(cls, data: bytes) -> "Batch":
+        run, options, sentences = unpacked(data)
+        inputs = tuple(SentenceInput(text, tuple(required)) for text, required in sentences)
+        return cls(run, SearchOptions(*options), inputs)
+
 
 class BatchResult(NamedTuple):
-    """The n best translations of every sentence, or why there are none."""
+    """The n best translations of every sentence, or the reason why there are none."""
 
     outputs: tuple[tuple[SentenceOutput, ...] | str, ...]
     num_tokens: int  # of the best translations
-    at_length_limit: int  # translations that are as long as they may be
+    at_length_limit: int  # number of translations truncated at the length limit
     seconds: float
+
+    @classmethod
+    def read(cls, data: bytes) -> "BatchResult":
+        all_outputs, *numbers = unpacked(data)
+        outputs = tuple(
+            each if isinstance(each, str) else tuple(SentenceOutput(*output) for output in each)
+            for each in all_outputs
+        )
+        return cls(outputs, *numbers)
 
 
 def packed(message: Any) -> bytes:
@@ -69,33 +85,8 @@ def packed(message: Any) -> bytes:
 
 
 def length_of(header: bytes) -> int:
-    return int(_LENGTH.unpack(header)[0])
-
-
-HEADER_BYTES = _LENGTH.size
+    return int(_LENGTH.unpack_from(header)[0])
 
 
 def unpacked(data: bytes) -> Any:
     return json.loads(data.decode("utf-8", "surrogatepass"))
-
-
-def batch_of(message: Any) -> Batch:
-    """Read a batch that was sent as JSON."""
-    run, options, sentences = message
-    return Batch(
-        run,
-        SearchOptions(*options),
-        tuple(SentenceInput(text, tuple(required)) for text, required in sentences),
-    )
-
-
-def result_of(message: Any) -> BatchResult:
-    """Read a result that was sent as JSON."""
-    outputs, *numbers = message
-    return BatchResult(
-        tuple(
-            each if isinstance(each, str) else tuple(SentenceOutput(*output) for output in each)
-            for each in outputs
-        ),
-        *numbers,
-    )

@@ -1,24 +1,23 @@
-"""What happens to every request: limits, security headers, a count and a line in the log."""
+"""What happens to every request: access, limits, security headers, metrics and a log line."""
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from seq2seq_cli.extras.serve.json_response import Json
 from seq2seq_cli.extras.serve.monitoring import Monitoring
-from seq2seq_cli.extras.serve.request_errors import CLIENT_GONE, RequestError
+from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, error_response
 
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_DROP = 5.0  # the rest of a body that has been refused
-MOST_BYTES_TO_DROP = 1 << 24
-# Nothing from anywhere else, no scripts or styles within the page, in no other page's frame.
+MAX_BYTES_TO_DROP = 1 << 24
+# Nothing from other origins, no inline scripts or styles, no frames of other pages.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -31,29 +30,95 @@ _SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
 }
 
 
-class SecurityHeaders:
-    """Adds headers that keep browsers from doing what this server never wants."""
+class Observer:
+    """The outermost layer: counts and logs requests, and adds security headers to answers.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Log and metrics contain no text: queries may have some, and unknown paths are called other.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        monitoring: Monitoring,
+        paths: Collection[str],
+        error_field: Callable[[str], str],
+        seconds_to_send: float,
+    ) -> None:
+        """`error_field` names the field of errors for a path; a part is sent in limited time."""
         self._app = app
+        self._monitoring = monitoring
+        self._paths = paths
+        self._error_field = error_field
+        self._seconds_to_send = seconds_to_send
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
+        scope["error_field"] = self._error_field(scope["path"])
+        start, status = time.perf_counter(), 500
+
+        async def send_in_time(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
+            try:
+                async with asyncio.timeout(self._seconds_to_send):
+                    await send(message)
+            except TimeoutError:
+                raise ClientDisconnect from None
 
-        await self._app(scope, receive, send_with_headers)
+        self._monitoring.in_progress.inc()
+        try:
+            await self._app(scope, receive, send_in_time)
+        except ClientDisconnect:
+            status = CLIENT_GONE
+        finally:
+            self._monitoring.in_progress.dec()
+            seconds = time.perf_counter() - start
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._monitoring.requests.labels(path, str(status)).inc()
+            self._monitoring.latency.labels(path).observe(seconds)
+            logger.info(f"{scope['method']} {path} {status} {1000 * seconds:.0f} ms")
+
+
+class AllowedOrigins:
+    """Refuses requests caused by pages of other sites.
+
+    A page may have a name that resolves to this machine, or send forms to it.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]) -> None:
+        """`hosts`: allowed values of the Host header; empty: all. `origins`: of other sites."""
+        self._app = app
+        self._hosts = frozenset(map(_without_port, hosts))
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+        # Programs send no origin, add-ons of browsers one of another scheme.
+        is_page = origin == "null" or origin.startswith(("http://", "https://"))
+        is_own = origin.partition("://")[2] == host
+        is_allowed = is_own or not self._origins.isdisjoint({"*", origin})
+        app = self._app
+        if self._hosts and _without_port(host) not in self._hosts:
+            app = error_response(scope, 400, "Invalid host header")
+        elif scope["method"] == "POST" and is_page and not is_allowed:
+            app = error_response(scope, 403, f"Pages of {origin} may not use this server")
+        await app(scope, receive, send)
+
+
+def _without_port(host: str) -> str:
+    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
 class Failures:
-    """Answers with status 500 where a handler fails, without a traceback, which is logged."""
+    """Answers with status 500 when a handler fails; the traceback is logged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -73,84 +138,37 @@ class Failures:
         except Exception:
             logger.exception("a request has failed")
             if not has_started:
-                failure = error_response(scope, 500, "Internal server error")
-                await failure(scope, receive, send)
-
-
-class AllowedOrigins:
-    """Refuses requests that pages of other sites make, knowingly or not.
-
-    A page may have a name that resolves to this machine, or send forms to it.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]) -> None:
-        """`hosts`: names that requests may be for; empty: all. `origins`: of other sites."""
-        self._app = app
-        self._hosts = frozenset(map(host_name, hosts))
-        self._origins = frozenset(origins)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
-            if self._hosts and host_name(host) not in self._hosts:
-                refusal = error_response(scope, 400, "Invalid host header")
-                await refusal(scope, receive, send)
-                return
-            if scope["method"] == "POST" and not self._may_post(origin, host):
-                refusal = error_response(scope, 403, f"Pages of {origin} may not use this server")
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _may_post(self, origin: str, host: str) -> bool:
-        """Whether these are no pages of other sites: programs, own pages, add-ons of browsers."""
-        is_of_web = origin == "null" or origin.startswith(("http://", "https://"))
-        is_own = origin.partition("://")[2] == host
-        return not is_of_web or is_own or not self._origins.isdisjoint({"*", origin})
-
-
-def host_name(host: str) -> str:
-    """Return a host without its port."""
-    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-
-
-def error_response(
-    scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None
-) -> Json:
-    """Return an error as the dialect of a path has it."""
-    name = "message" if scope["path"].startswith("/v2/") else "error"
-    return Json({name: message}, status_code=status, headers=headers)
+                await error_response(scope, 500, "Internal server error")(scope, receive, send)
 
 
 class BodyLimit:
-    """Refuses a body beyond a size; at once, if the request says its length.
+    """Refuses a body beyond a size; at once, if the request states its length.
 
-    What the client still sends is then dropped for a while: if the connection were closed before,
-    its system would throw away the answer.
+    Afterwards the rest of the body is read and dropped for a while: if the connection were closed
+    before, the client's system would discard the answer.
     """
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("content-length", "")
-        num_bytes = int(given) if given.isascii() and given.isdigit() else 0
-        if num_bytes <= self._most_bytes:
-            num_bytes = 0  # so far
+        stated = Headers(scope=scope).get("content-length", "")
+        num_bytes = int(stated) if stated.isascii() and stated.isdigit() else 0
+        if num_bytes <= self._max_bytes:
+            num_bytes = 0  # received so far
 
         async def receive_some() -> Message:
             nonlocal num_bytes
-            if num_bytes <= self._most_bytes:
+            if num_bytes <= self._max_bytes:
                 message = await receive()
                 num_bytes += len(message.get("body", b""))
-            if num_bytes > self._most_bytes:
-                raise RequestError(413, f"Request body exceeds {self._most_bytes} bytes")
+            if num_bytes > self._max_bytes:
+                raise RequestError(413, f"Request body exceeds {self._max_bytes} bytes")
             return message
 
         async def send_and_drop(message: Message) -> None:
-            if num_bytes <= self._most_bytes:
+            if num_bytes <= self._max_bytes:
                 await send(message)
             elif message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["Connection"] = "close"
@@ -168,53 +186,8 @@ async def _drop_body(receive: Receive) -> None:
     num_bytes = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS_TO_DROP):
-            while num_bytes < MOST_BYTES_TO_DROP:
+            while num_bytes < MAX_BYTES_TO_DROP:
                 message = await receive()
                 num_bytes += len(message.get("body", b""))
                 if not message.get("more_body", False):
                     return
-
-
-class RequestLog:
-    """Counts every request and logs a line about it; no text, as queries may hold some."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        monitoring: Monitoring,
-        paths: Collection[str],
-        seconds_to_send: float,
-    ) -> None:
-        """All paths but these are called other; a client that reads nothing for so long is left."""
-        self._app = app
-        self._paths = paths
-        self._monitoring = monitoring
-        self._seconds_to_send = seconds_to_send
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start, status = time.perf_counter(), 500
-
-        async def send_in_time(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            try:
-                async with asyncio.timeout(self._seconds_to_send):
-                    await send(message)
-            except TimeoutError:
-                raise ClientDisconnect from None
-
-        self._monitoring.count_in_progress(1)
-        try:
-            await self._app(scope, receive, send_in_time)
-        except ClientDisconnect:
-            status = CLIENT_GONE
-        finally:
-            self._monitoring.count_in_progress(-1)
-            seconds = time.perf_counter() - start
-            path = scope["path"] if scope["path"] in self._paths else "other"
-            self._monitoring.count_request(path, status, seconds)
-            logger.info(f"{scope['method']} {path} {status} {1000 * seconds:.0f} ms")

@@ -1,7 +1,7 @@
 """The processes with the models: one loads them, and its forks translate.
 
-Forks share the memory of the weights, and a new one is there in milliseconds when another has died.
-On a GPU, which no fork can use, the process that has loaded the models translates itself.
+Forks share the memory of the weights, and replace a dead worker in milliseconds. A GPU cannot be
+used by forks: there the process that has loaded the models translates itself.
 """
 
 import functools
@@ -22,7 +22,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, of_system
 from seq2seq_cli.extras.serve import messages
 from seq2seq_cli.extras.serve.messages import (
-    BEAM_WITH_CONSTRAINTS,
+    MIN_BEAM_WITH_CONSTRAINTS,
     Batch,
     BatchResult,
     SearchOptions,
@@ -33,7 +33,7 @@ from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.processes import unblock_signals
 
-_SOMETHING_TO_TRANSLATE = "Hello."
+_WARM_UP = "Hello."
 
 
 class LoadedRun:
@@ -53,12 +53,20 @@ class LoadedRun:
             outputs: list[list[Translation] | str] = [
                 *self.search(batch.sentences, batch.options, cuts)
             ]
-        except UserError:  # of one of the sentences
-            outputs = [self._alone(sentence, batch.options, cuts) for sentence in batch.sentences]
+        except UserError:  # about one of the sentences
+            outputs = []
+            for sentence in batch.sentences:
+                try:
+                    self._check_features([sentence])
+                    outputs += self.search([sentence], batch.options, cuts)
+                except UserError as error:
+                    outputs.append(str(error))
         best = [output[0] for output in outputs if not isinstance(output, str)]
         return BatchResult(
             tuple(
-                output if isinstance(output, str) else _reported(output, batch.options)
+                output
+                if isinstance(output, str)
+                else tuple(_reported(translation, batch.options) for translation in output)
                 for output in outputs
             ),
             sum(len(translation.tokens) for translation in best),
@@ -66,17 +74,8 @@ class LoadedRun:
             time.perf_counter() - start,
         )
 
-    def _alone(
-        self, sentence: SentenceInput, options: SearchOptions, cuts: list[Cuts]
-    ) -> list[Translation] | str:
-        try:
-            self._check_features([sentence])
-            return self.search([sentence], options, cuts)[0]
-        except UserError as error:
-            return str(error)
-
     def _check_features(self, sentences: Sequence[SentenceInput]) -> None:
-        """Raise UserError where a model with features gets none, or some that it does not know."""
+        """Raise UserError if a model with features gets unknown ones, or none."""
         if not self._translator.tokenizers.src.features:
             return
         for text, _ in sentences:
@@ -99,7 +98,7 @@ class LoadedRun:
         of_run = self._translator.config.decoding
         beam_size = of_run.beam_size
         if with_constraints:
-            beam_size = max(beam_size, BEAM_WITH_CONSTRAINTS)
+            beam_size = max(beam_size, MIN_BEAM_WITH_CONSTRAINTS)
         if n_best > 1:
             beam_size = max(beam_size, n_best)
         options: dict[str, object] = {"n_best": n_best}
@@ -115,18 +114,13 @@ class LoadedRun:
         )
 
 
-def _reported(
-    translations: Sequence[Translation], options: SearchOptions
-) -> tuple[SentenceOutput, ...]:
-    return tuple(
-        SentenceOutput(
-            translation.text,
-            (translation.alignment or ()) if options.alignment else (),
-            (translation.attention or ()) if options.attention else (),
-            translation.tokens if options.log_probs else (),
-            translation.log_probs or (),
-        )
-        for translation in translations
+def _reported(translation: Translation, options: SearchOptions) -> SentenceOutput:
+    return SentenceOutput(
+        translation.text,
+        (translation.alignment or ()) if options.alignment else (),
+        (translation.attention or ()) if options.attention else (),
+        translation.tokens if options.log_probs else (),
+        translation.log_probs or (),
     )
 
 
@@ -142,11 +136,10 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     retain_freed_pages()
     try:
         loaded = [LoadedRun(run) for run in runs]
-        for run in loaded:  # what happens once in a process happens before the forks
-            run.search([SentenceInput(_SOMETHING_TO_TRANSLATE)], SearchOptions(), [])
+        for run in loaded:  # initialize before the forks
+            run.search([SentenceInput(_WARM_UP)], SearchOptions(), [])
     except (UserError, OSError) as error:
-        reason = of_system(error) if isinstance(error, OSError) else str(error)
-        _send(control, {"error": reason})
+        _send(control, {"error": of_system(error) if isinstance(error, OSError) else str(error)})
         return
     can_fork = all(run.is_on_cpu for run in loaded)
     _send(control, {"can_fork": can_fork})
@@ -173,7 +166,7 @@ def _translate_batches(runs: Sequence[LoadedRun], connection: socket.socket) -> 
     with connection.makefile("rb") as incoming:
         while header := incoming.read(messages.HEADER_BYTES):
             data = incoming.read(messages.length_of(header))
-            batch = messages.batch_of(messages.unpacked(data))
+            batch = Batch.read(data)
             _send(connection, runs[batch.run].translate(batch))
 
 

@@ -1,4 +1,4 @@
-"""The fields of a request, in JSON, in a form or in its query, and their limits."""
+"""The fields of a request (JSON, form or query), and their limits."""
 
 import asyncio
 import json
@@ -10,18 +10,18 @@ from urllib.parse import parse_qsl
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
-from seq2seq_cli.extras.serve.request_errors import RequestError, invalid
+from seq2seq_cli.extras.serve.responses import RequestError, invalid
 
-_MOST_GLOSSARY_ENTRIES = 200
-_LONGEST_ENTRY = 200  # characters, on either side
-_LARGE_BODY = 1 << 15  # bytes, which are read beside other requests, and not before them
-_MOST_FIELDS = 100
-_MOST_BYTES_OF_A_PART = 1 << 26  # the limit of the whole body is lower
+_MAX_GLOSSARY_ENTRIES = 200
+_MAX_ENTRY_LENGTH = 200  # characters, on either side
+_LARGE_BODY = 1 << 15  # bytes; it is parsed in a thread, so that other requests go on
+_MAX_FIELDS = 100
+_MAX_PART_BYTES = 1 << 26  # the limit of the whole body is lower
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for."""
+    """Limits of one request."""
 
     characters: int = 5_000  # of each text
     batch: int = 64  # texts
@@ -30,7 +30,7 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        """Return a size that no request exceeds which keeps to the other limits."""
+        """Return the size of a body, enough for every request within the other limits."""
         return (1 << 16) + 6 * self.characters * self.batch  # \u4f60 is one character
 
 
@@ -44,12 +44,14 @@ class Fields:
 
     @classmethod
     async def read(cls, request: Request) -> "Fields":
-        """Read the body as its content type says, and the query for what else there is."""
+        """Read the body by its content type; the query has defaults for missing fields."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         query = _form_values(request.scope["query_string"])
         if kind == "multipart/form-data":
-            _check_charset(request.headers["content-type"])
-            async with request.form(max_files=0, max_part_size=_MOST_BYTES_OF_A_PART) as form:
+            _, options = parse_options_header(request.headers["content-type"])
+            if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+                raise invalid("a form must be in UTF-8")  # decoding others may take quadratic time
+            async with request.form(max_files=0, max_part_size=_MAX_PART_BYTES) as form:
                 pairs = [(name, v) for name, v in form.multi_items() if isinstance(v, str)]
             return cls({**query, **_by_name(pairs)}, is_json=False)
         body = await request.body()
@@ -111,33 +113,27 @@ class Fields:
         value = value or {}
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise invalid(f'{name} must be an object such as {{"term": "translation"}}')
-        if len(value) > _MOST_GLOSSARY_ENTRIES:
-            raise invalid(f"{name} has more than {_MOST_GLOSSARY_ENTRIES} entries")
-        if any(len(text) > _LONGEST_ENTRY for entry in value.items() for text in entry):
-            raise invalid(f"{name} has an entry of more than {_LONGEST_ENTRY} characters")
-        if not all(term.strip() and wanted.strip() for term, wanted in value.items()):
+        if len(value) > _MAX_GLOSSARY_ENTRIES:
+            raise invalid(f"{name} has more than {_MAX_GLOSSARY_ENTRIES} entries")
+        if any(len(text) > _MAX_ENTRY_LENGTH for entry in value.items() for text in entry):
+            raise invalid(f"{name} has an entry of more than {_MAX_ENTRY_LENGTH} characters")
+        if not all(term.strip() and translation.strip() for term, translation in value.items()):
             raise invalid(f"{name} has an empty entry")
-        return {_well_formed(term): _well_formed(wanted) for term, wanted in value.items()}
-
-
-def _check_charset(content_type: str) -> None:
-    """Raise RequestError for other encodings than UTF-8: some of Python's take quadratic time."""
-    _, options = parse_options_header(content_type)
-    charset = options.get(b"charset", b"utf-8").decode("latin-1")
-    if charset.lower() not in ("utf-8", "utf8"):
-        raise invalid("a form must be in UTF-8")
+        return {
+            _well_formed(term): _well_formed(translation) for term, translation in value.items()
+        }
 
 
 def _form_values(data: bytes) -> dict[str, Any]:
     try:
-        pairs = parse_qsl(data.decode("utf-8", "replace"), True, max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(data.decode("utf-8", "replace"), True, max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise invalid(f"it has more than {_MOST_FIELDS} fields") from None
+        raise invalid(f"it has more than {_MAX_FIELDS} fields") from None
     return _by_name(pairs)
 
 
 def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return values by name, as forms mean them: a list where a name is repeated."""
+    """Return values by name; a list where a name is repeated."""
     values: dict[str, list[str]] = {}
     for name, text in pairs:
         values.setdefault(name, []).append(text.replace("\r\n", "\n"))

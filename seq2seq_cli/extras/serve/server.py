@@ -18,9 +18,9 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.extras.serve.application import Access, Application
-from seq2seq_cli.extras.serve.language_detection import load_detector
-from seq2seq_cli.extras.serve.middleware import MOST_BYTES_TO_DROP, SECONDS_TO_DROP
+from seq2seq_cli.extras.serve.application import Access, build_application
+from seq2seq_cli.extras.serve.languages import load_detector
+from seq2seq_cli.extras.serve.middleware import MAX_BYTES_TO_DROP, SECONDS_TO_DROP
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
 from seq2seq_cli.extras.serve.served_run import RunToServe
@@ -30,11 +30,11 @@ __all__ = ["Access", "Limits", "RunToServe", "ServiceSettings", "serve"]
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_TO_STAND_STILL = 15.0
-_MOST_CONNECTIONS_WAITING = 2_048  # as the models are loaded
-_MOST_HEADERS = 100
-_MOST_HEADER_BYTES = 1 << 16
-_BYTES_AT_ONCE = 1 << 14  # which are parsed; headers may be larger by so much
+_IDLE_SECONDS = 15.0
+_MAX_WAITING_CONNECTIONS = 2_048  # while the models are loaded
+_MAX_HEADERS = 100
+_MAX_HEADER_BYTES = 1 << 16
+_BYTES_AT_ONCE = 1 << 14  # parsed at once; headers may be larger by so much
 
 
 def serve(
@@ -46,53 +46,51 @@ def serve(
     *,
     logs_text: bool = False,
 ) -> None:
-    """Serve runs at an address (host, port) until Ctrl-C or SIGTERM; answer what is under way.
+    """Serve runs at an address (host, port) until Ctrl-C or SIGTERM; answer pending requests.
 
     Raises UserError if the address cannot be used or a run cannot be loaded.
     """
-    _allow_many_connections()
-    with _listening_socket(*address) as listening:
-        work = _serve(runs, listening, settings, limits, access, logs_text=logs_text)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(work)
 
-
-async def _serve(
-    runs: Sequence[RunToServe],
-    listening: socket.socket,
-    settings: ServiceSettings,
-    limits: Limits,
-    access: Access,
-    *,
-    logs_text: bool,
-) -> None:
-    monitoring = Monitoring()
-    service = TranslationService(runs, settings, monitoring)
-    application = Application(service, monitoring, limits, access, logs_text=logs_text)
-    server = _Server(
-        uvicorn.Config(
-            application.asgi,
-            http=_Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=math.ceil(limits.seconds),
-            backlog=_MOST_CONNECTIONS_WAITING,
+    async def run_server() -> None:
+        monitoring = Monitoring()
+        service = TranslationService(runs, settings, monitoring)
+        server = _Server(
+            uvicorn.Config(
+                build_application(service, monitoring, limits, access, logs_text=logs_text),
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=math.ceil(limits.seconds),
+                backlog=_MAX_WAITING_CONNECTIONS,
+            )
         )
-    )
-    with server.ended_by_signals(service.kill_workers):
-        detector = asyncio.create_task(asyncio.to_thread(load_detector))
-        async with service.running():
-            await detector
-            pairs = ", ".join(f"{run.languages.src} to {run.languages.tgt}" for run in service.runs)
-            server.greeting = f"serving {pairs} at {_url(listening)} (Ctrl-C ends)"
-            await server.serve([listening])
+        with server.ended_by_signals(service.kill_workers):
+            detector = asyncio.create_task(asyncio.to_thread(load_detector))
+            async with service.running():
+                await detector
+                host, port = listening.getsockname()[:2]
+                host = f"[{host}]" if ":" in host else host
+                pairs = (f"{run.languages.src} to {run.languages.tgt}" for run in service.runs)
+                server.greeting = (
+                    f"serving {', '.join(pairs)} at http://{host}:{port} (Ctrl-C ends)"
+                )
+                await server.serve([listening])
+
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # each connection is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    with (
+        _listening_socket(*address) as listening,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(run_server())
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, which signals end from the moment on in which models are loaded."""
+    """Uvicorn that signals end even while the models are loaded."""
 
     greeting = ""
 
@@ -103,7 +101,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def ended_by_signals(self, kill_workers: Callable[[], None]) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM end the server once its requests are answered; a second one, now.
+        """End the server by Ctrl-C or SIGTERM when requests are answered; at once by a second one.
 
         Raises Interrupted if one arrives before the server has started.
         """
@@ -137,14 +135,14 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP of uvicorn, with limits on what has to be kept or waited for.
+    """HTTP of uvicorn, with limits on memory and time.
 
-    Headers that are too large or too many are refused while they arrive. Connections that stand
-    still are closed: if no request arrives within some seconds, or if an answer is not read.
+    Headers that are too large or too many are refused while they arrive. Idle connections are
+    closed: if no request arrives within some seconds, or if an answer is not read.
     """
 
     _deadline: asyncio.TimerHandle | None = None
-    _num_bytes = 0  # since the last that were no headers
+    _num_bytes = 0  # of headers so far
     _has_headers = False  # all of the request; what comes after its body are trailers
     _headers_are_too_large = False
     _is_refused = False
@@ -160,11 +158,11 @@ class _Protocol(HttpToolsProtocol):
             if self._is_refused:
                 continue
             super().data_received(part)
-            if self._num_bytes > _MOST_HEADER_BYTES:
+            if self._num_bytes > _MAX_HEADER_BYTES:
                 self._headers_are_too_large = True
                 self.send_400_response("")
         if self._is_refused:
-            if self._num_bytes > MOST_BYTES_TO_DROP:
+            if self._num_bytes > MAX_BYTES_TO_DROP:
                 self.transport.abort()
             return
         is_answered = self.cycle is None or self.cycle.response_complete
@@ -178,9 +176,9 @@ class _Protocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._has_headers:
             return
-        if len(self.headers) == _MOST_HEADERS:
+        if len(self.headers) == _MAX_HEADERS:
             self._headers_are_too_large = True
-            raise OverflowError  # with which the parser ends
+            raise OverflowError  # stops the parser
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -193,10 +191,10 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, or has headers that are too large, and close the connection.
+        """Refuse an invalid request, or headers that are too large, and close the connection.
 
         What the client still sends is dropped for a while, so that it can read the answer. There is
-        none if a request before that is being answered, or an answer has begun.
+        no answer if the one to an earlier request is pending or has begun.
         """
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -230,27 +228,20 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _expect_reading(self, unread_before: float = math.inf) -> None:
-        """Abort unless the client goes on to read what is left of the answer."""
+        """Abort unless the client continues to read the answer."""
         unread = self.transport.get_write_buffer_size()
         if unread >= unread_before:
             self.transport.abort()
         elif unread:
             self._expect(functools.partial(self._expect_reading, unread))
 
-    def _expect(
-        self, otherwise: Callable[[], None], seconds: float = _SECONDS_TO_STAND_STILL
-    ) -> None:
+    def _expect(self, otherwise: Callable[[], None], seconds: float = _IDLE_SECONDS) -> None:
         self._deadline = self.loop.call_later(seconds, otherwise)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
@@ -262,15 +253,8 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             listening = stack.enter_context(socket.socket(family, kind, protocol))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
-            listening.listen(_MOST_CONNECTIONS_WAITING)  # or another server could do the same
+            listening.listen(_MAX_WAITING_CONNECTIONS)  # or another server could do the same
             stack.pop_all()
     except OSError as error:
         raise UserError(f"cannot listen at {host} port {port}: {error.strerror}") from None
     return listening
-
-
-def _allow_many_connections() -> None:
-    """Open as many files as the system allows: each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""Work on long texts: in a thread of its own, one text of each request in turn."""
+"""Work on long texts: in one thread, one text of each request in turn."""
 
 import asyncio
 import functools
@@ -9,32 +9,32 @@ from typing import ParamSpec, TypeVar
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-_MANY_CHARACTERS = 2_000  # of a request, whose texts wait for their turns
+_MAX_CHARACTERS = 2_000  # of a request that works outside of the thread
 
 
 def long_text_thread() -> Executor:
     """Return the thread in which all requests work on long texts.
 
-    It is one, as threads of Python would only take turns too, and the event loop with them. It is
-    none of the event loop's own, which that would wait for when it ends.
+    One, as more threads of Python would only compete with the event loop. It is not the event
+    loop's own executor, which the loop would wait for at its end.
     """
     return ThreadPoolExecutor(1, "long-texts")
 
 
 class Turns:
-    """The turns of a request: it has the next one after all other requests that wait for theirs.
+    """The turns of a request, each after the waiting turns of all other requests.
 
-    A request that is given up has no further turn, so that it works on no more than one text.
+    A cancelled request has no further turn, so it works on at most one more text.
     """
 
     def __init__(self, thread: Executor, num_characters: int) -> None:
-        """Short requests have no need of turns."""
-        self._thread = thread if num_characters > _MANY_CHARACTERS else None
+        """Short requests do without turns."""
+        self._thread = thread if num_characters > _MAX_CHARACTERS else None
 
     async def call(
         self, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
     ) -> Result:
-        """Call what works on one text, when it is this request's turn."""
+        """Call work on one text in the next turn of this request."""
         if self._thread is None:
             return work(*args, **kwargs)
         loop = asyncio.get_running_loop()

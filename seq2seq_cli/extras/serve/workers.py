@@ -1,22 +1,41 @@
-"""The processes that translate, as the server's event loop sees them."""
+"""The processes with the models, as the server's event loop sees them."""
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.serve import messages
-from seq2seq_cli.extras.serve.messages import Batch, BatchResult
+from seq2seq_cli.extras.serve.messages import (
+    HEADER_BYTES,
+    Batch,
+    BatchResult,
+    length_of,
+    packed,
+    unpacked,
+)
+from seq2seq_cli.extras.serve.monitoring import Monitoring
+from seq2seq_cli.extras.serve.scheduler import Scheduler
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.processes import process_context
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_STARTS = 0.5  # of workers that die at once
+_SECONDS_BEFORE_RETRY = 0.1  # the cause of a death may be over then
+_SECONDS_BEFORE_KILL = 0.5  # of a worker whose batch has been cancelled
 
 
 class WorkerDiedError(Exception):
     """A process has ended, or has not answered in time."""
+
+
+def _models_died() -> UserError:
+    return UserError("the process that loads the models has died; was it out of memory?")
 
 
 class Worker:
@@ -28,10 +47,10 @@ class Worker:
 
     @classmethod
     async def connect(cls, connection: socket.socket) -> "Worker":
-        """Wait until the process at the other end is there. Raises WorkerDiedError if it dies."""
+        """Wait until the process has started. Raises WorkerDiedError if it dies."""
         worker = cls(*await asyncio.open_unix_connection(sock=connection))
         try:
-            worker.pid = (await worker._answer())["pid"]
+            worker.pid = unpacked(await worker._answer())["pid"]
         except BaseException:
             worker.close()
             raise
@@ -40,26 +59,25 @@ class Worker:
     async def translate(self, batch: Batch, time_limit: float) -> BatchResult:
         """Return the translations.
 
-        Raises WorkerDiedError if the process ends, and if it takes longer than `time_limit`
-        seconds, which ends it.
+        Raises WorkerDiedError if the process ends; it is killed after `time_limit` seconds.
         """
         try:
             async with asyncio.timeout(time_limit):
-                self._writer.write(messages.packed(batch))
-                return messages.result_of(await self._answer())
+                self._writer.write(packed(batch))
+                return BatchResult.read(await self._answer())
         except TimeoutError:
             self.kill()
             raise WorkerDiedError(f"it had not answered after {time_limit:g} s") from None
 
-    async def _answer(self) -> Any:
+    async def _answer(self) -> bytes:
         try:
-            header = await self._reader.readexactly(messages.HEADER_BYTES)
-            return messages.unpacked(await self._reader.readexactly(messages.length_of(header)))
+            header = await self._reader.readexactly(HEADER_BYTES)
+            return await self._reader.readexactly(length_of(header))
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerDiedError(str(error)) from None
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -69,11 +87,11 @@ class Worker:
 
 
 class ModelProcess:
-    """The process that has loaded the models, and forks workers."""
+    """The process that loads the models and forks workers."""
 
     def __init__(self, control: socket.socket, *, can_fork: bool) -> None:
         self._control = control
-        self.can_fork = can_fork  # else it becomes the only worker itself
+        self.can_fork = can_fork  # otherwise it becomes the only worker itself
 
     @classmethod
     async def start(cls, runs: Sequence[RunToServe]) -> "ModelProcess":
@@ -82,9 +100,13 @@ class ModelProcess:
         ours.setblocking(False)
         try:
             await asyncio.to_thread(_start_process, tuple(runs), theirs)
-            message = await _first_message(ours)
-            if message is None:
-                raise UserError("the process that loads the models has died; was it out of memory?")
+            loop, data = asyncio.get_running_loop(), b""
+            while len(data) < HEADER_BYTES or len(data[HEADER_BYTES:]) < length_of(data):
+                part = await loop.sock_recv(ours, 65_536)
+                if not part:
+                    raise _models_died()
+                data += part
+            message = unpacked(data[HEADER_BYTES:])
             if "error" in message:
                 raise UserError(message["error"])
         except BaseException:
@@ -94,15 +116,14 @@ class ModelProcess:
 
     async def new_worker(self) -> Worker:
         """Return a new worker. Raises WorkerDiedError if there can be none."""
+        ours: socket.socket | None = None
         try:
             ours, theirs = socket.socketpair()
-        except OSError as error:  # too many files are open
-            raise WorkerDiedError(str(error)) from None
-        try:
             with theirs:
                 socket.send_fds(self._control, [b"w"], [theirs.fileno()])
-        except OSError as error:
-            ours.close()
+        except OSError as error:  # also if too many files are open
+            if ours is not None:
+                ours.close()
             raise WorkerDiedError(str(error)) from None
         return await Worker.connect(ours)
 
@@ -123,12 +144,131 @@ def _load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
     load_models(runs, control)
 
 
-async def _first_message(control: socket.socket) -> Any:
-    """Return what the process at the other end says first; None if it ends without a word."""
-    loop, data = asyncio.get_running_loop(), b""
-    while part := await loop.sock_recv(control, 65_536):
-        data += part
-        start = messages.HEADER_BYTES
-        if len(data) >= start and len(data) >= start + messages.length_of(data[:start]):
-            return messages.unpacked(data[start:])
-    return None
+class WorkerGroup:
+    """Tasks with one worker each: they give it batches, and replace it if it dies."""
+
+    def __init__(
+        self,
+        models: ModelProcess,
+        scheduler: Scheduler,
+        monitoring: Monitoring,
+        batch_time_limit: float,
+        when_unable: Callable[[], None],
+    ) -> None:
+        """`when_unable` is called when no more workers can be started."""
+        self._models = models
+        self._scheduler = scheduler
+        self._monitoring = monitoring
+        self._time_limit = batch_time_limit
+        self._when_unable = when_unable
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._interruptible: set[asyncio.Task[None] | None] = set()  # tasks without a batch
+        self._is_retired = False
+        self._first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._workers: set[Worker] = set()
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._workers)
+
+    def start(self, count: int) -> None:
+        """Start `count` workers, or the only one that a GPU allows."""
+        for _ in range(count if self._models.can_fork else 1):
+            task = asyncio.create_task(self._work())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def has_worker(self) -> None:
+        """Wait until there is a worker. Raises UserError if there will be none."""
+        await self._first_worker
+
+    def retire(self) -> None:
+        """Let each worker finish its batch and end."""
+        self._is_retired = True
+        for task in self._interruptible:
+            if task is not None:
+                task.cancel()
+        self._models.close()
+
+    async def stop(self) -> None:
+        """End all workers, even in the middle of a batch."""
+        self.retire()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._first_worker.cancel()
+
+    def kill(self) -> None:
+        """End all processes at once."""
+        for worker in tuple(self._workers):
+            worker.kill()
+        self._models.close()
+
+    async def _work(self) -> None:
+        """Start a worker and give it batches; replace it when it dies."""
+        while not self._is_retired:
+            try:
+                with self._holding_no_batch():
+                    worker = await self._models.new_worker()
+            except WorkerDiedError as error:
+                if not self._first_worker.done():
+                    self._first_worker.set_exception(_models_died())
+                logger.warning(f"no new translating process could be made: {error}")
+                self._when_unable()
+                with self._holding_no_batch():
+                    await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
+                continue
+            if not self._first_worker.done():
+                self._first_worker.set_result(None)
+            self._workers.add(worker)
+            try:
+                while not self._is_retired and await self._translate_batch(worker):
+                    pass
+            finally:
+                self._workers.discard(worker)
+                worker.close()
+
+    async def _translate_batch(self, worker: Worker) -> bool:
+        """Wait for a batch and translate it; return False if the worker must be replaced."""
+        with self._holding_no_batch():
+            batch, taken = await self._scheduler.next_batch()
+        work = asyncio.create_task(worker.translate(batch, self._time_limit))
+        cancelled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
+        try:
+            await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await asyncio.wait({work}, timeout=_SECONDS_BEFORE_KILL)
+            if not work.done():  # all of its requests are cancelled
+                worker.kill()
+                return False
+            result = work.result()
+        except Exception as error:
+            logger.warning(
+                f"a translating process has died ({error}): another one takes its place",
+                exc_info=not isinstance(error, WorkerDiedError),
+            )
+            worker.kill()
+            self._monitoring.deaths.inc()
+            await asyncio.sleep(_SECONDS_BEFORE_RETRY)
+            self._scheduler.retry(batch, taken)
+            return False
+        finally:
+            for task in (work, cancelled):
+                task.cancel()
+            await asyncio.gather(work, cancelled, return_exceptions=True)
+        self._monitoring.batch_sentences.observe(len(taken))
+        self._monitoring.batch_seconds.observe(result.seconds)
+        self._monitoring.tokens.inc(result.num_tokens)
+        self._monitoring.at_limit.inc(result.at_length_limit)
+        self._scheduler.finish(taken, result.outputs, result.seconds)
+        return True
+
+    @contextlib.contextmanager
+    def _holding_no_batch(self) -> Iterator[None]:
+        """Allow `retire` to cancel this task while the block runs."""
+        task = asyncio.current_task()
+        self._interruptible.add(task)
+        try:
+            yield
+        finally:
+            self._interruptible.discard(task)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from seq2seq_cli.extras.serve.language_codes import find_language
-from seq2seq_cli.extras.serve.language_detection import detect
+from seq2seq_cli.extras.serve.languages import detect, find_language
 
 
 @pytest.mark.parametrize(

@@ -255,13 +255,17 @@ def test_a_large_request_fits_an_idle_server(server: Served):
     assert server.translate(texts)["translatedText"] == expected
 
 
-def test_text_in_the_target_language_stays(names_run: Path):
-    with serving(names_run, "--processes", 1, "--langs", "de-en") as served:
-        english = "This is a sentence that is already in English."
-        fields = {"q": [english, "drei eins vier"], "source": "auto", "target": "en"}
-        answer = served.ask("/translate", fields).json
-        assert answer["translatedText"][0] == english
-        assert [each["language"] for each in answer["detectedLanguage"]] == ["en", "de"]
+def test_text_in_the_target_language_stays(guarded: Served, server: Served):
+    english = "This is a sentence that is already in English."
+    fields = {"q": [english, "drei eins vier"], "source": "auto", "target": "en"}
+    answer = guarded.ask("/translate", {**fields, "api_key": "s3cret"}).json
+    assert answer["translatedText"][0] == english
+    assert [each["language"] for each in answer["detectedLanguage"]] == ["en", "de"]
+    refused = server.ask("/translate", {**fields, "q": "17"})  # no run translates to English
+    assert (refused.status, refused.json) == (
+        400,
+        {"error": "English (en) is not available as a target language"},
+    )
 
 
 def events(answer_body: bytes) -> list[tuple[str, dict]]:
@@ -345,9 +349,9 @@ def test_other_host_names_are_refused(server: Served):
     assert server.ask("/languages", headers={"Host": "[::1]:80"}).status == 200
 
 
-def test_pages_of_other_sites_are_refused(server: Served, names_run: Path):
+def test_pages_of_other_sites_are_refused(server: Served, guarded: Served):
     """They could send forms, without being able to read the answer."""
-    fields = {"q": "one", "source": "en", "target": "de"}
+    fields = {"q": "one", "source": "en", "target": "de", "api_key": "s3cret"}
 
     def status(served: Served, origin: str) -> int:
         return served.ask("/translate", form=fields, headers={"Origin": origin}).status
@@ -356,9 +360,8 @@ def test_pages_of_other_sites_are_refused(server: Served, names_run: Path):
     assert status(server, "null") == 403
     assert status(server, server.url) == 200
     assert status(server, "chrome-extension://abcdef") == 200
-    with serving(names_run, "--processes", 1, "--allow-origin", "https://a.example") as served:
-        assert status(served, "https://a.example") == 200
-        assert status(served, "https://b.example") == 403
+    assert status(guarded, "https://page.example") == 200
+    assert status(guarded, "https://other.example") == 403
 
 
 def test_the_log_holds_no_text(server: Served):
@@ -368,34 +371,30 @@ def test_the_log_holds_no_text(server: Served):
     assert not any("four" in line or "seven" in line or "secret" in line for line in server.log)
 
 
-def test_a_token_is_asked_for_beyond_this_machine(
-    names_run: Path, seq2seq: Command, tmp_path: Path
+def test_a_token_is_required_beyond_this_machine(
+    names_run: Path, guarded: Served, seq2seq: Command
 ):
     refused = seq2seq("serve", names_run, "--host", "0.0.0.0", "--port", 0)
     assert refused.exit_code == 2
     assert "anybody who reaches 0.0.0.0 could use the server" in refused.stderr
-    token = tmp_path / "token"
-    token.write_text("s3cret\n")
-    origin = {"Origin": "https://page.example"}
-    options = ("--token-file", token, "--allow-origin", origin["Origin"], "--log-text")
-    with serving(names_run, "--host", "0.0.0.0", *options) as served:
-        fields = {"q": "one", "source": "en", "target": "de"}
-        missing = served.ask("/translate", fields)
-        assert missing.status == 400
-        assert missing.json == {"error": "Please contact the server operator to get an API key"}
-        wrong = served.ask("/translate", {**fields, "api_key": "x"})
-        assert (wrong.status, wrong.json) == (403, {"error": "Invalid API key"})
-        assert served.ask("/translate", {**fields, "api_key": "s3cret"}).status == 200
-        bearer = {"Authorization": "Bearer s3cret", **origin}
-        allowed = served.ask("/translate", fields, headers=bearer)
-        assert allowed.headers["access-control-allow-origin"] == "https://page.example"
-        assert served.ask("/metrics").status == 400
-        assert served.ask("/metrics", headers=bearer).status == 200
-        assert served.ask("/v2/usage").status == 403
-        assert served.ask("/health").status == 200
-        assert served.ask("/frontend/settings").json["keyRequired"]
-        served.wait_for_log("'one': '1'")
-        assert not any("s3cret" in line for line in served.log)
+    fields = {"q": "one", "source": "en", "target": "de"}
+    missing = guarded.ask("/translate", fields)
+    assert missing.status == 400
+    assert missing.json == {"error": "Please contact the server operator to get an API key"}
+    wrong = guarded.ask("/translate", {**fields, "api_key": "x"})
+    assert (wrong.status, wrong.json) == (403, {"error": "Invalid API key"})
+    assert guarded.ask("/translate", {**fields, "api_key": "s3cret"}).status == 200
+    bearer = {"Authorization": "Bearer s3cret", "Origin": "https://page.example"}
+    allowed = guarded.ask("/translate", fields, headers=bearer)
+    assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+    assert guarded.ask("/metrics").status == 400
+    assert guarded.ask("/metrics", headers=bearer).status == 200
+    assert guarded.ask("/v2/usage").status == 403
+    assert guarded.ask("/imme?token=s3cret", {"text_list": [], "target_lang": "de"}).status == 200
+    assert guarded.ask("/health").status == 200
+    assert guarded.ask("/frontend/settings").json["keyRequired"]
+    guarded.wait_for_log("'one': '1'")
+    assert not any("s3cret" in line for line in guarded.log)
 
 
 def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Path):
@@ -408,6 +407,8 @@ def test_bad_starts_are_refused(names_run: Path, seq2seq: Command, tmp_path: Pat
     assert without != config
     assert "does not say which languages it translates" in seq2seq("serve", nameless).stderr
     assert "write two language codes" in seq2seq("serve", names_run, "--langs", "german").stderr
+    same = seq2seq("serve", names_run, "--langs", "tr-tr", "--port", 0)
+    assert "cannot be served from tr to tr" in same.stderr
     many = seq2seq("serve", names_run, "--langs", "de-en", "--langs", "en-de")
     assert "--langs is given 2 times, for 1 runs" in many.stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -446,26 +447,23 @@ def test_nothing_is_lost_when_processes_are_killed(server: Served, names_run: Pa
     server.wait_for_log("a translating process has died")
 
 
-def test_a_model_process_that_is_killed_is_replaced(names_run: Path):
-    with serving(names_run, "--processes", 1) as served:
-        served.translate("one")
-        (worker,) = served.workers()
-        os.kill(served.model_processes()[0], signal.SIGKILL)
-        served.translate("two")  # by the worker, which is still there
-        os.kill(worker, signal.SIGKILL)
-        assert served.translate("three") == {"translatedText": "3"}
-        served.wait_for_log("loaded the models again")
-        assert worker not in served.workers()
-
-
-def test_a_new_model_takes_over_without_a_lost_request(names_run: Path, tmp_path: Path):
+def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp_path: Path):
+    """Without a lost request."""
     copy = tmp_path / "run"
     shutil.copytree(names_run, copy)
     trained = load_file(copy / "model.safetensors")
     changed = {name: tensor.flip(0).contiguous() for name, tensor in trained.items()}
-    with serving(copy, "--processes", 2) as served:
+    with serving(copy, "--processes", 1) as served:
+        served.translate("one")
+        (worker,) = served.workers()
+        os.kill(served.model_processes()[0], signal.SIGKILL)
+        served.translate("two")  # by the worker, which still runs
+        os.kill(worker, signal.SIGKILL)
+        assert served.translate("three") == {"translatedText": "3"}
+        served.wait_for_log("loaded the models again")
+        assert worker not in served.workers()
+        served.log.clear()
         texts = new_sentences(9, 400)
-        served.translate(texts[0])
         with ThreadPoolExecutor(4) as pool:
             answers = pool.map(served.translate, texts)
             save_tensors(changed, copy / "model.safetensors")
@@ -477,18 +475,6 @@ def test_a_new_model_takes_over_without_a_lost_request(names_run: Path, tmp_path
         (copy / "model.part").replace(copy / "model.safetensors")
         served.wait_for_log("the models were not loaded again")
         assert served.translate("one two three")["translatedText"] == nonsense
-
-
-def test_a_signal_ends_the_server_when_its_requests_are_answered(names_run: Path):
-    with serving(names_run, "--processes", 1) as served:
-        text = "\n".join(new_sentences(11, 120))
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(served.translate, text)
-            while "seq2seq_requests_in_progress 2.0" not in served.ask("/metrics").body.decode():
-                assert not answer.done()
-            served.process.send_signal(signal.SIGTERM)
-            assert len(answer.result()["translatedText"].split("\n")) == 120
-        assert served.process.wait(timeout=30) == 0
 
 
 def test_who_leaves_is_not_waited_for(server: Served):
@@ -513,7 +499,7 @@ def test_connections_without_a_request_disturb_nobody(server: Served):
         connection.close()
 
 
-def test_overload_is_refused_and_over_at_once(names_run: Path):
+def test_overload_is_refused_and_a_signal_waits_for_answers(names_run: Path):
     with serving(names_run, "--processes", 1, "--queue-limit", 4) as served:
 
         def ask(text: str, stream: bool = False) -> int:
@@ -527,6 +513,14 @@ def test_overload_is_refused_and_over_at_once(names_run: Path):
             statuses = [*pool.map(ask, texts, [False, True] * 32)]
         assert {*statuses[::2]} == {*statuses[1::2]} == {200, 503}
         assert ask("one two") == 200
+        text = "\n".join(new_sentences(111, 120))
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(served.translate, text)
+            while "seq2seq_requests_in_progress 2.0" not in served.ask("/metrics").body.decode():
+                assert not answer.done()
+            served.process.send_signal(signal.SIGTERM)
+            assert len(answer.result()["translatedText"].split("\n")) == 120
+        assert served.process.wait(timeout=30) == 0
 
 
 def test_a_connection_is_kept_for_further_requests(server: Served):

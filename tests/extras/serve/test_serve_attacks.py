@@ -212,9 +212,9 @@ def test_two_servers_never_share_a_port(names_run: Path):
         assert f"cannot listen at 127.0.0.1 port {port}" in refused.stderr.read()
 
 
-def ask_for_much(served: Served) -> socket.socket:
-    """Ask for the translation of a text whose sentences take half a minute to find."""
-    body = json.dumps({"q": "one. " * 6_000_000, "source": "en", "target": "de"}).encode()
+def ask_for_much(served: Served, count: int) -> socket.socket:
+    """Request the translation of so many sentences; a million take five seconds to find."""
+    body = json.dumps({"q": "one. " * count, "source": "en", "target": "de"}).encode()
     head = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     connection = socket.create_connection((served.host, served.port))
     connection.sendall(HEAD + head + body)
@@ -226,7 +226,7 @@ def ask_for_much(served: Served) -> socket.socket:
 def test_a_second_signal_ends_the_server_at_once(names_run: Path):
     with serving(names_run, "--processes", 1, "--char-limit", 10**8) as served:
         workers = served.workers()
-        with ask_for_much(served):
+        with ask_for_much(served, 1_000_000):
             for number in (signal.SIGINT, signal.SIGTERM):
                 served.process.send_signal(number)
             assert served.process.wait(timeout=30) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -237,7 +237,7 @@ def test_a_second_signal_ends_the_server_at_once(names_run: Path):
 def test_a_signal_does_not_wait_for_work_on_texts(names_run: Path):
     """The request is answered, as its time is over."""
     options = ("--processes", 1, "--char-limit", 10**8, "--time-limit", 4)
-    with serving(names_run, *options) as served, ask_for_much(served) as connection:
+    with serving(names_run, *options) as served, ask_for_much(served, 6_000_000) as connection:
         served.process.terminate()
         assert served.process.wait(timeout=30) == 0
         assert connection.recv(12) == b"HTTP/1.1 503"

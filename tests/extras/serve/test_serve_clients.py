@@ -9,7 +9,7 @@ from deep_translator import LibreTranslator
 from deep_translator.exceptions import AuthorizationException
 from hypothesis import given
 from libretranslatepy import LibreTranslateAPI
-from served import Served, serving
+from served import Served
 
 
 def test_libretranslatepy(server: Served):
@@ -20,26 +20,18 @@ def test_libretranslatepy(server: Served):
     assert {found["language"] for found in client.detect("one two three")} == {"en", "de"}
 
 
-def test_deep_translator(server: Served, names_run):
+def test_deep_translator(server: Served, guarded: Served):
     client = LibreTranslator(source="en", target="de", api_key="x", custom_url=f"{server.url}/")
     assert client.translate("three one four") == "3 1 4"
     assert client.translate_batch(["one", "two two"]) == ["1", "2 2"]
-    with serving(names_run, environment={"SEQ2SEQ_TOKEN": "s3cret"}) as served:
-        for key, fails in (("s3cret", False), ("other", True)):
-            client = LibreTranslator("en", "de", api_key=key, custom_url=f"{served.url}/")
-            if fails:
-                with pytest.raises(AuthorizationException):
-                    client.translate("one")
-            else:
-                assert client.translate("one") == "1"
-        wrong = deepl.DeepLClient("other", server_url=served.url)
-        with pytest.raises(deepl.AuthorizationException):
-            wrong.translate_text("one", target_lang="DE")
-        right = deepl.DeepLClient("s3cret", server_url=served.url)
-        assert str(right.translate_text("one", target_lang="DE")) == "1"
+    right = LibreTranslator("en", "de", api_key="s3cret", custom_url=f"{guarded.url}/")
+    assert right.translate("one") == "1"
+    wrong = LibreTranslator("en", "de", api_key="other", custom_url=f"{guarded.url}/")
+    with pytest.raises(AuthorizationException):
+        wrong.translate("one")
 
 
-def test_deepl(server: Served):
+def test_deepl(server: Served, guarded: Served):
     client = deepl.DeepLClient("any", server_url=server.url)
     results = client.translate_text(["three one four", "two"], target_lang="DE")
     assert [(r.text, r.detected_source_lang) for r in results] == [("3 1 4", "EN"), ("2", "EN")]
@@ -52,6 +44,10 @@ def test_deepl(server: Served):
     assert not client.get_usage().any_limit_reached
     with pytest.raises(deepl.DeepLException, match="ZZ is not supported"):
         client.translate_text("one", target_lang="ZZ")
+    right = deepl.DeepLClient("s3cret", server_url=guarded.url)
+    assert str(right.translate_text("one", target_lang="DE")) == "1"
+    with pytest.raises(deepl.AuthorizationException):
+        deepl.DeepLClient("other", server_url=guarded.url).translate_text("one", target_lang="DE")
 
 
 def test_no_request_breaks_the_server(server: Served):

@@ -1,4 +1,4 @@
-"""Text as people have it, taken apart into sentences and put together again; never imports torch.
+"""Documents in several formats: extracts sentences and replaces them; never imports torch.
 
-Whatever is not a sentence (white space, markup, times of subtitles) comes out as it went in.
+Everything else (white space, markup, times of subtitles) is copied.
 """

@@ -1,4 +1,4 @@
-"""Documents: the sentences of a text, and everything that stands between them."""
+"""Documents: the sentences of a text, and everything between them."""
 
 import html
 import re
@@ -8,23 +8,19 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """Markup around a part of a sentence, or at one place of it if the part is empty.
-
-    Markup of white space is a line break.
-    """
+    """Markup around a part of a sentence, which may be empty; a line break if it is white space."""
 
     start: int  # in the text of the sentence
     end: int
     before: str  # markup
     after: str = ""
-    replaces: bool = False  # `before` stands in place of the words, which are not translated
+    replaces: bool = False  # `before` includes the words, which are not translated
 
 
 class Sentence(NamedTuple):
-    """What is translated at once: text without markup, and the markup inside it.
+    """Text without markup, and the markup inside it.
 
-    Spans are ordered as their markup is; one that contains another comes first, and none overlap
-    otherwise.
+    Spans are in the order of their markup; they are nested or disjoint, an outer one comes first.
     """
 
     text: str
@@ -32,7 +28,7 @@ class Sentence(NamedTuple):
 
     @property
     def needs_alignment(self) -> bool:
-        """Whether its markup cannot be placed without one; line breaks can."""
+        """True if placing its markup needs an alignment; line breaks do not."""
         return any(span.before.strip() or span.after for span in self.spans)
 
 
@@ -42,13 +38,13 @@ class Gap(NamedTuple):
     text: str
 
 
-_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert 4,300 digits
+_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert 4,300 digits or more
 
-Piece = str | Sentence | Gap  # a string comes out as it is
+Piece = str | Sentence | Gap  # a string is copied
 
 
 class SentenceTranslation(NamedTuple):
-    """A translation of a sentence; the alignment (source word, target word) places its markup."""
+    """A translation of a sentence, with its alignment (source word, target word)."""
 
     text: str
     alignment: Sequence[tuple[int, int]] = ()
@@ -66,7 +62,7 @@ class Document:
         return [piece for piece in self.pieces if isinstance(piece, Sentence)]
 
     def sentence_starts(self) -> list[int]:
-        """Return where in the text each sentence begins, if the text has no markup."""
+        """Return the start of each sentence in a text without markup."""
         starts, position = [], 0
         for piece in self.pieces:
             if isinstance(piece, Sentence):
@@ -81,5 +77,5 @@ def escape_html(text: str) -> str:
 
 
 def unescape_html(text: str) -> str:
-    """Read text of HTML: characters by name and number."""
+    """Read text of HTML: replace character references."""
     return html.unescape(_LONG_NUMBER.sub(lambda digits: digits[0].lstrip("0")[:9], text))

@@ -1,7 +1,6 @@
-"""HTML: the text of every block is a paragraph; markup comes out as it went in.
+"""HTML: the text of every block is a paragraph; markup is copied.
 
-Tags are found as browsers find them; the rest is a matter of slices of the source, so that nothing
-is written anew but the sentences.
+Tags are found as browsers find them; everything but the sentences is a slice of the source.
 """
 
 import re
@@ -53,25 +52,24 @@ _MARKUP_START = re.compile("<[A-Za-z!?/]")
 
 
 class _Event(NamedTuple):
-    """Text or markup, by its place in the source."""
+    """Text or markup, by its position in the source."""
 
     start: int
     end: int
     kind: Literal["text", "open", "close", "other"]
     name: str = ""
-    is_kept: bool | None = None  # what the element itself says about its content
+    is_kept: bool | None = None  # not translated, as the element itself says
 
 
 def _events(source: str) -> Iterator[_Event]:
-    """Yield text and markup in order; what begins like a tag and never ends is text."""
+    """Yield text and markup in order; an unfinished tag is text."""
     position = depth_of_pre = 0
     while start := _MARKUP_START.search(source, position):
         match = _MARKUP.match(source, start.start())
         if match is None:
             break
         yield from _texts(source, position, match.start(), by_line=depth_of_pre > 0)
-        event = _markup_event(match)
-        yield event
+        yield (event := _markup_event(match))
         position = match.end()
         if event.name == "pre":
             depth_of_pre = max(0, depth_of_pre + (1 if event.kind == "open" else -1))
@@ -130,10 +128,10 @@ class _Paragraph:
     parts: list[str] = field(default_factory=list)
     length: int = 0  # of the text
     marks: list[Mark] = field(default_factory=list)
-    last_object: int = -1  # its position; space before and after one stays
+    last_object: int = -1  # position; space around an object is kept
 
     def add(self, raw: str) -> None:
-        """Add text, in which all white space is as one space."""
+        """Add text; white space becomes one space."""
         text = _SPACE.sub(" ", unescape_html(raw))
         if self.parts and self.parts[-1].endswith(" ") and self.length != self.last_object:
             text = text.removeprefix(" ")
@@ -152,7 +150,7 @@ class _Paragraph:
             self._add_object(raw)
 
     def add_kept(self, event: _Event, raw: str, content: str) -> None:
-        """Add a whole element that is kept; if it is words, the sentence needs them."""
+        """Add a whole element that is kept; the sentence includes its words."""
         position = self.length
         content = "" if event.name in _OBJECTS | {"sup"} else content
         if len(sentence_spans(content)) == 1:
@@ -176,26 +174,26 @@ class _Paragraph:
         trailing = raw[len(raw.rstrip(_BLANKS)) :]
         text = text.rstrip(_BLANKS) if trailing else text
         offset = len(text) - len(text.lstrip(_BLANKS)) if leading else 0
-        places = (
-            m._replace(
-                position=min(max(m.position - offset, 0), len(text) - offset), end=m.end - offset
-            )
+        text = text[offset:]
+        marks = [
+            m._replace(position=min(max(m.position - offset, 0), len(text)), end=m.end - offset)
             for m in self.marks
-        )
+        ]
         yield leading
-        yield from paragraph_pieces(text[offset:], splitter, list(places), escape_html)
+        yield from paragraph_pieces(text, splitter, marks, escape_html)
         yield trailing
 
 
 def read_html(source: str, splitter: SentenceSplitter) -> Document:
-    """Take HTML, a page or a part of one, apart."""
-    return Document(tuple(piece for piece in _pieces(source, splitter) if piece), escape_html)
-
-
-def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
+    """Split HTML, a page or a part of one."""
     events = list(_events(source))
     closing = _closing_events(events)
-    num_texts = list(accumulate((_has_letters(source, event) for event in events), initial=0))
+    has_text = (
+        event.kind == "text" and has_letters(unescape_html(source[event.start : event.end]))
+        for event in events
+    )
+    num_texts = list(accumulate(has_text, initial=0))
+    pieces: list[Piece] = []
     paragraph = _Paragraph(0)
     number = 0
     while number < len(events):
@@ -205,7 +203,7 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
         elif event.kind == "open" and event.name == "sup":
             last = closing.get(number, number)
             if num_texts[last] > num_texts[number]:
-                last = number  # no footnote, no exponent
+                last = number  # neither a footnote nor an exponent
         raw = source[event.start : events[last].end]
         if event.kind == "text":
             paragraph.add(raw)
@@ -217,19 +215,15 @@ def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
         elif event.name in _IN_TEXT:
             paragraph.add_mark(event, raw)
         else:
-            yield from paragraph.pieces(source[paragraph.start : event.start], splitter)
-            yield raw
+            pieces += [*paragraph.pieces(source[paragraph.start : event.start], splitter), raw]
             paragraph = _Paragraph(events[last].end)
         number = last + 1
-    yield from paragraph.pieces(source[paragraph.start :], splitter)
-
-
-def _has_letters(source: str, event: _Event) -> bool:
-    return event.kind == "text" and has_letters(unescape_html(source[event.start : event.end]))
+    pieces += paragraph.pieces(source[paragraph.start :], splitter)
+    return Document(tuple(piece for piece in pieces if piece), escape_html)
 
 
 def _closing_events(events: Sequence[_Event]) -> dict[int, int]:
-    """Return for each element that is closed, by the number of its tag, what closes it."""
+    """Return the closing tag of an element by its opening tag; both are numbers of events."""
     opened: dict[str, list[int]] = {}
     closing: dict[int, int] = {}
     for number, event in enumerate(events):

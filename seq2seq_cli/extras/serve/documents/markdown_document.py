@@ -1,4 +1,4 @@
-"""Markdown: the text of its blocks is translated; its markup comes out as it went in."""
+"""Markdown: the text of blocks is translated; markup is copied."""
 
 import re
 from bisect import bisect_left
@@ -21,7 +21,6 @@ from seq2seq_cli.extras.serve.documents.paragraphs import (
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 _LINE_END = re.compile(r"\r\n?|\n")  # as CommonMark has them, and no others
-_NAME = re.compile(r"</?\s*([A-Za-z][\w-]*)")
 _TOKEN = re.compile(
     r"(?P<hard_break>(?:(?<! ) {2,}+|\\)\n)"
     r"|(?P<soft_break> ?\n)"
@@ -51,14 +50,13 @@ class _Slice(NamedTuple):
 
 
 def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
-    """Take Markdown (CommonMark with tables) apart; a paragraph becomes one line."""
+    """Split Markdown (CommonMark with tables); a paragraph becomes one line."""
     return Document(tuple(piece for piece in _pieces(source, splitter) if piece != ""), _escape)
 
 
 def _escape(text: str) -> str:
     """Write text so that no character of it is markup."""
-    text = _SPECIAL.sub(r"\\\g<0>", text)
-    return _BLOCK.sub(r"\1\\", text)
+    return _BLOCK.sub(r"\1\\", _SPECIAL.sub(r"\\\g<0>", text))
 
 
 def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
@@ -110,7 +108,7 @@ def _paragraph_pieces(
 
 
 class _Inline(NamedTuple):
-    """Markup in a paragraph; that of a link begins in one place and ends in another."""
+    """Markup in a paragraph; a link has two, its bracket and its target."""
 
     start: int
     end: int
@@ -119,7 +117,7 @@ class _Inline(NamedTuple):
 
 
 def _tokens(raw: str, labels: Collection[str]) -> list[_Inline]:
-    """Return the markup of a paragraph; `labels` are those of the document's references."""
+    """Return the markup of a paragraph; `labels` are the labels of references."""
     runs: dict[int, list[int]] = {}
     for run in re.finditer("`+", raw):
         runs.setdefault(len(run[0]), []).append(run.start())
@@ -156,7 +154,7 @@ def _close_bracket(
         markup = f"]{target[0]}"
     elif is_label:
         end = target.end() if target else end
-        markup = f"][{label}]"  # the label stays, whatever the translation of the text is
+        markup = f"][{label}]"  # keeps the label, as the text is translated
     else:
         tokens.append(_Inline(match.start(), end, "text", markup))
         return end
@@ -169,7 +167,7 @@ def _close_bracket(
 
 
 def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
-    """Return for each token that opens emphasis the one that ends it; none ends outside a link."""
+    """Return the closing token of emphasis by its opening one; both are in the same link."""
     pairs: dict[int, int] = {}
     frames = [(list[int](), Counter[str]())]  # of links inside one another: what may be closed
     for number, (start, end, kind, markup) in enumerate(tokens):
@@ -195,7 +193,7 @@ def _marked(
 ) -> tuple[str, list[Mark]]:
     """Return the text of a paragraph without markup, and the markup.
 
-    `emphasis` has the tokens that open and end it, `breaks` what is between the lines.
+    `emphasis` has the pairs of opening and closing tokens, `breaks` the source between the lines.
     """
     parts, length, marks, position = list[str](), 0, list[Mark](), 0
     links: list[int] = []  # the numbers of marks
@@ -221,7 +219,7 @@ def _marked(
         elif kind == "object":
             marks.append(Mark(length, markup, "point"))
         elif kind == "html":
-            marks.append(_html_mark(length, markup))
+            marks.append(Mark.of_tag(length, markup))
         elif kind == "link":
             links.append(len(marks))
             marks.append(Mark(length, markup, "open", "link"))
@@ -238,13 +236,3 @@ def _marked(
         parts.append(words)
         length += len(words)
     return "".join([*parts, raw[position:]]), marks
-
-
-def _html_mark(place: int, markup: str) -> Mark:
-    name = _NAME.match(markup)
-    assert name is not None, "the pattern of markup has one"
-    if markup.endswith("/>") or name[1].lower() in ("br", "img", "wbr", "hr", "input"):
-        return Mark(place, markup, "point")
-    if markup.startswith("</"):
-        return Mark(place, markup, "close", name[1])
-    return Mark(place, markup, "open", name[1], closing=f"</{name[1]}>")

@@ -1,4 +1,4 @@
-"""Paragraphs: running text with markup in it, taken apart into sentences."""
+"""Paragraphs: running text with markup, split into sentences."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -13,55 +13,64 @@ Range = tuple[int, int]
 
 _LETTER = re.compile(r"[^\W\d_]")
 _LINE = re.compile(r"[^\n]+")
-_SPACE = re.compile(r"\s*")
-_DEEPEST = 30  # elements inside one another in a paragraph; those further inside are left out
+_TAG_NAME = re.compile(r"</?\s*([A-Za-z][\w-]*)")
+_VOID_TAGS = ("br", "img", "wbr", "hr", "input")
+_MAX_DEPTH = 30  # of elements in a paragraph; elements further inside are left out
 
 
 class SentenceSplitter(NamedTuple):
-    """How the lines of a run's training text end: after a sentence, or after several."""
+    """How to split text into sentences, as in the lines of a run's training text."""
 
     inner_marks: str = ""  # punctuation that does not end a sentence in the training text
     most: float = 1  # sentences that are translated together
-    longest: int = 1_000  # characters, beyond which a sentence is cut, at spaces if it has any
+    longest: int = 1_000  # characters; a longer sentence is cut, at spaces if it has any
 
     def ranges(self, text: str) -> list[Range]:
-        """Return where the parts are that are translated at once, without space around them.
+        """Return the ranges that are translated at once, without space around them.
 
         A line feed ends a sentence.
         """
-        return [part for line in _LINE.finditer(text) for part in self._parts_of_line(text, line)]
-
-    def _parts_of_line(self, text: str, line: re.Match[str]) -> Iterator[Range]:
-        first = line.start()
-        ranges = [(first + i, first + j) for i, j in sentence_spans(line[0], self.inner_marks)]
-        if 1 < len(ranges) <= self.most:
-            ranges = [(ranges[0][0], ranges[-1][1])]
-        for start, end in ranges:
-            yield from self._parts(text, start, end)
-
-    def _parts(self, text: str, start: int, end: int) -> Iterator[Range]:
-        while end - start > self.longest:
-            last = start + self.longest
-            cut = text.rfind(" ", start + self.longest // 2, last)
-            cut = last if cut < 0 else cut
-            yield start, cut
-            start = _end_of_space(text, cut)
-        yield start, end
+        ranges: list[Range] = []
+        for line in _LINE.finditer(text):
+            spans = sentence_spans(line[0], self.inner_marks)
+            if 1 < len(spans) <= self.most:
+                spans = [(spans[0][0], spans[-1][1])]
+            for first, last in spans:
+                start, end = line.start() + first, line.start() + last
+                while end - start > self.longest:
+                    cut = text.rfind(" ", start + self.longest // 2, start + self.longest)
+                    cut = start + self.longest if cut < 0 else cut
+                    ranges.append((start, cut))
+                    start = cut
+                    while text[start : start + 1].isspace():
+                        start += 1
+                ranges.append((start, end))
+        return ranges
 
 
 class Mark(NamedTuple):
-    """Markup at a place of a paragraph's text."""
+    """Markup at a position of a paragraph's text."""
 
     position: int
     markup: str
-    kind: Literal["open", "close", "point", "replace"]  # replace: stands for text that is kept
-    name: str = ""  # by which open and close belong together
-    end: int = -1  # of the text that a `replace` stands for
-    closing: str = ""  # markup with which an `open` may be closed
+    kind: Literal["open", "close", "point", "replace"]  # replace: includes text that is kept
+    name: str = ""  # the same for open and close
+    end: int = -1  # of the text of a `replace`
+    closing: str = ""  # markup that closes an `open`
+
+    @classmethod
+    def of_tag(cls, position: int, markup: str) -> "Mark":
+        """Return the mark of a tag of HTML, or of markup without a name."""
+        name = _TAG_NAME.match(markup)
+        if name is None or markup.endswith("/>") or name[1].lower() in _VOID_TAGS:
+            return cls(position, markup, "point")
+        if markup.startswith("</"):
+            return cls(position, markup, "close", name[1])
+        return cls(position, markup, "open", name[1], closing=f"</{name[1]}>")
 
 
 def has_letters(text: str) -> bool:
-    """Return True if there is something to translate: numbers, signs and emoji stay as they are."""
+    """Return True if there is something to translate; numbers, signs and emoji are copied."""
     return _LETTER.search(text) is not None
 
 
@@ -71,11 +80,11 @@ def paragraph_pieces(
     marks: Sequence[Mark] = (),
     escape: Callable[[str], str] = str,
 ) -> Iterator[Piece]:
-    """Take a paragraph apart: its sentences with the markup in them, and what is between them.
+    """Split a paragraph into sentences with their markup, and the text between them.
 
-    Markup around whole sentences stays outside of them; that which begins or ends inside one is
+    Markup around whole sentences stays outside of them; markup that begins or ends inside one is
     divided at the ends of sentences. `marks` are in the order of the text, whose line feeds end
-    sentences; `escape` writes text that is no sentence.
+    sentences; `escape` writes text outside of sentences.
     """
     marks = list(_nested(marks))
     partners = _partners(marks)
@@ -83,7 +92,7 @@ def paragraph_pieces(
     sentences = _undivided(splitter.ranges(text), kept)
     room = 4 * (len(text) + sum(len(mark.markup) for mark in marks))
     sentences = _undivided(sentences, _long_elements(marks, partners, sentences, room))
-    sentences = [range_ for range_ in sentences if has_letters(_without(text, range_, kept))]
+    sentences = [range_ for range_ in sentences if _has_words(text, range_, kept)]
     spans, outside = _divided(marks, partners, sentences)
     position = 0
     for number, (start, end) in enumerate(sentences):
@@ -95,14 +104,14 @@ def paragraph_pieces(
 
 
 def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
-    """Yield marks so that elements are inside one another, or beside one another.
+    """Yield marks so that elements are nested or disjoint.
 
-    Where one ends inside another one, that is divided, as browsers do. A tag that closes nothing
-    in this paragraph, but perhaps what was opened before, comes after the element that it is in.
+    Overlapping elements are divided, as browsers do. A tag that closes nothing in this paragraph
+    (but perhaps an element opened before) comes after the element around it.
     """
     to_come = Counter(mark.name for mark in marks if mark.kind == "close")
     opened: list[Mark] = []
-    again: list[Mark] = []  # divided ones, which are opened again unless they end here
+    again: list[Mark] = []  # divided elements, which are opened again unless they end here
     left_out: Counter[str] = Counter()
     strays: list[Mark] = []
     for mark in marks:
@@ -112,7 +121,7 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
             again = []
         names = {other.name for other in (*opened, *again)}
         to_come[mark.name] -= mark.kind == "close"
-        if mark.kind == "open" and len(opened) == _DEEPEST:
+        if mark.kind == "open" and len(opened) == _MAX_DEPTH:
             left_out[mark.name] += 1
         elif mark.kind == "open":
             opened.append(mark)
@@ -139,7 +148,7 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
 
 
 def _partners(marks: Sequence[Mark]) -> dict[int, int]:
-    """Return for each opening mark, by number, the mark that closes it; marks are nested."""
+    """Return the number of the closing mark by the number of the opening one."""
     partners: dict[int, int] = {}
     opened: list[int] = []
     for number, mark in enumerate(marks):
@@ -153,7 +162,7 @@ def _partners(marks: Sequence[Mark]) -> dict[int, int]:
 def _long_elements(
     marks: Sequence[Mark], partners: Mapping[int, int], sentences: Sequence[Range], room: int
 ) -> list[Range]:
-    """Return where elements are that are not divided at ends of sentences.
+    """Return the ranges of elements that are not divided at ends of sentences.
 
     Copies of their markup would exceed `room`, in characters: a long tag around parts of hundreds
     of sentences, or hundreds of tags.
@@ -173,13 +182,13 @@ def _long_elements(
 def _sentence_around(
     position: int, sentences: Sequence[Range], starts: Sequence[int]
 ) -> int | None:
-    """Return the number of the sentence that a position is inside of, not at an end of it."""
+    """Return the number of the sentence that has a position inside, not at an end."""
     number = bisect_left(starts, position) - 1
     return number if number >= 0 and position < sentences[number][1] else None
 
 
 def _undivided(sentences: Sequence[Range], kept: Sequence[Range]) -> list[Range]:
-    """Return the sentences, joined where a range goes on from one to the next."""
+    """Return the sentences, joined where a kept range crosses their boundary."""
     joined: list[Range] = []
     ranges = deque(sorted(kept))
     reach = 0
@@ -193,19 +202,18 @@ def _undivided(sentences: Sequence[Range], kept: Sequence[Range]) -> list[Range]
     return joined
 
 
-def _without(text: str, sentence: Range, kept: Sequence[Range]) -> str:
-    """Return the part of a sentence that is not kept."""
+def _has_words(text: str, sentence: Range, kept: Sequence[Range]) -> bool:
+    """Return True if there is something to translate outside of the kept ranges."""
     start, end = sentence
     first, last = bisect_left(kept, (start, start)), bisect_left(kept, (end, end))
-    inner = [edge for range_ in kept[first:last] for edge in range_]
-    edges = [start, *inner, end]
-    return " ".join(text[i:j] for i, j in zip(edges[::2], edges[1::2], strict=True))
+    edges = [start, *(edge for range_ in kept[first:last] for edge in range_), end]
+    return any(has_letters(text[i:j]) for i, j in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _divided(
     marks: Sequence[Mark], partners: Mapping[int, int], sentences: Sequence[Range]
 ) -> tuple[list[list[Span]], deque[Mark]]:
-    """Divide marks into the spans inside of each sentence, and those outside of sentences."""
+    """Divide marks into the spans inside of each sentence, and marks outside of sentences."""
     starts, ends = [start for start, _ in sentences], [end for _, end in sentences]
     spans: list[list[Span]] = [[] for _ in sentences]
     outside: deque[Mark] = deque()
@@ -237,12 +245,6 @@ def _divided(
     return spans, outside
 
 
-def _end_of_space(text: str, position: int) -> int:
-    space = _SPACE.match(text, position)
-    assert space is not None, "it may be empty"
-    return space.end()
-
-
 def _between(
     text: str,
     place: Range,
@@ -251,7 +253,7 @@ def _between(
     *,
     is_inner: bool,
 ) -> Iterator[Piece]:
-    """Yield what is between sentences: text, and the marks in it, which are taken from the list."""
+    """Yield the text between sentences, and the marks in it, which are removed from `outside`."""
     position, end = place
     is_space = is_inner and not text[position:end].strip()
     if is_space and position == end:

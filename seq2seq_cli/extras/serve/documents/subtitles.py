@@ -16,14 +16,13 @@ _LINE = re.compile(r".*?(?:\r\n|[\r\n]|\Z)", re.DOTALL)
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->")
 _MARKUP = re.compile(r"<[A-Za-z0-9.:/ \"'=#_-]*+>|\{\\[^{}]*+\}")  # <i>, <v Paul>, {\an8}
 _SPEAKER = re.compile(rf"(?:{_MARKUP.pattern})*+[-–—‐][^\S\r\n]*")
-_NAME = re.compile(r"</?\s*([A-Za-z]+)")
 
 
 def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
-    """Take subtitles apart; numbers, times, settings and comments are kept.
+    """Split subtitles; numbers, times, settings and comments are kept.
 
-    Lines of a cue that continue one another are translated together; a translation has as many
-    lines as its source, if it has the words for them.
+    The lines of a speaker are translated together; the translation has as many lines as its
+    source, if it has enough words.
     """
     pieces: list[Piece] = []
     cue: list[str] = []
@@ -47,7 +46,7 @@ def read_subtitles(text: str, splitter: SentenceSplitter) -> Document:
 def _cue_pieces(
     cue: Sequence[str], splitter: SentenceSplitter, escape: Callable[[str], str]
 ) -> Iterator[Piece]:
-    """Yield the pieces of the lines of a cue; a dash begins the words of another speaker."""
+    """Yield the pieces of a cue's lines; a dash begins the words of another speaker."""
     starts = [n for n, line in enumerate(cue) if n == 0 or _SPEAKER.match(line)]
     for start, end in itertools.pairwise([*starts, len(cue)]):
         yield from _speaker_pieces(cue[start:end], splitter, escape)
@@ -64,7 +63,7 @@ def _speaker_pieces(
             content = content[dash.end() :]
         for part in re.split(f"({_MARKUP.pattern})", content.strip()):
             if _MARKUP.fullmatch(part):
-                marks.append(_mark(len(text), part))
+                marks.append(Mark.of_tag(len(text), part))
             else:
                 text += part if escape is str else unescape_html(part)
         if number + 1 < len(lines):
@@ -76,11 +75,3 @@ def _speaker_pieces(
     yield dash[0] if dash else ""
     yield from paragraph_pieces(text, splitter, marks, escape)
     yield lines[-1][len(lines[-1].rstrip("\r\n")) :]
-
-
-def _mark(position: int, markup: str) -> Mark:
-    if not (name := _NAME.match(markup)):
-        return Mark(position, markup, "point")
-    if markup.startswith("</"):
-        return Mark(position, markup, "close", name[1])
-    return Mark(position, markup, "open", name[1], closing=f"</{name[1]}>")

@@ -1,4 +1,4 @@
-// A closer look at one sentence: other translations to choose from, and the attention of its words.
+// Details of one sentence: alternative translations to choose from, and attention.
 
 import { byId, element } from "./dom.js";
 import { say } from "./messages.js";
@@ -9,12 +9,12 @@ const PARTS = ["alternatives", "attention"];
 const switchOf = (part) => byId(`show-${part}`);
 const isOpen = (part) => switchOf(part).getAttribute("aria-expanded") === "true";
 
-let [sentences, fields] = [[], {}]; // of the translation that is shown, and of its request
-let number = 0; // of the sentence that is looked at
+let [sentences, fields] = [[], {}]; // of the current translation and its request
+let number = 0; // of the current sentence
 let request = new AbortController();
 let onChoice = () => {};
 
-/** `chosen(number, translation)` is told of another translation of a sentence. */
+/** `chosen(number, translation)` is called when the user chooses another translation. */
 export function setUpCloser(chosen) {
   onChoice = chosen;
   switchOf("alternatives").hidden = !settings.alternativesLimit;
@@ -31,14 +31,14 @@ function open(part, isOpened) {
   return show();
 }
 
-/** Look at another translation, which a request with these fields has given. */
+/** Show the details of a new translation, the answer to a request with these fields. */
 export function lookInto(translated, ofRequest) {
   [sentences, fields] = [translated, ofRequest];
   number = Math.max(0, Math.min(number, sentences.length - 1));
   return show();
 }
 
-/** Look at a sentence, by its number. */
+/** Show the details of a sentence. */
 export function lookAt(wanted) {
   if (wanted === number) return;
   number = wanted;
@@ -62,7 +62,7 @@ async function show() {
   }
 }
 
-/** Return the translation that is shown and, if they are wanted, others, by a wider search. */
+/** Return the current translation and, if requested, alternatives, from a wider search. */
 async function translationsOf(sentence, signal) {
   const plain = { ...fields, q: sentence.source, alignments: true, attention: true };
   const wider = isOpen("alternatives") ? [{ ...plain, alternatives: settings.alternativesLimit }] : [];
@@ -108,6 +108,6 @@ function showAttention({ source, sourceWords, target, targetWords, attention = [
 function cell(weight, words) {
   const percent = `${Math.round(100 * weight)} %`;
   const made = element("td", { title: `${words}: ${percent}` }, element("span", { class: "unseen" }, percent));
-  made.style.setProperty("--weight", Math.sqrt(weight).toFixed(2)); // small weights can be seen, too
+  made.style.setProperty("--weight", Math.sqrt(weight).toFixed(2)); // makes small weights visible
   return made;
 }

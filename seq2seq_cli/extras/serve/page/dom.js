@@ -1,4 +1,4 @@
-// Elements of the page, and what the browser keeps for it. Text becomes text nodes, never markup.
+// Elements of the page, and local storage. Text becomes text nodes, never markup.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -13,9 +13,9 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-const PREFIX = "seq2seq."; // other programs on the same host and port may keep things too
+const PREFIX = "seq2seq."; // other programs on the same host and port may use the storage too
 
-/** Return what was kept under a name, or else a default. */
+/** Return a stored value, or a default. */
 export function kept(name, byDefault) {
   try {
     return JSON.parse(localStorage.getItem(PREFIX + name)) ?? byDefault;
@@ -24,7 +24,7 @@ export function kept(name, byDefault) {
   }
 }
 
-/** Keep a value, if the browser lets us: a private window keeps nothing, and the page works without. */
+/** Store a value, if the browser allows it: private windows may not. */
 export function keep(name, value) {
   try {
     localStorage.setItem(PREFIX + name, JSON.stringify(value));

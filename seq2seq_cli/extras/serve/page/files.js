@@ -48,7 +48,7 @@ async function process(file, fields, row) {
   }
 }
 
-/** Return the translation of a file, in which markup stays as it is. */
+/** Return the translation of a file; markup is kept. */
 async function translated(file, fields, row) {
   const format = FORMATS[file.name.split(".").at(-1).toLowerCase()];
   if (!format) throw new Refusal("fileKind");
@@ -56,7 +56,7 @@ async function translated(file, fields, row) {
   const pieces = piecesOf(text, settings.charLimit, format);
   const send = (path, sent) => ask(path, sent, row.signal, (key, values) => row.tell(key, values));
   let { source } = fields;
-  if (source === "auto" && text) { // found once for all pieces
+  if (source === "auto" && text) { // detected once for all pieces
     const languages = await send("detect", { q: pieces[0] });
     source = languages.find(({ language }) => canTranslate(language, fields.target)).language;
   }
@@ -84,11 +84,11 @@ async function textOf(file) {
 /** A file in the list. */
 class Row {
   constructor(name) {
-    const cancelled = new AbortController();
-    Object.assign(this, { name, signal: cancelled.signal });
+    const canceled = new AbortController();
+    Object.assign(this, { name, signal: canceled.signal });
     this.state = element("span", { class: "hint" });
     this.progress = element("progress", { max: 1, value: 0, "aria-label": name });
-    const cancel = element("button", { class: "link", onclick: () => cancelled.abort() });
+    const cancel = element("button", { class: "link", onclick: () => canceled.abort() });
     this.action = say(label(cancel, "cancelFile", { name }), "cancel", { name });
     byId("files").append(element("li", {}, element("bdi", {}, name), this.action, this.progress, this.state));
     this.tell("fileWaits");

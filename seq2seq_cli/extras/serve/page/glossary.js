@@ -1,4 +1,4 @@
-// The glossary: terms and how they are to be translated, for each target language.
+// The glossary: terms and their translations, for each target language.
 
 import { byId, element, keep, kept } from "./dom.js";
 import { chosen } from "./languages.js";
@@ -13,7 +13,7 @@ export function setUpGlossary(changed) {
   show();
 }
 
-/** Return what a request says beside its text. */
+/** Return the fields of a request besides its text. */
 export function requestFields() {
   const whole = (terms[chosen().target] ?? []).filter((pair) => pair.every((side) => side.trim()));
   return { ...chosen(), glossary: Object.fromEntries(whole) };
@@ -25,7 +25,7 @@ function show() {
   byId("glossary").replaceChildren(...(terms[target] ?? []).map(row), row());
 }
 
-/** A row of the editor; the last one is empty, and another follows when it is filled. */
+/** A row of the editor; the last one is empty, and filling it adds another. */
 function row(pair = ["", ""]) {
   const fields = ["term", "target"].map((key, side) => {
     const field = element("input", { dir: "auto", oninput: read });

@@ -1,4 +1,4 @@
-// The choice of languages: only pairs that the server has.
+// The choice of languages, among the pairs of the server.
 
 import { byId, element, keep, kept } from "./dom.js";
 import { languageName, say } from "./messages.js";
@@ -6,8 +6,8 @@ import { languageName, say } from "./messages.js";
 const [from, to] = [byId("from"), byId("to")];
 const AUTO = "auto";
 
-let targets = new Map(); // of every language that can be translated
-let found = null; // the language of the text, if it was to be detected
+let targets = new Map(); // of every source language
+let found = null; // the detected language of the text
 
 export function setUpLanguages(languages, onChange) {
   targets = new Map(languages.map(({ code, targets: own }) => [code, own.filter((each) => each !== code)]));
@@ -26,7 +26,7 @@ export function setUpLanguages(languages, onChange) {
 
 const option = (code) => say(element("option", { value: code }), "plain", { text: () => languageName(code) });
 
-/** Choose two languages, or those nearest to them that are a pair. */
+/** Choose two languages, or the closest pair. */
 export function choose(source, target) {
   from.value = source;
   if (from.selectedIndex < 0) from.value = AUTO;

@@ -1,5 +1,4 @@
-// What the page says, in English and Chinese: the text of elements with data-text, and the names of those
-// with data-label.
+// Messages of the page, in English and Chinese: for elements with data-text or data-label.
 
 import { byId, keep, kept } from "./dom.js";
 
@@ -25,11 +24,11 @@ export const MESSAGES = {
   which: ["Sentence {number} of {total}", "第 {number} 句，共 {total} 句"],
   noAlternatives: ["The model finds no other translation.", "模型没有找到其他译法。"],
   attentionHint: [
-    "What the model read for each word of the translation. It does not say why it chose a word.",
+    "What the model attended to for each word of the translation. It does not explain why it chose a word.",
     "模型为译文的每个词读了原文的哪些词。它不说明为什么选了某个词。",
   ],
   wordPair: ["{word}: {others}", "{word}：{others}"],
-  wordAlone: ["{word}: from no word of its own", "{word}：没有对应的词"],
+  wordAlone: ["{word}: not aligned with a word", "{word}：没有对应的词"],
   more: ["Files, glossary, history", "文件、术语表、历史记录"],
   files: ["Files", "文件"],
   filesHint: [
@@ -39,12 +38,12 @@ export const MESSAGES = {
   chooseFiles: ["Choose files", "选择文件"],
   fileWaits: ["waiting", "等待中"],
   fileDone: ["done", "完成"],
-  fileStopped: ["cancelled", "已取消"],
-  fileKind: ["Files of this kind are not translated.", "不翻译这种文件。"],
-  fileEncoding: ["The file is not in UTF-8.", "文件不是 UTF-8 编码。"],
+  fileStopped: ["canceled", "已取消"],
+  fileKind: ["This file type is not supported.", "不翻译这种文件。"],
+  fileEncoding: ["The file is not UTF-8.", "文件不是 UTF-8 编码。"],
   fileSize: ["The file is larger than {limit} MB.", "文件超过 {limit} MB。"],
   partTooLong: [
-    "A part cannot be divided: it has {count} characters, and the server takes {limit}.",
+    "A part of {count} characters cannot be split; the limit of the server is {limit}.",
     "有一部分无法再分：它有 {count} 个字符，而服务器最多接受 {limit} 个。",
   ],
   save: ["Save", "保存"],
@@ -54,14 +53,14 @@ export const MESSAGES = {
   term: ["Term", "术语"],
   removeTerm: ["Remove {term}", "移除 {term}"],
   history: ["History", "历史记录"],
-  keepHere: ["Keep it in this browser", "保存在此浏览器中"],
+  keepHere: ["Keep in this browser", "保存在此浏览器中"],
   keys: [
     "Ctrl+Enter translates at once. In the translation, arrow keys go from word to word; Enter shows alternatives.",
     "Ctrl+Enter 立即翻译。在译文中，方向键逐词移动，Enter 显示其他译法。",
   ],
   privacy: ["Texts go to this server and nowhere else.", "文本只发送到此服务器，不会发送到别处。"],
   tokenTitle: ["Token", "令牌"],
-  tokenNeeded: ["This server asks for a token, which its operator has.", "此服务器需要令牌，可向其管理者索取。"],
+  tokenNeeded: ["This server requires a token. Ask its operator for it.", "此服务器需要令牌，可向其管理者索取。"],
   tokenWrong: ["The server does not accept this token.", "服务器不接受这个令牌。"],
   enterToken: ["Enter the token", "输入令牌"],
   ok: ["OK", "确定"],
@@ -71,25 +70,25 @@ export const MESSAGES = {
   waiting: ["The server is busy; trying again in {seconds} s.", "服务器繁忙；{seconds} 秒后重试。"],
   busy: ["The server is still busy.", "服务器仍然繁忙。"],
   refused: ["The server cannot translate this: {message}", "服务器无法翻译：{message}"],
-  failed: ["The server has made a mistake (status {status}).", "服务器出错（状态 {status}）。"],
+  failed: ["The server failed (status {status}).", "服务器出错（状态 {status}）。"],
   plain: ["{text}", "{text}"],
 };
 
 const TAGS = ["en", "zh-Hans"];
 
-let ui = 0; // which of the languages, by its place
-const given = new WeakMap(); // the values of what an element says
+let ui = 0; // index of the current language
+const given = new WeakMap(); // the values of an element's message
 
-/** What the user is told instead of an answer: the key of a message and its values. */
+/** An error for the user: the key of a message and its values. */
 export class Refusal extends Error {
   constructor(key, values = {}, retryAfter = 0) {
     super(key);
     this.values = values;
-    this.retryAfter = retryAfter; // seconds; 0: no use
+    this.retryAfter = retryAfter; // seconds; 0: do not retry
   }
 }
 
-/** Return a message. Numbers are written as the language does, and functions called. */
+/** Return a message. Numbers are formatted for the language, and functions called. */
 export function message(key, values = {}) {
   return MESSAGES[key][ui].replace(/\{(\w+)\}/g, (_, name) => {
     const value = values[name];
@@ -98,7 +97,7 @@ export function message(key, values = {}) {
   });
 }
 
-/** Let an element say a message, also after a change of the language. */
+/** Show a message in an element; it follows changes of the language. */
 export function say(spoken, key, values) {
   spoken.dataset.text = key;
   given.set(spoken, values);
@@ -106,7 +105,7 @@ export function say(spoken, key, values) {
   return spoken;
 }
 
-/** Give an element a message as its name, which is seen as its tooltip or placeholder. */
+/** Set the label, tooltip or placeholder of an element. */
 export function label(named, key, values) {
   named.dataset.label = key;
   given.set(named, values);
@@ -144,13 +143,13 @@ function sayAll() {
   for (const each of document.querySelectorAll("[data-label]")) label(each, each.dataset.label, given.get(each));
 }
 
-/** Tell what has happened. */
+/** Show a status message. */
 export const tell = (key, values) => say(byId("status"), key, values);
 
-/** Tell screen readers what the others see. */
+/** Announce a message to screen readers. */
 export const speak = (key, values) => say(byId("spoken"), key, values);
 
-/** Tell what went wrong, with a button that does something about it. */
+/** Show an error, with a button for an action. */
 export function warn(error, todo, act) {
   const [text, does] = byId("alert").children;
   say(text, error.message, error.values);

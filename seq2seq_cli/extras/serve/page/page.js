@@ -1,4 +1,4 @@
-// The main line of the page: what is typed becomes a translation.
+// The main module of the page: translates the text typed.
 
 import { lookAt, lookInto, setUpCloser } from "./closer.js";
 import { byId, keep, kept } from "./dom.js";
@@ -11,14 +11,14 @@ import { explain, readSettings, settings, setUpToken, stream } from "./server.js
 import { lengthOf, piecesOf, placesOf } from "./texts.js";
 import * as words from "./words.js";
 
-const DELAY = 350; // milliseconds without a key, after which a text is translated
-const PATIENCE = 500; // milliseconds, after which sentences are shown as they arrive
+const DELAY = 350; // milliseconds after the last key until a text is translated
+const PATIENCE = 500; // milliseconds until sentences are shown as they arrive
 const NOTHING = { fields: {}, sentences: [], tail: "" };
 
 const source = byId("source");
 let timer = 0;
-let running = new AbortController(); // of the request that is under way
-let shown = null; // the translation in the box: { text, fields, sentences, tail }
+let running = new AbortController(); // of the current request
+let shown = null; // the current translation: { text, fields, sentences, tail }
 const choices = new Map(); // sentences of the text, and the alternatives chosen for them
 
 start();
@@ -43,7 +43,7 @@ async function start() {
   listen();
   source.focus();
   await setUpToken();
-  setSource(source.value); // a browser may have kept it
+  setSource(source.value); // the browser may have restored it
 }
 
 function listen() {
@@ -86,7 +86,7 @@ async function translate() {
   }
 }
 
-/** Translate a text, in pieces if it is long, and show its sentences if that takes long. */
+/** Translate a text, in pieces if it is long; show its sentences as they arrive if it takes long. */
 async function translationOf(text, signal) {
   const draft = { text, fields: requestFields(), sentences: [], tail: "", begun: performance.now() };
   let position = 0;
@@ -130,7 +130,7 @@ function showSoFar(draft) {
   byId("progress").hidden = false;
 }
 
-/** Show a translation, whole; null shows none. */
+/** Show a whole translation; null clears it. */
 function show(translation) {
   shown = translation;
   const { fields, sentences } = shown ?? NOTHING;
@@ -194,7 +194,7 @@ function swap() {
 async function copy() {
   try {
     await navigator.clipboard.writeText(targetText());
-  } catch { // browsers give the clipboard to encrypted pages only
+  } catch { // the clipboard requires HTTPS or localhost
     getSelection().selectAllChildren(byId("target"));
     if (!document.execCommand("copy")) return tell("notCopied");
   }
@@ -206,7 +206,7 @@ function setUpTheme() {
   root.dataset.theme = kept("theme", "");
   byId("theme").addEventListener("click", () => {
     const isDark = root.dataset.theme ? root.dataset.theme === "dark" : dark.matches;
-    root.dataset.theme = isDark === dark.matches ? (isDark ? "light" : "dark") : ""; // as the system has it
+    root.dataset.theme = isDark === dark.matches ? (isDark ? "light" : "dark") : ""; // follow the system
     keep("theme", root.dataset.theme);
   });
 }

@@ -1,4 +1,4 @@
-// Requests to the server: with its token, and once more when it has too much to do.
+// Requests to the server, with the token; repeated when it is busy.
 
 import { byId, keep, kept } from "./dom.js";
 import { Refusal, say, tell, warn } from "./messages.js";
@@ -7,7 +7,7 @@ const MOST_TRIES = 5;
 const LONGEST_WAIT = 60; // seconds
 
 let token = kept("token", "");
-let asking = null; // the dialog for the token, whoever waits for it
+let asking = null; // promise of the dialog for the token
 
 export const settings = {}; // of the server: charLimit, batchLimit, alternativesLimit, keyRequired
 
@@ -72,7 +72,7 @@ function refusal(status, text, retryAfter) {
   return status < 500 ? new Refusal("refused", { message: text }) : new Refusal("failed", { status });
 }
 
-/** A request that was not cancelled had no connection. */
+/** A request failed: it was canceled, or the connection was lost. */
 function lost(error) {
   throw error.name === "AbortError" ? error : new Refusal("offline");
 }
@@ -100,7 +100,7 @@ function pause(seconds, signal) {
   });
 }
 
-/** Tell the user why a request failed; anything but a refusal is a mistake of this page. */
+/** Show why a request failed; errors other than Refusal are bugs of this page. */
 export function explain(error, again) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Refusal)) throw error;

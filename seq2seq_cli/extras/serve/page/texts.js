@@ -1,18 +1,18 @@
-// Texts: code points, in which the server counts, and pieces that it takes at once.
+// Texts: positions in code points, as in the server, and pieces within its limit.
 
 import { Refusal } from "./messages.js";
 
 /** Return the number of code points; a string of JavaScript counts UTF-16 code units. */
 export const lengthOf = (text) => [...text].length;
 
-/** Return where every code point stands in the string, and where the string ends. */
+/** Return the index of every code point in the string, and the end of the string. */
 export function placesOf(text) {
   const places = [0];
   for (const character of text) places.push(places.at(-1) + character.length);
   return places;
 }
 
-/** Divide a text into pieces of at most `limit` code points that can be translated one by one. */
+/** Split a text into pieces of at most `limit` code points that can be translated separately. */
 export function piecesOf(text, limit, format = "text") {
   const pieces = [];
   let size = limit + 1;
@@ -40,7 +40,7 @@ const PARTS = {
 const linesOf = (text) => text.match(/[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$/g) ?? [];
 const isBlank = (line) => line !== undefined && !line.trim();
 
-/** Join lines up to those at which a part begins. */
+/** Join lines; `begins` is true for the first line of a part. */
 function joined(lines, begins) {
   const parts = [];
   lines.forEach((line, number) => {
@@ -50,7 +50,7 @@ function joined(lines, begins) {
   return parts;
 }
 
-/** Divide a line that is too long after sentences, else after words, else anywhere. */
+/** Split a line that is too long after sentences, otherwise after words, otherwise anywhere. */
 function sentencesOf(line, limit) {
   const parts = [];
   while (true) {
@@ -63,11 +63,11 @@ function sentencesOf(line, limit) {
   }
 }
 
-/** Divide Markdown between blocks and items of lists, but nowhere in code, front matter and HTML. */
+/** Split Markdown between blocks and list items, but not in code, front matter or HTML. */
 function markdownParts(text) {
-  let end = null; // what the last line of such a block matches
+  let end = null; // matches the last line of the current block
   return joined(linesOf(text), (line, before) => {
-    // An indented line may go on with an item, and a piece that begins with --- has front matter.
+    // An indented line may continue an item, and a piece that begins with --- would have front matter.
     const begins = !end && /^(?!---)\S/.test(line) && (isBlank(before) || /^[-*+] /.test(line));
     const isFrontMatter = before === undefined && /^---\s*$/.test(line);
     if (!end) end = isFrontMatter ? /^---\s*$/ : endOfBlock(line);
@@ -76,7 +76,7 @@ function markdownParts(text) {
   });
 }
 
-// How a block that may have blank lines begins, and how it ends.
+// The first and last line of blocks that may contain blank lines.
 const LONG_BLOCKS = [
   [/^[\s>*+\-\d.)]*(`{3,})[^`]*$/, (fence) => `^[\\s>]*${fence}\`*\\s*$`],
   [/^[\s>*+\-\d.)]*(~{3,})/, (fence) => `^[\\s>]*${fence}~*\\s*$`],
@@ -100,11 +100,11 @@ const UNDIVIDED = words("audio canvas code iframe kbd math object pre samp scrip
   + "title tt var video");
 const VOID = words("area base br col embed hr img input link meta wbr");
 
-/** Divide HTML before blocks, but not within elements that the server may leave as they are. */
+/** Split HTML before blocks, but not in elements that the server may not translate. */
 function htmlParts(text) {
   const parts = [];
   let start = 0;
-  let [outer, depth] = [null, 0]; // the element that must stay whole, and how often it is open
+  let [outer, depth] = [null, 0]; // the element that must not be split, and its depth
   for (const { 0: tag, 1: slash, 2: name = "", 3: attributes, index } of text.matchAll(TAG)) {
     const kind = name.toLowerCase();
     if (outer) {

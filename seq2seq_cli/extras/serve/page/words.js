@@ -1,5 +1,5 @@
-// The words of both boxes: one that the mouse, a finger or the keyboard is at shows those that belong to
-// it on the other side. Below the box to type in lies its text once more, word by word.
+// The words of both boxes: pointing at one (mouse, finger or keyboard) highlights the aligned words on the
+// other side. Behind the text area is a copy of its text, word by word.
 
 import { byId, element } from "./dom.js";
 import { speak } from "./messages.js";
@@ -7,16 +7,16 @@ import { placesOf } from "./texts.js";
 
 const [typed, mirror, target] = [byId("source"), byId("source-words"), byId("target")];
 
-let sentences = []; // of the translation that is shown
-let pinned = null; // the place of the word that the keyboard or a finger is at, such as "target 0 3"
+let sentences = []; // of the current translation
+let pinned = null; // the place of the word chosen by keyboard or finger, such as "target 0 3"
 
-/** Return a sentence of the server, whose positions count code points, as the page needs it. */
+/** Convert a sentence of the server, whose positions count code points. */
 export function sentenceOf(event, start) {
   return {
-    start, // in the text, in code units, as all positions here
+    start, // in the text; all positions here count code units
     source: event.source,
     sourceWords: inUnits(event.source, event.sourceWords),
-    before: event.text.slice(0, event.text.length - event.target.length), // what is between sentences
+    before: event.text.slice(0, event.text.length - event.target.length), // the text between sentences
     ...translationOf(event),
   };
 }
@@ -31,12 +31,12 @@ function inUnits(text, ranges) {
   return ranges.map(([start, end]) => [places[start], places[end]]);
 }
 
-/** Show what is typed: text, and words if they are known. */
+/** Show a copy of the typed text, with words if they are known. */
 export function showTyped(...content) {
-  mirror.replaceChildren(...content, " "); // without which the last line end would have no height
+  mirror.replaceChildren(...content, " "); // gives the last line end a height
 }
 
-/** Show the sentences of a translation that is under way. */
+/** Show the sentences that have arrived. */
 export function showSoFar(translated) {
   if (translated !== sentences || translated.length < target.childElementCount) {
     [sentences, pinned] = [translated, null];
@@ -48,7 +48,7 @@ export function showSoFar(translated) {
   }
 }
 
-/** Show a translation, and let its words be pointed at. */
+/** Show a translation whose words can be pointed at. */
 export function show({ text, sentences: translated, tail }) {
   showSoFar(translated);
   target.append(tail);
@@ -61,7 +61,7 @@ export function show({ text, sentences: translated, tail }) {
   showTyped(...nodes, text.slice(position));
 }
 
-/** Show a sentence of the target anew: another translation has been chosen. */
+/** Update a sentence of the target: another translation has been chosen. */
 export function changeTarget(number) {
   target.children[number].replaceChildren(...targetNodes(sentences[number], number));
 }
@@ -79,7 +79,7 @@ function wordNodes(side, sentence, text, ranges) {
   return [...nodes, text.slice(position)];
 }
 
-/** Follow the mouse, fingers and keys; `onPlace(number)` is told the sentence that they choose. */
+/** Follow mouse, fingers and keys; `onPlace(number)` is called with the chosen sentence. */
 export function setUpWords(onPlace) {
   const choose = (place) => {
     pin(place);
@@ -119,15 +119,15 @@ function pin(place) {
   for (const word of document.querySelectorAll(".aligned, .pointed")) reveal(word);
 }
 
-/** Mark a word and those that belong to it; null marks none. */
+/** Highlight a word and its aligned words; null: none. */
 function point(place) {
   for (const word of document.querySelectorAll(".pointed, .aligned")) word.classList.remove("pointed", "aligned");
   if (!place) return;
   wordAt(place).classList.add("pointed");
-  for (const partner of partnersOf(place)) wordAt(partner)?.classList.add("aligned"); // if it is not typed over
+  for (const partner of partnersOf(place)) wordAt(partner)?.classList.add("aligned"); // it may have been edited
 }
 
-/** Return the places of the words of the other side that belong to a word, in order. */
+/** Return the places of the aligned words on the other side, in order. */
 function partnersOf(place) {
   const [sentence, word] = numbersOf(place);
   const [own, theirs, side] = place.startsWith("source") ? [0, 1, "target"] : [1, 0, "source"];
@@ -135,14 +135,14 @@ function partnersOf(place) {
   return partners.sort((a, b) => a - b).map((partner) => `${side} ${sentence} ${partner}`);
 }
 
-/** Scroll a box, but not the page, to where a word is. */
+/** Scroll a box, but not the page, to a word. */
 function reveal(word) {
   const box = word.closest(".scroll");
   const [inner, outer] = [word.getBoundingClientRect(), box.getBoundingClientRect()];
   box.scrollTop += Math.min(0, inner.top - outer.top) + Math.max(0, inner.bottom - outer.bottom);
 }
 
-/** Return the place of the word at the caret, if what is typed is translated. */
+/** Return the place of the word at the caret, if the text is translated. */
 function placeOfCaret() {
   const caret = typed.selectionStart;
   for (const [sentence, { start, sourceWords }] of sentences.entries()) {
@@ -152,7 +152,7 @@ function placeOfCaret() {
   return null;
 }
 
-/** Return the place of the word of the target that a key leads to. */
+/** Return the place of the target word that a key moves to. */
 function placeAfter(key) {
   const places = [...target.querySelectorAll(".word")].map(placeOf);
   const forward = target.matches(":dir(rtl)") ? -1 : 1;

@@ -1,15 +1,25 @@
-"""Codes of languages: which one is meant by the code that a client uses."""
+"""Languages of requests: which of the served ones a code means, and which a text is in."""
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from babel.core import get_global, parse_locale
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from seq2seq_cli.config.text import is_language
+from seq2seq_cli.extras.serve.documents.paragraphs import has_letters
 
-# Codes that LibreTranslate, browsers and older programs use, by those of BCP 47.
+# Codes that LibreTranslate, browsers and older programs use, and their BCP 47 codes.
 _OTHER_CODES = {"zt": "zh-Hant", "pb": "pt-BR", "iw": "he", "in": "id", "ji": "yi"}
 _SAME_LANGUAGE = {"nb": "no", "nn": "no"}  # for clients, which know one Norwegian
+
+
+class Detected(NamedTuple):
+    """A language, with its probability (in percent) among all languages of the world."""
+
+    confidence: float
+    language: str
 
 
 class _Parts(NamedTuple):
@@ -21,10 +31,10 @@ class _Parts(NamedTuple):
 
 
 def find_language(asked: str, known: Iterable[str]) -> str | None:
-    """Return the one of the known codes that is meant; None if none is near.
+    """Return the known code that a client means; None if there is none.
 
-    It is the same code, or the same language in the same script, from the same region if there are
-    several; or the only one of the language.
+    That is the same code; else the only one of the language; else one in the same script,
+    preferably of the same region.
     """
     wanted = asked.strip().replace("_", "-")
     codes = list(known)
@@ -42,11 +52,6 @@ def find_language(asked: str, known: Iterable[str]) -> str | None:
     return near[0][0] if near else None
 
 
-def base_language(code: str) -> str:
-    """Return the language of a code without script and region."""
-    return _parts(code).language
-
-
 def _parts(code: str) -> _Parts:
     """Return the parts of a code, with the script and region that CLDR says are likely."""
     language, hyphen, rest = code.partition("-")
@@ -62,3 +67,23 @@ def _parts(code: str) -> _Parts:
             script, region = script or likely_script, region or likely_region
             break
     return _Parts(_SAME_LANGUAGE.get(language, language), script, region)
+
+
+@functools.cache
+def load_detector() -> LanguageIdentifier:
+    """Load what `detect` needs, which takes a second."""
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def detect(text: str, languages: Iterable[str]) -> list[Detected]:
+    """Return the languages, the most probable first.
+
+    Languages unknown to the detector come last, with a confidence of 0. Scripts and regions of a
+    language are not distinguished.
+    """
+    ranked = load_detector().rank(text) if has_letters(text) else []
+    order = {language: (place, share) for place, (language, share) in enumerate(ranked)}
+    unknown = (len(order), 0.0)
+    found = [(code, *order.get(_parts(code).language, unknown)) for code in languages]
+    found.sort(key=lambda each: each[1])
+    return [Detected(round(100 * float(share), 1), code) for code, _, share in found]
