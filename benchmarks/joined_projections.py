@@ -17,8 +17,8 @@ import torch
 
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.model import attention
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer

@@ -5,7 +5,7 @@ import math
 
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.base import Precision
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.packing import BatchLayout
 from seq2seq_cli.model.transformer import Transformer

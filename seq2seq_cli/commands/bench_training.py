@@ -12,7 +12,7 @@ from torch import nn
 
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import retain_freed_pages
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}

@@ -14,9 +14,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName, EngineName
 from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
-from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
-from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
-from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, Precision
+from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
@@ -34,9 +33,6 @@ from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.features import TAB, feature_names, feature_symbols
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, load_tokenizers
 
-# OpenMP's threads do not survive a fork: a child that uses them would hang.
-os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
-
 LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
 _OVERRIDABLE = (
     "decoding.",
@@ -46,6 +42,11 @@ _OVERRIDABLE = (
 
 class Translator:
     """A trained model with its tokenizers.
+
+    Several threads may use one translator at the same time; each call computes on all of PyTorch's
+    threads (`torch.set_num_threads`), so one call at a time is as fast. A copy, also one sent to
+    another process, has its own weights. The first translator makes child processes that are
+    forked later use one thread, as OpenMP's threads do not survive a fork.
 
     >>> translator = Translator.load("runs/quickstart")
     >>> translator.translate(["ich möchte ein Bier."])
@@ -65,6 +66,7 @@ class Translator:
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
         """
+        _use_one_thread_after_fork()
         limit = statistics.length_limit if statistics is not None else LengthLimit()
         options, tgt = limit.resolve(config.decoding), tokenizers.tgt
         self.models = (model,) if isinstance(model, Transformer) else tuple(model)
@@ -117,8 +119,7 @@ class Translator:
             model = model.to(choose_device(device)).eval()
             asked = config.decoding.precision
             asked = "fp32" if exact and asked == "auto" else asked
-            precision = choose_precision(asked, model, config.decoding.engine)
-            decoder = make_decoder(model, precision, config.decoding.engine)
+            decoder = make_decoder(model, asked, config.decoding.engine)
         return cls(model, tokenizers, config, read_statistics(run), decoder)
 
     @classmethod
@@ -323,6 +324,12 @@ class Translator:
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
             for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
+
+
+@functools.cache
+def _use_one_thread_after_fork() -> None:
+    """Let forked children use one thread: OpenMP would wait for threads that they lack."""
+    os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
 
 def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> None:

@@ -7,16 +7,17 @@ broadcasting, 2 the numbers of a pair.
 
 import copy
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.types import AttentionScale
-from seq2seq_cli.model.attention_scale import SCALES
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.kv_cache import KeysValues
 from seq2seq_cli.model.packing import BatchLayout
 
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
@@ -62,13 +63,10 @@ def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) 
 
     Vaswani et al. 2017, eq. 1. Without a mask, every query attends to all positions.
     """
-    return _softmax(attention_scores(q_BHQK, k_BHMK, mask_B1QM))
-
-
-def _softmax(scores_BHQM: Tensor) -> Tensor:
-    """Softmax over the memory; for short rows by definition, faster than PyTorch's CPU kernel."""
+    scores_BHQM = attention_scores(q_BHQK, k_BHMK, mask_B1QM)
     if scores_BHQM.device.type != "cpu" or scores_BHQM.size(-1) >= _VECTOR:
         return scores_BHQM.softmax(dim=-1)
+    # For short rows by definition, which is faster than PyTorch's kernel for CPUs.
     greatest_BHQ1 = scores_BHQM.detach().amax(dim=-1, keepdim=True)
     powers_BHQM = (scores_BHQM - greatest_BHQ1).exp()
     return powers_BHQM / powers_BHQM.sum(dim=-1, keepdim=True)
@@ -101,27 +99,36 @@ def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
     return rotated_BHMJ2.flatten(-2).to(heads_BHMK.dtype)
 
 
-class KeysValues(NamedTuple):
-    """The keys and values that queries attend to."""
+class ScoreScale(nn.Module):
+    """Multiplies queries such that q·k / √K are the scores of `model.attention_scale`."""
 
-    k_BHMK: Tensor
-    v_BHMK: Tensor
+    def __init__(self, kind: AttentionScale, heads: int, head_size: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.sqrt_size = math.sqrt(head_size)
+        if kind == "temperature":
+            self.inverse_temperature_H = nn.Parameter(torch.ones(heads))
 
-    def extend(self, new: "KeysValues") -> "KeysValues":
-        """Return these positions followed by new ones."""
-        return KeysValues(*(torch.cat(pair, dim=2) for pair in zip(self, new, strict=True)))
+    def factor(self) -> Tensor | float:
+        """Return what queries are multiplied by, a number or H11."""
+        match self.kind:
+            case "sqrt":  # the variance of scores does not depend on K (Vaswani et al. 2017, 3.2.1)
+                return 1.0
+            case "none":  # q·k, as in multiplicative attention (Luong et al. 2015)
+                return self.sqrt_size
+            case "temperature":  # q·k / (τ √K) with τ for each head; 1/τ is learned
+                return self.inverse_temperature_H[:, None, None]
+        assert_never(self.kind)
 
-    def select(self, rows_B: Tensor) -> "KeysValues":
-        """Return the given sentences, in that order."""
-        return KeysValues(*(states[rows_B] for states in self))
+    def forward(self, q_BHQK: Tensor) -> Tensor:
+        return q_BHQK if self.kind == "sqrt" else q_BHQK * self.factor()
 
 
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_H) Wᴼ with head_i = attention(Q Wᵢ, K Wᵢ, V Wᵢ).
 
-    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values, and passes
-    them in, so that it can cache keys and values: in the decoder, those of self-attention grow by
-    one position per step, those of cross-attention are computed once per sentence.
+    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values first, so that
+    it can cache keys and values.
     """
 
     def __init__(
@@ -137,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.head_size = d_model // heads
-        self.scale = SCALES[scale](heads, self.head_size)
+        self.scale = ScoreScale(scale, heads, self.head_size)
         self.is_rotary = is_rotary
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, d_model, bias)
@@ -148,7 +155,7 @@ class MultiHeadAttention(nn.Module):
     def queries(self, states_BQD: Tensor, layout: BatchLayout, start: int = 0) -> Tensor:
         """Project to queries from position `start`, BHQK."""
         (q_BHQK,) = self._project(states_BQD, layout, self.query)
-        return self._rotated(q_BHQK, start)
+        return self._rotated(q_BHQK, start, None)
 
     def keys_values(
         self, memory_BMD: Tensor, layout: BatchLayout, rotation: Tensor | None = None
@@ -174,7 +181,7 @@ class MultiHeadAttention(nn.Module):
         q_BHMK, k_BHMK = (self._rotated(heads, start, rotation) for heads in (q_BHMK, k_BHMK))
         return q_BHMK, KeysValues(k_BHMK, v_BHMK)
 
-    def _rotated(self, heads_BHMK: Tensor, start: int, rotation: Tensor | None = None) -> Tensor:
+    def _rotated(self, heads_BHMK: Tensor, start: int, rotation: Tensor | None) -> Tensor:
         """Rotate queries or keys by their positions, from `start`, if this attention is rotary."""
         if not self.is_rotary:
             return heads_BHMK
@@ -191,37 +198,33 @@ class MultiHeadAttention(nn.Module):
         layout: BatchLayout,
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
-        """Return the output for each query, BQD, in the layout of the queries' sentences.
-
-        Appends a record to `attention_log` if given.
-        """
+        """Return the output for each query, BQD; append a record to `attention_log` if given."""
         with torch.autocast("cpu", enabled=False):
-            q_BHQK, k_BHMK = self.scale(q_BHQK, memory.k_BHMK, mask_B1QM)
+            q_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
             dropout = self.dropout.p if self.training else 0.0
-            if attention_log is None and _is_better_fused(q_BHQK, k_BHMK, dropout):
+            # On a CPU the fused kernel cannot drop weights and is slower up to some hundred
+            # positions (three times at 20), so it only serves to save memory for long sentences.
+            is_long = q_BHQK.size(2) * k_BHMK.size(2) > _LONGEST_WEIGHTS**2
+            is_fused = (is_long and dropout == 0) or q_BHQK.device.type != "cpu"
+            if is_fused and attention_log is None:
                 heads_BHQK = F.scaled_dot_product_attention(
-                    q_BHQK, k_BHMK, memory.v_BHMK, mask_B1QM, dropout
+                    q_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
                 )
             else:
                 weights_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
                 if attention_log is not None:
-                    attention_log.append(AttentionRecord(weights_BHQM, memory.v_BHMK))
-                heads_BHQK = self.dropout(weights_BHQM) @ memory.v_BHMK
+                    attention_log.append(AttentionRecord(weights_BHQM, v_BHMK))
+                heads_BHQK = self.dropout(weights_BHQM) @ v_BHMK
         heads_BHQK = heads_BHQK.to(activation_dtype(heads_BHQK))
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
         return output_BQD
 
     def query_with_scale(self) -> nn.Linear:
-        """Return a query projection with which q·k / √K are the scores of `model.attention_scale`.
-
-        Exists for scales that are a factor of the queries.
-        """
-        factor_H11 = self.scale.query_factor()
-        assert factor_H11 is not None, "engines and exports have checked the option"
+        """Return a query projection that includes the scale: q·k / √K are the scores."""
         query = copy.deepcopy(self.query)
         with torch.no_grad():
             for parameter in query.parameters():
-                parameter.view(self.heads, self.head_size, -1).mul_(factor_H11)
+                parameter.view(self.heads, self.head_size, -1).mul_(self.scale.factor())
         return query
 
     def _project(
@@ -233,28 +236,18 @@ class MultiHeadAttention(nn.Module):
         (benchmarks/training_speed.md); in decoding, copying the weights would cost more. The
         parameters stay apart: initialization, optimizers and files see separate matrices.
         """
+        heads: Sequence[Tensor]
         if len(projections) == 1 or not self.training:
             heads = [layout.split_heads(project(states_BMD), self.heads) for project in projections]
-            return tuple(map(_as_computed, heads))
-        weight = torch.cat([projection.weight for projection in projections])
-        bias = None
-        if projections[0].bias is not None:
-            bias = torch.cat([projection.bias for projection in projections])
-        joined = F.linear(states_BMD, weight, bias)
-        split = layout.split_heads(joined, len(projections) * self.heads)
-        return tuple(map(_as_computed, split.chunk(len(projections), dim=1)))
-
-
-def _as_computed(heads_BHMK: Tensor) -> Tensor:
-    """Return fp32 on a CPU, as products of such small matrices gain nothing from bf16."""
-    return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
-
-
-def _is_better_fused(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:
-    """Return True if PyTorch's fused kernel, which materializes no weights, is the better choice.
-
-    On a CPU that kernel cannot drop weights and is slower up to some hundred positions (three times
-    at 20), so it only serves to save memory for long sentences.
-    """
-    is_long = q_BHQK.size(2) * k_BHMK.size(2) > _LONGEST_WEIGHTS**2
-    return (is_long and dropout == 0) or q_BHQK.device.type != "cpu"
+        else:
+            weight = torch.cat([projection.weight for projection in projections])
+            bias = None
+            if projections[0].bias is not None:
+                bias = torch.cat([projection.bias for projection in projections])
+            joined = F.linear(states_BMD, weight, bias)
+            split = layout.split_heads(joined, len(projections) * self.heads)
+            heads = split.chunk(len(projections), dim=1)
+        if states_BMD.device.type != "cpu":
+            return tuple(heads)
+        # Products of such small matrices gain nothing from bf16.
+        return tuple(heads_BHMK.float().contiguous() for heads_BHMK in heads)

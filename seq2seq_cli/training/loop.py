@@ -15,7 +15,7 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import Scores, evaluate
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.candidates import awaits_choice, choose_model, chosen_model

@@ -11,12 +11,12 @@ from torch import nn
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.types import Activation, AttentionScale, EngineName, NormPosition
 from seq2seq_cli.decoding.engines.base import PlainDecoder
-from seq2seq_cli.decoding.engines.choice import ENGINES, choose_precision, make_decoder
-from seq2seq_cli.decoding.engines.known_options import unsupported_option
-from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.export.limits import ACTIVATIONS, exports, unsupported
+from seq2seq_cli.extras.export.exporter import CAPABILITIES
+from seq2seq_cli.extras.export.limits import exports, unsupported
 from seq2seq_cli.model import layers
+from seq2seq_cli.model.layers import FeedForward, Residual
 
 OPTIONS: dict[str, Any] = {
     "activation": get_args(Activation),
@@ -86,10 +86,8 @@ def test_every_engine_supports_or_rejects_every_model_option(engine, options):
 def test_engine_tests_cover_every_model_option():
     assert set(OPTIONS["activation"]) == set(layers.ACTIVATIONS)
     for options in ALL:
-        unsupported = unsupported_option(ModelConfig(**options), ["relu", "gelu"])
-        scale = options.get("attention_scale")
-        by_input = scale in ("cosine", "length")  # these scale the keys too, or by position
-        assert unsupported == (f"model.attention_scale is {scale}" if by_input else None)
+        assert CAPABILITIES.missing(build(0, **options)) is None
+        assert ENGINES["torch"].unsupported(build(0, **options), "fp32") is None
 
 
 def test_rotary_positions_are_known_to_all_but_hugging_face():
@@ -147,7 +145,7 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
         make_decoder(swish, "fp32", "native")
     assert_same_logits("torch", swish)  # which calls the model's own
     assert_same_logits("auto", swish)
-    assert unsupported_model(swish, ACTIVATIONS) == "model.activation is swish"
+    assert CAPABILITIES.missing(swish) == "model.activation is swish"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -162,8 +160,24 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
         assert type(make_decoder(model, precision)) is PlainDecoder
         make_decoder(model, precision)
     assert caplog.text.count("decoding with the model's own code") == 1
-    assert choose_precision("auto", model) == "fp32"
-    assert unsupported_model(model, ACTIVATIONS) == f"model.distances is {kind}"
+    assert make_decoder(model, "auto").precision == "fp32"
+    assert CAPABILITIES.missing(model) == f"model.distances is {kind}"
+
+
+def test_edited_equations_are_decoded_by_the_model_itself(caplog):
+    """As after an edit of the code of a module, which neither options nor types show."""
+    caplog.set_level("WARNING")
+    for kind, precision in itertools.product((FeedForward, Residual), ("auto", "fp32", "bf16")):
+        model = build(0, vocabulary=70)
+        assert type(make_decoder(model, precision)) is not PlainDecoder
+        for module in model.modules():
+            if isinstance(module, kind):
+                module.register_forward_hook(lambda module, inputs, output: output * 1.01)
+        assert type(make_decoder(model, precision)) is PlainDecoder
+        with pytest.raises(UserError, match=r"torch \(its logits differ from the model's\)"):
+            make_decoder(model, precision, "torch")
+    (message,) = {record.getMessage() for record in caplog.records}
+    assert "torch (its logits differ from the model's)" in message
 
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):

@@ -1,17 +1,17 @@
-"""The interface between search and model, incremental decoding; the plain engine; ensembles.
+"""The interface between search and engines; the plain engine, which runs the model; ensembles.
 
 B sentences being decoded, W hypotheses of each, V target vocabulary, S source positions.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.model.transformer import Transformer
 
+Precision = Literal["fp32", "bf16", "int8"]
 NO_TOKEN = -1
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.base import Precision
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.engines.linear import Linear, Precision, make_linear, scaled_query
+from seq2seq_cli.decoding.engines.base import Precision
+from seq2seq_cli.decoding.engines.capabilities import scaled_query
+from seq2seq_cli.decoding.engines.kv_cache import KeysAndValues
+from seq2seq_cli.decoding.engines.torch_linear import Linear, make_linear
 from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 
 _VECTOR = 16  # a softmax over fewer numbers is not vectorized, and ten times slower
 _MANY = 1_024  # scores from which on padding them to that size pays
 Shape = Sequence[int]  # B, and W or S
-KeysAndValues = tuple[Tensor, Tensor]  # GKM and GMK
 
 
 class Step(NamedTuple):

@@ -19,11 +19,11 @@ import torch
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Cuts
-from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput, naming_line
+from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
+from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.machine import available_memory, num_cores
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import available_memory, num_cores, retain_freed_pages
 from seq2seq_cli.processes import (
     end_with_parent,
     held_signals,

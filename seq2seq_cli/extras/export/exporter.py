@@ -5,20 +5,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from seq2seq_cli.config.languages import languages_from_option, languages_of
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Languages
-from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.decoding.engines.capabilities import Capabilities
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export import argos, ctranslate2, huggingface
 from seq2seq_cli.extras.export.comparison import Format, compare
-from seq2seq_cli.extras.export.limits import ACTIVATIONS, FormatName, unsupported
+from seq2seq_cli.extras.export.limits import OPTIONS, FormatName, unsupported
 from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
 from seq2seq_cli.files import write_atomic
+from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder
 
+# What every format can represent.
+CAPABILITIES = Capabilities(
+    options=OPTIONS,
+    modules={
+        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
+        *(ScoreScale, Dropout),
+        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
+    },
+    activations={nn.ReLU, nn.GELU},
+)
 FORMATS: dict[FormatName, Format] = {
     "ctranslate2": ctranslate2,
     "huggingface": huggingface,
@@ -53,7 +69,7 @@ def export(
     config, target = translator.config, FORMATS[file_format]
     reason = argos.missing(config) if file_format == "argos" else None
     reason = reason or unsupported(file_format, config, translator.tokenizers)
-    if reason := reason or unsupported_model(translator.model, ACTIVATIONS):
+    if reason := reason or CAPABILITIES.missing(translator.model):
         raise UserError(f"--format {file_format} does not support this model: {reason}")
     usage = target.usage(config, translator.tokenizers)
     card_options = CardOptions(target.LIBRARY, usage, options.license, options.which)

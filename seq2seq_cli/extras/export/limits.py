@@ -3,15 +3,23 @@
 from collections.abc import Callable
 from typing import Literal
 
-from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.config.text import SUBWORDS, Kinds
-from seq2seq_cli.config.types import Activation
-from seq2seq_cli.decoding.engines.known_options import unsupported_option
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 FormatName = Literal["ctranslate2", "huggingface", "argos"]
 
-ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu")  # of all formats
+# The options of section `model` that every format can represent; None: with all values.
+OPTIONS: dict[str, tuple[str, ...] | None] = {
+    **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "attention_bias")),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
+    **dict.fromkeys(("embedding_scale", "tie_embeddings")),
+    **dict.fromkeys(("feature_positions", "rotary_cross_attention")),  # see each format
+    "activation": ("relu", "gelu"),
+    "norm": ("pre", "post"),
+    "attention_scale": ("sqrt", "none", "temperature"),
+    "positions": ("sinusoidal", "rotary"),
+}
 
 
 def unsupported(
@@ -26,7 +34,7 @@ def unsupported(
         actual = {"shared": tokenizers.is_shared, "kind": kinds}
         tokenizer = config.tokenizer.model_copy(update=actual)
         config = config.model_copy(update={"tokenizer": tokenizer})
-    return _FORMATS[file_format](config) or unsupported_option(config.model, ACTIVATIONS)
+    return _FORMATS[file_format](config) or _unknown_option(config.model)
 
 
 def exports(config: Config, tokenizers: Tokenizers | None = None) -> dict[FormatName, str | None]:
@@ -39,6 +47,14 @@ def exports_text(reasons: dict[FormatName, str | None]) -> str:
     possible = [name for name, reason in reasons.items() if reason is None]
     refused = [f"not {name}: {reason}" for name, reason in reasons.items() if reason is not None]
     return "; ".join([", ".join(possible) or "none", *refused])
+
+
+def _unknown_option(config: ModelConfig) -> str | None:
+    for name, value in config:
+        values = OPTIONS.get(name, ())
+        if values is not None and value not in values:
+            return f"model.{name} is {value}"
+    return None
 
 
 def _ctranslate2(config: Config) -> str | None:

@@ -34,7 +34,8 @@ from seq2seq_cli.extras.inspect.attention_collector import KINDS, attention_modu
 from seq2seq_cli.extras.inspect.attention_study import HeadFacts
 from seq2seq_cli.extras.inspect.attention_views import Kind
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
-from seq2seq_cli.model.transformer import Memory, Transformer
+from seq2seq_cli.model.layers import Memory
+from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 

@@ -18,7 +18,7 @@ from seq2seq_cli.commands.dry_run import DryRun, dry_run
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.plot.text_chart import text_chart
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import retain_freed_pages
 
 logger = logging.getLogger(__name__)
 
