@@ -20,14 +20,14 @@ def _text(number: int, line: TranslationInput, translations: Sequence[Translatio
 
 
 def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
-    source = " ".join(line.text.split())
-    return ["\t".join([source, *_columns(translation)]) for translation in translations]
-
-
-def _columns(translation: Translation) -> list[str]:
-    numbers = (translation.score, translation.log_prob)
-    columns = [translation.text, *(f"{number:.4f}" for number in numbers if number is not None)]
-    return columns + ([pharaoh(translation.alignment)] if translation.alignment is not None else [])
+    rows = []
+    for translation in translations:
+        numbers = (translation.score, translation.log_prob)
+        row = [" ".join(line.text.split()), translation.text]
+        row += [f"{number:.4f}" for number in numbers if number is not None]
+        row += [pharaoh(translation.alignment)] if translation.alignment is not None else []
+        rows.append("\t".join(row))
+    return rows
 
 
 def _jsonl(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:

@@ -16,7 +16,7 @@ class TranslationInput:
     text: str
     prefix: str = ""  # that the translation must begin with
     required: tuple[str, ...] = ()  # words or phrases that it must contain
-    tag: str | None = None  # a token before those of the text; None: `decoding.tag`
+    tag: str | None = None  # a token before the text; None: `decoding.tag`
     features: str = ""  # if empty, a model that knows features reads them after a tab in the text
 
     @classmethod

@@ -19,8 +19,8 @@ from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import Hypothesis, num_at_length_limit
-from seq2seq_cli.decoding.search.scoring import NOT_SCORED, score_given
+from seq2seq_cli.decoding.requests import Ids, num_at_length_limit
+from seq2seq_cli.decoding.search.scoring import NOT_SCORED, GivenScore, score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.decoding.search.word_rules import BannedWords
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
@@ -95,7 +95,7 @@ class Translator:
         which: str = "best",
         exact: bool = False,
     ) -> Self:
-        """Load a run's best model, its last, or that of a kept step, with `key=value` overrides.
+        """Load a run's best model, its last, or a kept step, with `key=value` overrides.
 
         With `exact`, `decoding.precision: auto` is fp32. Raises UserError if a file is missing or
         damaged or does not fit the others.
@@ -136,7 +136,7 @@ class Translator:
         return cls(models, first.tokenizers, first.config, first.statistics, decoder)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Copy without the decoder, which is made anew, in another process perhaps."""
+        """Copy without the decoder, which the copy makes again, perhaps in another process."""
         parts = (self.models, self.tokenizers, self.config, self.statistics)
         return _remake, (type(self), parts, self.decoder.precision)
 
@@ -171,8 +171,8 @@ class Translator:
         """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
         `first_number` is the number of the first line in the whole input, on which sampling
-        depends. `report` is told how many lines were cut, those of `split_sentences` left out, and
-        how many translations ended at the length limit.
+        depends. `report` gets how many lines were cut (not because of `split_sentences`) and how
+        many translations reached the length limit.
         """
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
@@ -180,11 +180,20 @@ class Translator:
         at_limit = num_at_length_limit(requests, hypotheses)
         report(cuts + self._unfamiliar(inputs, lines, at_limit))
         segments = list(itertools.chain.from_iterable(lines))
+        pairs = [
+            (segment, best.ids)
+            for segment, found in zip(segments, hypotheses, strict=True)
+            for best in found
+        ]
+        given = iter(self._given_scores(pairs, outputs))
         results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
-        for request, candidates in zip(
-            requests, self._scored(segments, hypotheses, outputs), strict=True
-        ):
-            results[request.number - first_number].append(candidates)
+        for request, segment, found in zip(requests, segments, hypotheses, strict=True):
+            results[request.number - first_number].append(
+                [
+                    SegmentResult(segment, ids, score if self._is_ranked else None, next(given))
+                    for ids, score in found
+                ]
+            )
         texts = [self.source_of(line)[0] for line in inputs]
         return [
             merge_segments(text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
@@ -270,35 +279,23 @@ class Translator:
         words = self.statistics.src_words if self.statistics is not None else None
         return UnseenWords(words, self.tokenizers.src) if words is not None else None
 
-    def _scored(
-        self,
-        segments: Sequence[Segment],
-        hypotheses: Sequence[Sequence[Hypothesis]],
-        outputs: Outputs,
-    ) -> list[list[SegmentResult]]:
-        """Add log-probabilities and attention to the hypotheses of each segment, if needed."""
+    def _given_scores(
+        self, pairs: Sequence[tuple[Segment, Ids]], outputs: Outputs
+    ) -> list[GivenScore]:
+        """Return log-probabilities and attention of the translations of segments, if needed."""
         options = self.config.decoding
-        flat = [
-            (number, segment, hypothesis)
-            for number, (segment, each) in enumerate(zip(segments, hypotheses, strict=True))
-            for hypothesis in each
+        if not any(outputs) and not options.replace_unk:
+            return [NOT_SCORED] * len(pairs)
+        scores = score_given(
+            self.models,
+            [(segment.src_ids, ids) for segment, ids in pairs],
+            options.tokens_per_batch,
+            with_attention=outputs.alignment or options.replace_unk,
+        )
+        return [
+            given.without_control_tokens(len(segment.control_ids))
+            for given, (segment, _) in zip(scores, pairs, strict=True)
         ]
-        scores = [NOT_SCORED] * len(flat)
-        if any(outputs) or options.replace_unk:
-            pairs = [(segment.src_ids, hypothesis.ids) for _, segment, hypothesis in flat]
-            with_attention = outputs.alignment or options.replace_unk
-            scores = score_given(
-                self.models, pairs, options.tokens_per_batch, with_attention=with_attention
-            )
-            scores = [
-                given.without_control_tokens(len(segment.control_ids))
-                for given, (_, segment, _) in zip(scores, flat, strict=True)
-            ]
-        results: list[list[SegmentResult]] = [[] for _ in segments]
-        for (number, segment, hypothesis), given in zip(flat, scores, strict=True):
-            score = hypothesis.score if self._is_ranked else None
-            results[number].append(SegmentResult(segment, hypothesis.ids, score, given))
-        return results
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
         """Return given translations with the log-probability of every token.

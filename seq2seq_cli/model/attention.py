@@ -84,7 +84,7 @@ def rotations(start: int, stop: int, head_size: int, device: torch.device) -> Te
 
 
 def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
-    """Rotate each pair of neighbouring dimensions by the angle of its position.
+    """Rotate each pair of neighboring dimensions by the angle of its position.
 
     q·k of rotated vectors depends on the distance of their positions only (Su et al. 2021, eq. 16).
     """
@@ -173,7 +173,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, KeysValues]:
         """Project to queries (BHMK), keys and values, for self-attention from position `start`.
 
-        With rotary positions, `rotation` (MJ2 or B1MJ2) is that of other positions.
+        With rotary positions, `rotation` (MJ2 or B1MJ2) may be of other positions.
         """
         q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, self.query, self.key, self.value)
         if self.is_rotary and rotation is None:

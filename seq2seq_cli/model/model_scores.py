@@ -20,7 +20,7 @@ class ModelScores(NamedTuple):
 
 
 def facts_of(model: str, metrics: Mapping[Metric, float]) -> dict[str, Any]:
-    """Return what `save_tensors` is to write beside the weights."""
+    """Return what `save_tensors` is to write with the weights."""
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return {"model": model, "scores": finite}
 

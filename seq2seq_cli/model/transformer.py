@@ -287,7 +287,7 @@ def _embedding(vocab_size: int, d_model: int, pad_id: int) -> nn.Embedding:
 
 
 def build_model(config: ModelConfig, tokenizers: Tokenizers) -> Transformer:
-    """Build a randomly initialised model for the vocabularies of two tokenizers.
+    """Build a randomly initialized model for the vocabularies of two tokenizers.
 
     Raises UserError if it does not fit into memory.
     """

@@ -151,7 +151,14 @@ class CpuDecodingState:
         """Make a step; `outputs` are the parameters of cpu_decoder.c: decode for its results."""
         last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
         self.cache.append(last_BW.size(1))
-        self._grow_workspace(last_BW.numel(), threads)
+        rows, length = last_BW.numel(), self.batch.length
+        had_rows, had_threads, until = self._workspace_sizes
+        if rows > had_rows or threads > had_threads or length > until:  # for some more steps, too
+            model, until = self._model, length + cpu_library.SLOTS
+            self._workspace_sizes = (rows, threads, until)
+            longest = max(self.batch.longest, until)
+            self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
+            self._positions = model.positions.up_to(until)
         cpu_library.library().decode(
             addressof(self._model.decoder),
             addressof(self.batch),
@@ -174,16 +181,6 @@ class CpuDecodingState:
         self.batch.sentences = len(self._starts_B)
         self.batch.starts = self._starts_B.data_ptr()
         self.batch.lengths = self._lengths_B.data_ptr()
-
-    def _grow_workspace(self, rows: int, threads: int) -> None:
-        """Make room for this step and some more, if there is not enough."""
-        had_rows, had_threads, until = self._workspace_sizes
-        if rows > had_rows or threads > had_threads or self.batch.length > until:
-            model, until = self._model, self.batch.length + cpu_library.SLOTS
-            self._workspace_sizes = (rows, threads, until)
-            longest = max(self.batch.longest, until)
-            self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
-            self._positions = model.positions.up_to(until)
 
 
 class _Weights:

@@ -111,36 +111,36 @@ class TorchDecoder:
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Encode the sources."""
         with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
-            return self._start(src_BS)
+            mask_B11S = padding_mask(src_BS, self.pad_id)
+            mask_bias_B11S = None
+            if not mask_B11S.all():
+                mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
+            vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
+            if self._feature_ids is not None:
+                index_BS = source_positions(src_BS, self._feature_ids)
+                vectors_SD, rotation_SJ = (
+                    table if table is None else table[index_BS]
+                    for table in (vectors_SD, rotation_SJ)
+                )
+            states_BSD = F.embedding(src_BS, self.scaled_src)
+            if vectors_SD is not None:
+                states_BSD += vectors_SD
+            states_ND = states_BSD.flatten(0, 1)
+            mask_bias_G1S = _for_heads(mask_bias_B11S, self.heads)
+            for layer in self.encoder:
+                states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape, rotation_SJ)
+            memory = self.memory(self.encoder_norm(states_ND))
+            memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
+            if self._rotates_memory:
+                assert rotation_SJ is not None, (
+                    "cross-attention is rotary only if self-attention is"
+                )
+                rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
+            return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 
     def step_threads(self, rows: int) -> int:
         """Return the number of threads for a step of `rows` hypotheses."""
         return _threads(self._decoder_size, rows)
-
-    def _start(self, src_BS: Tensor) -> "TorchDecodingState":
-        mask_B11S = padding_mask(src_BS, self.pad_id)
-        mask_bias_B11S = None
-        if not mask_B11S.all():
-            mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
-        vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
-        if self._feature_ids is not None:
-            index_BS = source_positions(src_BS, self._feature_ids)
-            vectors_SD, rotation_SJ = (
-                table if table is None else table[index_BS] for table in (vectors_SD, rotation_SJ)
-            )
-        states_BSD = F.embedding(src_BS, self.scaled_src)
-        if vectors_SD is not None:
-            states_BSD += vectors_SD
-        states_ND = states_BSD.flatten(0, 1)
-        mask_bias_G1S = _for_heads(mask_bias_B11S, self.heads)
-        for layer in self.encoder:
-            states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape, rotation_SJ)
-        memory = self.memory(self.encoder_norm(states_ND))
-        memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
-        if self._rotates_memory:
-            assert rotation_SJ is not None, "cross-attention is rotary only if self-attention is"
-            rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
-        return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 
 
 class TorchDecodingState:
@@ -157,24 +157,21 @@ class TorchDecodingState:
         self._view_memory()
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        with torch.inference_mode(), use_threads(self._model.step_threads(last_BW.numel())):
-            return self._logits(last_BW)
-
-    def _logits(self, last_BW: Tensor) -> Tensor:
         model, shape = self._model, last_BW.shape
-        new = self._past.append(shape[1])
-        vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
-        step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
-        states_ND = F.embedding(last_BW.view(-1), model.scaled_tgt)
-        if vectors_1D is not None:
-            states_ND += vectors_1D
-        self._position += 1
-        for layer, new_BW2HK, past, memory in zip(
-            model.decoder, new, self._past.views, self._memory_views, strict=True
-        ):
-            states_ND = layer(states_ND, new_BW2HK, past, memory, step)
-        logits_NV = model.projection(model.decoder_norm(states_ND))
-        return logits_NV.view(*shape, -1)
+        with torch.inference_mode(), use_threads(model.step_threads(last_BW.numel())):
+            new = self._past.append(shape[1])
+            vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
+            step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
+            states_ND = F.embedding(last_BW.view(-1), model.scaled_tgt)
+            if vectors_1D is not None:
+                states_ND += vectors_1D
+            self._position += 1
+            for layer, new_BW2HK, past, memory in zip(
+                model.decoder, new, self._past.views, self._memory_views, strict=True
+            ):
+                states_ND = layer(states_ND, new_BW2HK, past, memory, step)
+            logits_NV = model.projection(model.decoder_norm(states_ND))
+            return logits_NV.view(*shape, -1)
 
     def reorder(self, origin_BW: Tensor) -> None:
         self._past.reorder(origin_BW)

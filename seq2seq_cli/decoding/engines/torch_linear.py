@@ -11,9 +11,9 @@ from seq2seq_cli.decoding.engines.base import Precision
 
 Linear = Callable[[Tensor], Tensor]
 
-_FEW_ROWS = 8  # up to so many rows fbgemm's kernels are faster than oneDNN's
+_FEW_ROWS = 8  # up to this many rows, fbgemm's kernels are faster than oneDNN's
 _SMALL = 1 << 17  # a layer with fewer weights stays in fp32 while its rows are few
-_WORTH_INT8 = 5 << 20  # products from which on int8 is faster in a small layer
+_WORTH_INT8 = 5 << 20  # products above which int8 is faster in a small layer
 
 
 def make_linear(layers: Sequence[nn.Linear], precision: Precision, *, relu: bool = False) -> Linear:

@@ -16,10 +16,10 @@ _SEGMENTS_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
 
 
 class Sampler:
-    """Draws tokens from the softmax of the logits, with temperature, top-k and nucleus sampling.
+    """Draws from the softmax with temperature, top-k and nucleus sampling (Holtzman et al. 2020).
 
-    A draw depends on the seed, on the numbers of line and segment, and on the position only. It is
-    EOS where the rules leave no token.
+    A draw depends only on the seed, the numbers of line and segment, and the position. It is EOS
+    where the rules leave no token.
     """
 
     def __init__(
@@ -41,7 +41,12 @@ class Sampler:
             least = logits_BWV.topk(min(self._config.top_k, logits_BWV.size(-1))).values[..., -1:]
             logits_BWV = logits_BWV.masked_fill(logits_BWV < least, -torch.inf)
         if self._config.top_p < 1:
-            logits_BWV = _nucleus(logits_BWV, self._config.top_p)
+            # The most probable tokens that together have the probability `top_p`, at least one.
+            ordered, index = logits_BWV.sort(dim=-1, descending=True)
+            probabilities = ordered.softmax(dim=-1)
+            is_beyond = probabilities.cumsum(dim=-1) - probabilities >= self._config.top_p
+            ordered = ordered.masked_fill(is_beyond, -torch.inf)
+            logits_BWV = logits_BWV.scatter(-1, index, ordered)
         size = logits_BWV.shape[1:]
         noise_BWV = torch.stack(
             [torch.empty(size).exponential_(generator=self._generators[b]) for b in sentences]
@@ -49,14 +54,3 @@ class Sampler:
         gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
         drawn = (logits_BWV + gumbel_BWV).max(dim=-1)  # the Gumbel-max trick: an exact draw
         return drawn.indices.masked_fill(drawn.values == -torch.inf, EOS_ID)
-
-
-def _nucleus(logits_BWV: Tensor, top_p: float) -> Tensor:
-    """Keep the most probable tokens that together have the probability `top_p`, at least one.
-
-    Holtzman et al. 2020.
-    """
-    ordered, index = logits_BWV.sort(dim=-1, descending=True)
-    probabilities = ordered.softmax(dim=-1)
-    is_beyond = probabilities.cumsum(dim=-1) - probabilities >= top_p
-    return logits_BWV.scatter(-1, index, ordered.masked_fill(is_beyond, -torch.inf))
