@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from rounded_models import LINEAR, rounded
-from seq2seq_cli.decoding.engines.linear import Precision
 from small_models import (
     MODES,
     build,
@@ -22,7 +21,7 @@ from small_models import (
 from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
+from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
