@@ -154,15 +154,15 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, states_BQD: Tensor, layout: BatchLayout, start: int = 0) -> Tensor:
         """Project to queries from position `start`, BHQK."""
-        (q_BHQK,) = self._project(states_BQD, layout, self.query)
-        return self._rotated(q_BHQK, start, None)
+        return self._project(states_BQD, layout, [self.query], start)[0]
 
     def keys_values(
         self, memory_BMD: Tensor, layout: BatchLayout, rotation: Tensor | None = None
     ) -> KeysValues:
         """Project to keys and values; `rotation`: see `queries_keys_values`."""
-        k_BHMK, v_BHMK = self._project(memory_BMD, layout, self.key, self.value)
-        return KeysValues(self._rotated(k_BHMK, 0, rotation), v_BHMK)
+        return KeysValues(
+            *self._project(memory_BMD, layout, [self.key, self.value], rotation=rotation)
+        )
 
     def queries_keys_values(
         self,
@@ -175,20 +175,9 @@ class MultiHeadAttention(nn.Module):
 
         With rotary positions, `rotation` (MJ2 or B1MJ2) may be of other positions.
         """
-        q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, self.query, self.key, self.value)
-        if self.is_rotary and rotation is None:
-            rotation = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
-        q_BHMK, k_BHMK = (self._rotated(heads, start, rotation) for heads in (q_BHMK, k_BHMK))
+        projections = [self.query, self.key, self.value]
+        q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, projections, start, rotation)
         return q_BHMK, KeysValues(k_BHMK, v_BHMK)
-
-    def _rotated(self, heads_BHMK: Tensor, start: int, rotation: Tensor | None) -> Tensor:
-        """Rotate queries or keys by their positions, from `start`, if this attention is rotary."""
-        if not self.is_rotary:
-            return heads_BHMK
-        if rotation is None:
-            stop = start + heads_BHMK.size(2)
-            rotation = rotations(start, stop, self.head_size, heads_BHMK.device)
-        return rotate(heads_BHMK, rotation)
 
     def forward(
         self,
@@ -228,9 +217,14 @@ class MultiHeadAttention(nn.Module):
         return query
 
     def _project(
-        self, states_BMD: Tensor, layout: BatchLayout, *projections: nn.Linear
-    ) -> tuple[Tensor, ...]:
-        """Apply each projection, and split its result into heads, BHMK.
+        self,
+        states_BMD: Tensor,
+        layout: BatchLayout,
+        projections: Sequence[nn.Linear],
+        start: int = 0,
+        rotation: Tensor | None = None,
+    ) -> Sequence[Tensor]:
+        """Apply each projection, split its result into heads, BHMK, and rotate queries and keys.
 
         In training, one product with all the weights side by side makes updates in bf16 4 % faster
         (benchmarks/training_speed.md); in decoding, copying the weights would cost more. The
@@ -247,7 +241,14 @@ class MultiHeadAttention(nn.Module):
             joined = F.linear(states_BMD, weight, bias)
             split = layout.split_heads(joined, len(projections) * self.heads)
             heads = split.chunk(len(projections), dim=1)
-        if states_BMD.device.type != "cpu":
-            return tuple(heads)
-        # Products of such small matrices gain nothing from bf16.
-        return tuple(heads_BHMK.float().contiguous() for heads_BHMK in heads)
+        if states_BMD.device.type == "cpu":  # such small products gain nothing from bf16
+            heads = [heads_BHMK.float().contiguous() for heads_BHMK in heads]
+        if not self.is_rotary:
+            return heads
+        if rotation is None:
+            stop = start + heads[0].size(2)
+            rotation = rotations(start, stop, self.head_size, states_BMD.device)
+        return [
+            heads_BHMK if projection is self.value else rotate(heads_BHMK, rotation)
+            for projection, heads_BHMK in zip(projections, heads, strict=True)
+        ]

@@ -128,7 +128,7 @@ class CpuDecodingState:
         self._workspace, self._workspace_sizes = torch.empty(0), (0, 0, 0)
         self._positions = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
-        self.batch = cpu_library.Batch(longest=longest, memory=memory_PL2D.data_ptr())
+        self.batch = cpu_library.NativeBatch(longest=longest, memory=memory_PL2D.data_ptr())
         self.cache = NativeCache(self.batch, model.num_layers, model.d_model, sentences)
         self._point_to_sources()
 

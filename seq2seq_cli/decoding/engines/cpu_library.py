@@ -60,7 +60,7 @@ class Stack(ctypes.Structure):
     ]
 
 
-class Batch(ctypes.Structure):
+class NativeBatch(ctypes.Structure):
     _fields_ = [
         *_fields("sentences longest", c_int64),
         *_fields("starts lengths memory", c_void_p),
@@ -99,7 +99,7 @@ def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
             "reinstall seq2seq-cli for faster decoding"
         )
         return None
-    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, Batch)]
+    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, NativeBatch)]
     expected += [GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "cpu_library.py and cpu_decoder.c differ"

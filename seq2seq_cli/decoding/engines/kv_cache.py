@@ -97,7 +97,7 @@ class NativeCache:
     """
 
     def __init__(
-        self, batch: cpu_library.Batch, num_layers: int, d_model: int, sentences: int
+        self, batch: cpu_library.NativeBatch, num_layers: int, d_model: int, sentences: int
     ) -> None:
         """`batch` always points to the present tensors."""
         self._batch = batch
