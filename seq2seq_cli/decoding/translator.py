@@ -246,29 +246,27 @@ class Translator:
         at_length_limit: int,
     ) -> Cuts:
         """Count the lines that are unlike the training text in words or features."""
-        filled = [
-            (line, of_line) for line, of_line in zip(inputs, segments, strict=True) if of_line
-        ]
-        words: list[list[str]] = []
-        if self._unseen_words is not None:
-            of_lines = ([self._unseen_words.of(segment.ids) for segment in x] for _, x in filled)
-            words = [list(itertools.chain(*found)) for found in of_lines if any(found)]
         fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
-        num_short = sum(
-            sum(len(part.src_ids) for part in of_line) < fewest for _, of_line in filled
-        )
+        num_lines = num_short = num_featureless = 0
+        unseen: list[list[str]] = []
         odd: list[list[str]] = []
-        num_featureless = 0
-        if self.tokenizers.src.features:
-            odd = [names for line, _ in filled if (names := self.unknown_features(line))]
-            num_featureless = sum(not self.has_features(line) for line, _ in filled)
+        for line, of_line in zip(inputs, segments, strict=True):
+            if not of_line:
+                continue
+            num_lines += 1
+            num_short += sum(len(segment.src_ids) for segment in of_line) < fewest
+            if self._unseen_words is not None:
+                unseen.append([w for part in of_line for w in self._unseen_words.of(part.ids)])
+            if self.tokenizers.src.features:
+                odd.append(self.unknown_features(line))
+                num_featureless += not self.has_features(line)
         return Cuts(
             at_length_limit=at_length_limit,
-            all_lines=len(filled),
-            unfamiliar=len(words),
-            unseen_words=distinct(itertools.chain(*words)),
+            all_lines=num_lines,
+            unfamiliar=sum(map(bool, unseen)),
+            unseen_words=distinct(itertools.chain(*unseen)),
             short=num_short,
-            oddly_featured=len(odd),
+            oddly_featured=sum(map(bool, odd)),
             unknown_features=distinct(itertools.chain(*odd)),
             featureless=num_featureless,
         )

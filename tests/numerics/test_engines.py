@@ -185,3 +185,11 @@ def test_int8_without_a_supporting_engine_is_rejected(swish):
     with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:
         make_decoder(swish, "int8")
     assert "torch (model.distances is relative)" in str(error.value)
+
+
+def test_unknown_positions_are_never_taken_for_sinusoidal():
+    model = build(0, vocabulary=70)
+    model.config = model.config.model_copy(update={"positions": "alibi"})
+    assert ENGINES["torch"].unsupported(model, "fp32") == "model.positions is alibi"
+    with pytest.raises(AssertionError, match="alibi"):
+        PlainDecoder(model).start(torch.tensor([[5, 6, 3]]))

@@ -21,10 +21,10 @@ from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 logger = logging.getLogger(__name__)
 
-Engine = type[CpuDecoder] | type[TorchDecoder] | type[PlainDecoder]
+Engine = CpuDecoder | TorchDecoder | PlainDecoder
 
 # The fastest comes first; the last one computes every model.
-ENGINES: dict[EngineName, Engine] = {
+ENGINES: dict[EngineName, type[Engine]] = {
     "native": CpuDecoder,
     "torch": TorchDecoder,
     "plain": PlainDecoder,
@@ -62,7 +62,7 @@ def make_decoder(
             reason = ENGINES[name].unsupported(model, tried)
             if reason is None:
                 decoder = ENGINES[name](model, tried)
-                if name == "plain" or is_equal(decoder, model):
+                if name == "plain" or agrees_with_model(decoder, model):
                     reasons.pop(name, None)  # in int8
                     if on_cpu and (name == "plain" or _DIFFERS in reasons.values()):
                         _note(name, _listed(reasons))
@@ -77,25 +77,25 @@ def make_decoder(
     )
 
 
-def is_equal(decoder: CpuDecoder | TorchDecoder | PlainDecoder, model: Transformer) -> bool:
+def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
     """Compare the logits of two short sentences with the model's, but for rounding."""
     was_training = model.training
     model.eval()
     try:
-        if not _computes(decoder, model):
+        if not _has_same_logits(decoder, model):
             return False
         if decoder.precision == "fp32":
             return True
         shallow = copy.copy(model)
         layers = {"encoder": model.encoder[:1], "decoder": model.decoder[:1]}
         shallow._modules = model._modules | layers
-        return _computes(type(decoder)(shallow, "fp32"), shallow)
+        return _has_same_logits(type(decoder)(shallow, "fp32"), shallow)
     finally:
         model.train(was_training)
 
 
 @torch.inference_mode()
-def _computes(decoder: Decoder, model: Transformer) -> bool:
+def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
     """Compare two steps; the search reports NaN and infinity."""
     src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.projection.out_features
     ids = [

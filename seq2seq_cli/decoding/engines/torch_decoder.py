@@ -2,11 +2,11 @@
 
 It computes what `model/transformer.py` computes, except for rounding. Projections of the same input
 are one product; keys and values are written into buffers, not concatenated; all hypotheses of a
-sentence attend to one copy of its source. Products are fp32, bf16 or int8 (`linear.py`).
+sentence attend to one copy of its source. Products are fp32, bf16 or int8 (`torch_linear.py`).
 
-B sentences, W hypotheses of each, N = B·W rows, S source positions, D
-d_model, H heads, G = B·H independent attentions, K size of one head, M positions attended to, L
-decoder layers, V vocabulary, J pairs of dimensions of a head, T positions.
+B sentences, W hypotheses of each, N = B·W rows, S source positions, D d_model, H heads, G = B·H
+independent attentions, K size of one head, M positions attended to, L decoder layers, V vocabulary,
+J pairs of dimensions of a head, T positions.
 """
 
 import torch
