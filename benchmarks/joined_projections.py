@@ -33,11 +33,12 @@ VOCABULARY, TOKENS, LENGTHS = 8_000, 2_048, (12, 14, 16, 18, 20)
 joined = attention.MultiHeadAttention._project
 
 
-def separate(self, states, layout, *projections):
-    return tuple(
+def separate(self, states, layout, projections, start=0, rotation=None):
+    assert not self.is_rotary
+    return [
         attention._as_computed(layout.split_heads(projection(states), self.heads))
         for projection in projections
-    )
+    ]
 
 
 def batch(length: int) -> Batch:

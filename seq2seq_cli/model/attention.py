@@ -191,11 +191,7 @@ class MultiHeadAttention(nn.Module):
         with torch.autocast("cpu", enabled=False):
             q_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
             dropout = self.dropout.p if self.training else 0.0
-            # On a CPU the fused kernel cannot drop weights and is slower up to some hundred
-            # positions (three times at 20), so it only serves to save memory for long sentences.
-            is_long = q_BHQK.size(2) * k_BHMK.size(2) > _LONGEST_WEIGHTS**2
-            is_fused = (is_long and dropout == 0) or q_BHQK.device.type != "cpu"
-            if is_fused and attention_log is None:
+            if attention_log is None and _is_better_fused(q_BHQK, k_BHMK, dropout):
                 heads_BHQK = F.scaled_dot_product_attention(
                     q_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
                 )
@@ -241,8 +237,7 @@ class MultiHeadAttention(nn.Module):
             joined = F.linear(states_BMD, weight, bias)
             split = layout.split_heads(joined, len(projections) * self.heads)
             heads = split.chunk(len(projections), dim=1)
-        if states_BMD.device.type == "cpu":  # such small products gain nothing from bf16
-            heads = [heads_BHMK.float().contiguous() for heads_BHMK in heads]
+        heads = [_as_computed(heads_BHMK) for heads_BHMK in heads]
         if not self.is_rotary:
             return heads
         if rotation is None:
@@ -252,3 +247,18 @@ class MultiHeadAttention(nn.Module):
             heads_BHMK if projection is self.value else rotate(heads_BHMK, rotation)
             for projection, heads_BHMK in zip(projections, heads, strict=True)
         ]
+
+
+def _as_computed(heads_BHMK: Tensor) -> Tensor:
+    """Return fp32 on a CPU, as products of such small matrices gain nothing from bf16."""
+    return heads_BHMK.float().contiguous() if heads_BHMK.device.type == "cpu" else heads_BHMK
+
+
+def _is_better_fused(q_BHQK: Tensor, k_BHMK: Tensor, dropout: float) -> bool:
+    """Return True if PyTorch's fused kernel, which materializes no weights, is the better choice.
+
+    On a CPU that kernel cannot drop weights and is slower up to some hundred positions (three times
+    at 20), so it only serves to save memory for long sentences.
+    """
+    is_long = q_BHQK.size(2) * k_BHMK.size(2) > _LONGEST_WEIGHTS**2
+    return (is_long and dropout == 0) or q_BHQK.device.type != "cpu"
