@@ -75,11 +75,12 @@ def attention_in_bf16() -> None:
 
 
 def separate_projections() -> None:
-    def project(self, states, layout, *projections):
-        return tuple(
+    def project(self, states, layout, projections, start=0, rotation=None):
+        assert not self.is_rotary
+        return [
             attention._as_computed(layout.split_heads(projection(states), self.heads))
             for projection in projections
-        )
+        ]
 
     attention.MultiHeadAttention._project = project
 

@@ -96,7 +96,7 @@ def load(run: str, number: str, beam: int, threads: int) -> None:
     import torch
 
     from seq2seq_cli.decoding.translator import Translator
-    from seq2seq_cli.model.malloc import retain_freed_pages
+    from seq2seq_cli.machine import retain_freed_pages
 
     torch.set_num_threads(threads)
     retain_freed_pages()

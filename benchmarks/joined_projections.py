@@ -17,8 +17,8 @@ import torch
 
 from seq2seq_cli.config.schema import ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import Batch
+from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.model import attention
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
@@ -33,11 +33,12 @@ VOCABULARY, TOKENS, LENGTHS = 8_000, 2_048, (12, 14, 16, 18, 20)
 joined = attention.MultiHeadAttention._project
 
 
-def separate(self, states, layout, *projections):
-    return tuple(
+def separate(self, states, layout, projections, start=0, rotation=None):
+    assert not self.is_rotary
+    return [
         attention._as_computed(layout.split_heads(projection(states), self.heads))
         for projection in projections
-    )
+    ]
 
 
 def batch(length: int) -> Batch:

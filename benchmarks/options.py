@@ -30,8 +30,7 @@ import torch
 from seq2seq_cli.commands.dry_run import DryRun, dry_run
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.machine import torch_environment
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import retain_freed_pages, torch_environment
 
 SINUSOIDAL = ("model.positions=sinusoidal",)
 ADAMW = ("training.optimizer=adamw", "training.lr=4e-3")
@@ -47,7 +46,6 @@ EMA = ("training.ema_decay=0.999",)
 OPTIONS: dict[str, tuple[str, ...]] = {
     "default": (),
     "rotary positions": ("model.positions=rotary",),
-    "QK-norm": ("model.attention_scale=cosine",),
     "post-norm": ("model.norm=post",),
     "sinusoidal positions": SINUSOIDAL,
     "AdamW": ADAMW,

@@ -3,7 +3,7 @@
 If queries and keys have independent components of variance 1, then q · k is a sum of K products
 and has variance K (Vaswani et al. 2017, section 3.2.1, footnote 4). Large scores saturate the
 softmax: one weight is 1, the others are 0, and its gradient vanishes. The first table measures
-this, the others compare the scales of the option `model.attention_scale`:
+this, the others compare scales; the first three are those of the option `model.attention_scale`:
 
     none         q · k
     sqrt         q · k / √K             Vaswani et al. 2017, eq. 1

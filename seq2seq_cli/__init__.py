@@ -6,11 +6,6 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """Support `from seq2seq_cli import Translator`, which imports torch only when needed."""
     if name == "Translator":
-        import os
-
-        from seq2seq_cli.machine import torch_environment
-
-        os.environ.update(torch_environment())
         from seq2seq_cli.decoding.translator import Translator
 
         return Translator

@@ -3,6 +3,7 @@
 Does not import torch.
 """
 
+import ctypes
 import os
 import resource
 import sys
@@ -14,6 +15,9 @@ from pathlib import Path
 # down sevenfold. Large tensors are allocated on huge pages.
 TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _ROOT = Path("/")
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # glibc's malloc.h
+_NEVER = -1  # as an unsigned threshold, the maximum
+_TOP_PAD_BYTES = 64 << 20
 
 PARENT = os.getppid()  # read before the seconds that `import torch` takes, in which it may end
 
@@ -48,6 +52,24 @@ def peak_memory() -> int:
         return int(peak.split()[1]) << 10
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_rss if sys.platform == "darwin" else peak_rss << 10
+
+
+def retain_freed_pages() -> bool:
+    """Serve large tensors from the heap and never trim it; return False without glibc.
+
+    By default, glibc maps every large block and unmaps it on release, so that each step waits for
+    the kernel to clear its pages again. This costs some resident memory and changes no result.
+    Memory that was freed before the call is returned to the system.
+    """
+    try:
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version  # noqa: B018 (only glibc has it)
+        mallopt = library.mallopt
+        library.malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        return False
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _TOP_PAD_BYTES))
+    return sum(int(mallopt(option, value)) for option, value in settings) == len(settings)
 
 
 def _num_processors() -> int:

@@ -49,15 +49,13 @@ def rotated(x: np.ndarray, position: int) -> np.ndarray:
     return turned
 
 
-def scaled(scale, q, k, positions, factor):
-    """The score of a query that attends to so many positions; `factor` is learned."""
+def scaled(scale, q, k, factor):
+    """The score of a query; `factor` is learned."""
     product = float(q @ k)
     return {
         "sqrt": product / math.sqrt(len(q)),
         "none": product,
         "temperature": product / math.sqrt(len(q)) * factor,
-        "cosine": product / math.sqrt(q @ q) / math.sqrt(k @ k) * factor,
-        "length": product / math.sqrt(len(q)) * math.log(positions),
     }[scale]
 
 
@@ -81,10 +79,7 @@ def multi_head_attention(
         own = slice(head * size, (head + 1) * size)
         for i in range(len(queries)):
             visible = range(i + 1) if is_causal else range(len(memory))
-            scores = [
-                scaled(attention_scale, q[i][own], k[j][own], len(visible), factors[head])
-                for j in visible
-            ]
+            scores = [scaled(attention_scale, q[i][own], k[j][own], factors[head]) for j in visible]
             for j, weight in zip(visible, softmax(scores), strict=True):
                 shown[head, i, j] = weight
                 gathered[i][own] += weight * v[j][own]

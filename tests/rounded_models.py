@@ -5,9 +5,8 @@ import math
 
 from torch import Tensor, nn
 
-from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.base import Precision
 from seq2seq_cli.model.attention import MultiHeadAttention
-from seq2seq_cli.model.packing import BatchLayout
 from seq2seq_cli.model.transformer import Transformer
 
 
@@ -51,17 +50,6 @@ class Fp32Linear(nn.Module):
         return made if self.bias is None else made + self.bias
 
 
-class SeparateProjections(MultiHeadAttention):
-    """Calls each projection, which may be of another class, instead of joining their weights."""
-
-    def _project(
-        self, states_BMD: Tensor, layout: BatchLayout, *projections: nn.Linear
-    ) -> tuple[Tensor, ...]:
-        return tuple(
-            layout.split_heads(projection(states_BMD), self.heads) for projection in projections
-        )
-
-
 LINEAR = {"int8": Int8Linear, "bf16": Bf16Linear, "fp32": Fp32Linear}
 
 
@@ -69,10 +57,8 @@ def rounded(model: Transformer, precision: Precision) -> Transformer:
     make = LINEAR[precision]
     model = copy.deepcopy(model)
     for module in list(model.modules()):
-        if isinstance(module, MultiHeadAttention):
-            module.__class__ = SeparateProjections
-            if precision == "bf16":
-                module.query = Bf16Linear(module.query, math.sqrt(module.head_size))
+        if isinstance(module, MultiHeadAttention) and precision == "bf16":
+            module.query = Bf16Linear(module.query, math.sqrt(module.head_size))
         for name, layer in list(module.named_children()):
             if isinstance(layer, nn.Linear) and layer is not model.projection:
                 setattr(module, name, make(layer))

@@ -11,20 +11,25 @@ from commands import ROOT
 PACKAGE = ROOT / "seq2seq_cli"
 
 
-def calls_until(run: Callable[[], object], file: str, function: str) -> list[str]:
+def calls_until(
+    run: Callable[[], object], file: str, function: str, through: str = ""
+) -> list[str]:
     """Return the functions of the package that are being called when a function is first reached.
 
     The outermost comes first, each as "decoding/search/search.py: search". `file` is the end of
     the path of the function's file, which may be PyTorch's: ("optim/adam.py", "step"). `run` runs
-    to its end; comprehensions and frames of other packages are left out.
+    to its end; comprehensions and frames of other packages are left out. `through` is a function
+    that must be among them.
     """
     chain: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_name == function and code.co_filename.endswith(file):
-            sys.setprofile(None)
-            chain.extend(reversed(_callers(frame)))
+            callers = _callers(frame)
+            if not through or through in callers:
+                sys.setprofile(None)
+                chain.extend(reversed(callers))
 
     sys.setprofile(note)
     try:

@@ -164,7 +164,7 @@ def score(
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
     with corpus_from_options(src, nbest or ref, pairs, fields, features) as text:
-        from seq2seq_cli.decoding.rescoring import rescore_nbest, score_pairs
+        from seq2seq_cli.commands.score import rescore_nbest, score_pairs
         from seq2seq_cli.decoding.translator import Translator
 
         translator = Translator.load(

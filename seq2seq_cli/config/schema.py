@@ -129,9 +129,7 @@ class ModelConfig(Section):
         "sqrt",
         description="Scale of the attention scores, which are q·k (K: size of a head). sqrt: "
         "q·k/√K, as in the 2017 paper; none: q·k; temperature: q·k/√K times a learned number for "
-        "each head; cosine: cos(q,k) times a learned number for each head; length: q·k/√K times "
-        "the logarithm of the number of positions attended to. cosine and length have no fast "
-        "decoding engine, no int8 and no export.",
+        "each head.",
     )
     norm: NormPosition = Field(
         "pre",

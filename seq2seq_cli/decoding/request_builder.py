@@ -30,16 +30,13 @@ class RequestBuilder:
         segments: Sequence[Sequence[Segment]],
         first_number: int,
     ) -> list[Request]:
-        """Return the requests of all segments in order; `segments` are those of each input."""
+        """Return the requests of all segments in order; `segments`: of each input."""
         requests: list[Request] = []
         differ = len({(line.prefix, line.required) for line in inputs}) > 1
         for number, (line, of_line) in enumerate(zip(inputs, segments, strict=True), first_number):
             with naming_line(number if differ else None):
                 requests += self._line_requests(line, of_line, number)
         return requests
-
-    def _min_length(self, src_length: int) -> int:
-        return int(self._options.min_len_factor * src_length) + self._options.min_len_extra
 
     @functools.cached_property
     def _words(self) -> TargetWords:
@@ -53,9 +50,10 @@ class RequestBuilder:
             raise UserError("required words need a beam search (--beam-size 5) without groups")
         requests = []
         for place, segment in enumerate(segments):
-            src_ids = segment.src_ids
-            max_length = self._options.max_length(len(src_ids))
-            min_length = min(max_length, self._min_length(len(src_ids)))
+            src_ids, options = segment.src_ids, self._options
+            max_length = options.max_length(len(src_ids))
+            min_length = int(options.min_len_factor * len(src_ids)) + options.min_len_extra
+            min_length = min(max_length, min_length)
             src = [*src_ids, EOS_ID]
             requests.append(Request(src, max_length, min_length, number=number, segment=place))
         if requests and line.prefix:  # the translation of the first segment begins with it

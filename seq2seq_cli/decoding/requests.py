@@ -70,9 +70,9 @@ class Hypothesis(NamedTuple):
 def num_at_length_limit(
     requests: Sequence[Request], hypotheses: Sequence[Sequence[Hypothesis]]
 ) -> int:
-    """Return how many best translations are as long as they may be, if a shorter one was allowed.
+    """Count the best hypotheses that reached `max_length`, if a shorter one was allowed.
 
-    A few of them may have ended by themselves with the last token that was possible.
+    A few of them may have ended there by themselves.
     """
     return sum(
         request.min_length < request.max_length <= len(best.ids)

@@ -1,14 +1,12 @@
-"""Inputs and outputs of a translation: requirements, results, formats of lines."""
+"""A line to translate, with requirements, and its translation."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from seq2seq_cli.errors import UserError
-
-OutputFormat = Literal["text", "tsv", "jsonl", "nbest"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,7 @@ class TranslationInput:
     text: str
     prefix: str = ""  # that the translation must begin with
     required: tuple[str, ...] = ()  # words or phrases that it must contain
-    tag: str | None = None  # a token before those of the text; None: `decoding.tag`
+    tag: str | None = None  # a token before the text; None: `decoding.tag`
     features: str = ""  # if empty, a model that knows features reads them after a tab in the text
 
     @classmethod
@@ -86,46 +84,3 @@ class Translation:
             "attention": self.attention,
         }
         return {name: value for name, value in known.items() if value is not None}
-
-
-Write = Callable[[int, TranslationInput, Sequence[Translation]], list[str]]
-
-
-def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
-    """Write aligned words as "0-0 1-2": source and target, counted from 0."""
-    return " ".join(f"{source}-{target}" for source, target in alignment)
-
-
-def _text(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
-    return [translation.text for translation in translations]
-
-
-def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
-    source = " ".join(line.text.split())
-    return ["\t".join([source, *_columns(translation)]) for translation in translations]
-
-
-def _columns(translation: Translation) -> list[str]:
-    numbers = (translation.score, translation.log_prob)
-    columns = [translation.text, *(f"{number:.4f}" for number in numbers if number is not None)]
-    return columns + ([pharaoh(translation.alignment)] if translation.alignment is not None else [])
-
-
-def _jsonl(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
-    best = translations[0].report()
-    best["translation"] = best.pop("text")
-    alternatives = [translation.report() for translation in translations[1:]]
-    report = {"src": line.text, **best} | ({"n_best": alternatives} if alternatives else {})
-    return [json.dumps(report, ensure_ascii=False)]
-
-
-def _nbest(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
-    """Write Moses' n-best format: number ||| translation ||| features ||| score."""
-    return [
-        f"{number} ||| {translation.text} ||| log_prob= {translation.log_prob or 0:.4f} ||| "
-        f"{(translation.log_prob or 0) if translation.score is None else translation.score:.4f}"
-        for translation in translations
-    ]
-
-
-WRITERS: dict[OutputFormat, Write] = {"text": _text, "tsv": _tsv, "jsonl": _jsonl, "nbest": _nbest}

@@ -14,14 +14,13 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import DeviceName, EngineName
 from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
-from seq2seq_cli.decoding.engines.base import Decoder, Ensemble
-from seq2seq_cli.decoding.engines.choice import choose_precision, make_decoder
-from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, Precision
+from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.lines.merging import Outputs, SegmentResult, merge_segments
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, Segment, distinct, segment_lines
 from seq2seq_cli.decoding.request_builder import RequestBuilder
-from seq2seq_cli.decoding.requests import Hypothesis, num_at_length_limit
-from seq2seq_cli.decoding.search.scoring import NOT_SCORED, score_given
+from seq2seq_cli.decoding.requests import Ids, num_at_length_limit
+from seq2seq_cli.decoding.search.scoring import NOT_SCORED, GivenScore, score_given
 from seq2seq_cli.decoding.search.search import search
 from seq2seq_cli.decoding.search.word_rules import BannedWords
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
@@ -34,9 +33,6 @@ from seq2seq_cli.text.corpus import Pair
 from seq2seq_cli.text.features import TAB, feature_names, feature_symbols
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, load_tokenizers
 
-# OpenMP's threads do not survive a fork: a child that uses them would hang.
-os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
-
 LONGEST_PAIR = 8  # that is scored, times data.max_length: memory grows with the square of lengths
 _OVERRIDABLE = (
     "decoding.",
@@ -46,6 +42,11 @@ _OVERRIDABLE = (
 
 class Translator:
     """A trained model with its tokenizers.
+
+    Several threads may use one translator at the same time; each call computes on all of PyTorch's
+    threads (`torch.set_num_threads`), so one call at a time is as fast. A copy, also one sent to
+    another process, has its own weights. The first translator makes child processes that are
+    forked later use one thread, as OpenMP's threads do not survive a fork.
 
     >>> translator = Translator.load("runs/quickstart")
     >>> translator.translate(["ich möchte ein Bier."])
@@ -65,6 +66,7 @@ class Translator:
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
         """
+        _use_one_thread_after_fork()
         limit = statistics.length_limit if statistics is not None else LengthLimit()
         options, tgt = limit.resolve(config.decoding), tokenizers.tgt
         self.models = (model,) if isinstance(model, Transformer) else tuple(model)
@@ -93,7 +95,7 @@ class Translator:
         which: str = "best",
         exact: bool = False,
     ) -> Self:
-        """Load a run's best model, its last, or that of a kept step, with `key=value` overrides.
+        """Load a run's best model, its last, or a kept step, with `key=value` overrides.
 
         With `exact`, `decoding.precision: auto` is fp32. Raises UserError if a file is missing or
         damaged or does not fit the others.
@@ -117,8 +119,7 @@ class Translator:
             model = model.to(choose_device(device)).eval()
             asked = config.decoding.precision
             asked = "fp32" if exact and asked == "auto" else asked
-            precision = choose_precision(asked, model, config.decoding.engine)
-            decoder = make_decoder(model, precision, config.decoding.engine)
+            decoder = make_decoder(model, asked, config.decoding.engine)
         return cls(model, tokenizers, config, read_statistics(run), decoder)
 
     @classmethod
@@ -135,7 +136,7 @@ class Translator:
         return cls(models, first.tokenizers, first.config, first.statistics, decoder)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Copy without the decoder, which is made anew, in another process perhaps."""
+        """Copy without the decoder, which the copy makes again, perhaps in another process."""
         parts = (self.models, self.tokenizers, self.config, self.statistics)
         return _remake, (type(self), parts, self.decoder.precision)
 
@@ -170,8 +171,8 @@ class Translator:
         """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
         `first_number` is the number of the first line in the whole input, on which sampling
-        depends. `report` is told how many lines were cut, those of `split_sentences` left out, and
-        how many translations ended at the length limit.
+        depends. `report` gets how many lines were cut (not because of `split_sentences`) and how
+        many translations reached the length limit.
         """
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
@@ -179,11 +180,20 @@ class Translator:
         at_limit = num_at_length_limit(requests, hypotheses)
         report(cuts + self._unfamiliar(inputs, lines, at_limit))
         segments = list(itertools.chain.from_iterable(lines))
+        pairs = [
+            (segment, best.ids)
+            for segment, found in zip(segments, hypotheses, strict=True)
+            for best in found
+        ]
+        given = iter(self._given_scores(pairs, outputs))
         results: list[list[list[SegmentResult]]] = [[] for _ in inputs]
-        for request, candidates in zip(
-            requests, self._scored(segments, hypotheses, outputs), strict=True
-        ):
-            results[request.number - first_number].append(candidates)
+        for request, segment, found in zip(requests, segments, hypotheses, strict=True):
+            results[request.number - first_number].append(
+                [
+                    SegmentResult(segment, ids, score if self._is_ranked else None, next(given))
+                    for ids, score in found
+                ]
+            )
         texts = [self.source_of(line)[0] for line in inputs]
         return [
             merge_segments(text, of_line, self.tokenizers, outputs, is_ranked=self._is_ranked)
@@ -236,29 +246,27 @@ class Translator:
         at_length_limit: int,
     ) -> Cuts:
         """Count the lines that are unlike the training text in words or features."""
-        filled = [
-            (line, of_line) for line, of_line in zip(inputs, segments, strict=True) if of_line
-        ]
-        words: list[list[str]] = []
-        if self._unseen_words is not None:
-            of_lines = ([self._unseen_words.of(segment.ids) for segment in x] for _, x in filled)
-            words = [list(itertools.chain(*found)) for found in of_lines if any(found)]
         fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
-        num_short = sum(
-            sum(len(part.src_ids) for part in of_line) < fewest for _, of_line in filled
-        )
+        num_lines = num_short = num_featureless = 0
+        unseen: list[list[str]] = []
         odd: list[list[str]] = []
-        num_featureless = 0
-        if self.tokenizers.src.features:
-            odd = [names for line, _ in filled if (names := self.unknown_features(line))]
-            num_featureless = sum(not self.has_features(line) for line, _ in filled)
+        for line, of_line in zip(inputs, segments, strict=True):
+            if not of_line:
+                continue
+            num_lines += 1
+            num_short += sum(len(segment.src_ids) for segment in of_line) < fewest
+            if self._unseen_words is not None:
+                unseen.append([w for part in of_line for w in self._unseen_words.of(part.ids)])
+            if self.tokenizers.src.features:
+                odd.append(self.unknown_features(line))
+                num_featureless += not self.has_features(line)
         return Cuts(
             at_length_limit=at_length_limit,
-            all_lines=len(filled),
-            unfamiliar=len(words),
-            unseen_words=distinct(itertools.chain(*words)),
+            all_lines=num_lines,
+            unfamiliar=sum(map(bool, unseen)),
+            unseen_words=distinct(itertools.chain(*unseen)),
             short=num_short,
-            oddly_featured=len(odd),
+            oddly_featured=sum(map(bool, odd)),
             unknown_features=distinct(itertools.chain(*odd)),
             featureless=num_featureless,
         )
@@ -269,35 +277,23 @@ class Translator:
         words = self.statistics.src_words if self.statistics is not None else None
         return UnseenWords(words, self.tokenizers.src) if words is not None else None
 
-    def _scored(
-        self,
-        segments: Sequence[Segment],
-        hypotheses: Sequence[Sequence[Hypothesis]],
-        outputs: Outputs,
-    ) -> list[list[SegmentResult]]:
-        """Add log-probabilities and attention to the hypotheses of each segment, if needed."""
+    def _given_scores(
+        self, pairs: Sequence[tuple[Segment, Ids]], outputs: Outputs
+    ) -> list[GivenScore]:
+        """Return log-probabilities and attention of the translations of segments, if needed."""
         options = self.config.decoding
-        flat = [
-            (number, segment, hypothesis)
-            for number, (segment, each) in enumerate(zip(segments, hypotheses, strict=True))
-            for hypothesis in each
+        if not any(outputs) and not options.replace_unk:
+            return [NOT_SCORED] * len(pairs)
+        scores = score_given(
+            self.models,
+            [(segment.src_ids, ids) for segment, ids in pairs],
+            options.tokens_per_batch,
+            with_attention=outputs.alignment or options.replace_unk,
+        )
+        return [
+            given.without_control_tokens(len(segment.control_ids))
+            for given, (segment, _) in zip(scores, pairs, strict=True)
         ]
-        scores = [NOT_SCORED] * len(flat)
-        if any(outputs) or options.replace_unk:
-            pairs = [(segment.src_ids, hypothesis.ids) for _, segment, hypothesis in flat]
-            with_attention = outputs.alignment or options.replace_unk
-            scores = score_given(
-                self.models, pairs, options.tokens_per_batch, with_attention=with_attention
-            )
-            scores = [
-                given.without_control_tokens(len(segment.control_ids))
-                for given, (_, segment, _) in zip(scores, flat, strict=True)
-            ]
-        results: list[list[SegmentResult]] = [[] for _ in segments]
-        for (number, segment, hypothesis), given in zip(flat, scores, strict=True):
-            score = hypothesis.score if self._is_ranked else None
-            results[number].append(SegmentResult(segment, hypothesis.ids, score, given))
-        return results
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Translation]:
         """Return given translations with the log-probability of every token.
@@ -323,6 +319,12 @@ class Translator:
             Translation(text, tuple(tgt.pieces_of(tokens)), log_probs=tuple(given.log_probs))
             for (_, text), tokens, given in zip(pairs, tgt_ids, scores, strict=True)
         ]
+
+
+@functools.cache
+def _use_one_thread_after_fork() -> None:
+    """Let forked children use one thread: OpenMP would wait for threads that they lack."""
+    os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 
 
 def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> None:

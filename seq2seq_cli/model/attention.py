@@ -7,16 +7,17 @@ broadcasting, 2 the numbers of a pair.
 
 import copy
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.config.types import AttentionScale
-from seq2seq_cli.model.attention_scale import SCALES
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.kv_cache import KeysValues
 from seq2seq_cli.model.packing import BatchLayout
 
 _VECTOR = 16  # size of a CPU's vector registers; softmax is ten times slower over fewer numbers
@@ -62,13 +63,10 @@ def attention_weights(q_BHQK: Tensor, k_BHMK: Tensor, mask_B1QM: Tensor | None) 
 
     Vaswani et al. 2017, eq. 1. Without a mask, every query attends to all positions.
     """
-    return _softmax(attention_scores(q_BHQK, k_BHMK, mask_B1QM))
-
-
-def _softmax(scores_BHQM: Tensor) -> Tensor:
-    """Softmax over the memory; for short rows by definition, faster than PyTorch's CPU kernel."""
+    scores_BHQM = attention_scores(q_BHQK, k_BHMK, mask_B1QM)
     if scores_BHQM.device.type != "cpu" or scores_BHQM.size(-1) >= _VECTOR:
         return scores_BHQM.softmax(dim=-1)
+    # For short rows by definition, which is faster than PyTorch's kernel for CPUs.
     greatest_BHQ1 = scores_BHQM.detach().amax(dim=-1, keepdim=True)
     powers_BHQM = (scores_BHQM - greatest_BHQ1).exp()
     return powers_BHQM / powers_BHQM.sum(dim=-1, keepdim=True)
@@ -86,7 +84,7 @@ def rotations(start: int, stop: int, head_size: int, device: torch.device) -> Te
 
 
 def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
-    """Rotate each pair of neighbouring dimensions by the angle of its position.
+    """Rotate each pair of neighboring dimensions by the angle of its position.
 
     q·k of rotated vectors depends on the distance of their positions only (Su et al. 2021, eq. 16).
     """
@@ -101,27 +99,36 @@ def rotate(heads_BHMK: Tensor, rotation_MJ2: Tensor) -> Tensor:
     return rotated_BHMJ2.flatten(-2).to(heads_BHMK.dtype)
 
 
-class KeysValues(NamedTuple):
-    """The keys and values that queries attend to."""
+class ScoreScale(nn.Module):
+    """Multiplies queries such that q·k / √K are the scores of `model.attention_scale`."""
 
-    k_BHMK: Tensor
-    v_BHMK: Tensor
+    def __init__(self, kind: AttentionScale, heads: int, head_size: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.sqrt_size = math.sqrt(head_size)
+        if kind == "temperature":
+            self.inverse_temperature_H = nn.Parameter(torch.ones(heads))
 
-    def extend(self, new: "KeysValues") -> "KeysValues":
-        """Return these positions followed by new ones."""
-        return KeysValues(*(torch.cat(pair, dim=2) for pair in zip(self, new, strict=True)))
+    def factor(self) -> Tensor | float:
+        """Return what queries are multiplied by, a number or H11."""
+        match self.kind:
+            case "sqrt":  # the variance of scores does not depend on K (Vaswani et al. 2017, 3.2.1)
+                return 1.0
+            case "none":  # q·k, as in multiplicative attention (Luong et al. 2015)
+                return self.sqrt_size
+            case "temperature":  # q·k / (τ √K) with τ for each head; 1/τ is learned
+                return self.inverse_temperature_H[:, None, None]
+        assert_never(self.kind)
 
-    def select(self, rows_B: Tensor) -> "KeysValues":
-        """Return the given sentences, in that order."""
-        return KeysValues(*(states[rows_B] for states in self))
+    def forward(self, q_BHQK: Tensor) -> Tensor:
+        return q_BHQK if self.kind == "sqrt" else q_BHQK * self.factor()
 
 
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_H) Wᴼ with head_i = attention(Q Wᵢ, K Wᵢ, V Wᵢ).
 
-    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values, and passes
-    them in, so that it can cache keys and values: in the decoder, those of self-attention grow by
-    one position per step, those of cross-attention are computed once per sentence.
+    Vaswani et al. 2017, section 3.2.2. The caller computes queries, keys and values first, so that
+    it can cache keys and values.
     """
 
     def __init__(
@@ -137,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.head_size = d_model // heads
-        self.scale = SCALES[scale](heads, self.head_size)
+        self.scale = ScoreScale(scale, heads, self.head_size)
         self.is_rotary = is_rotary
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(d_model, d_model, bias)
@@ -147,15 +154,15 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, states_BQD: Tensor, layout: BatchLayout, start: int = 0) -> Tensor:
         """Project to queries from position `start`, BHQK."""
-        (q_BHQK,) = self._project(states_BQD, layout, self.query)
-        return self._rotated(q_BHQK, start)
+        return self._project(states_BQD, layout, [self.query], start)[0]
 
     def keys_values(
         self, memory_BMD: Tensor, layout: BatchLayout, rotation: Tensor | None = None
     ) -> KeysValues:
         """Project to keys and values; `rotation`: see `queries_keys_values`."""
-        k_BHMK, v_BHMK = self._project(memory_BMD, layout, self.key, self.value)
-        return KeysValues(self._rotated(k_BHMK, 0, rotation), v_BHMK)
+        return KeysValues(
+            *self._project(memory_BMD, layout, [self.key, self.value], rotation=rotation)
+        )
 
     def queries_keys_values(
         self,
@@ -166,22 +173,11 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, KeysValues]:
         """Project to queries (BHMK), keys and values, for self-attention from position `start`.
 
-        With rotary positions, `rotation` (MJ2 or B1MJ2) is that of other positions.
+        With rotary positions, `rotation` (MJ2 or B1MJ2) may be of other positions.
         """
-        q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, self.query, self.key, self.value)
-        if self.is_rotary and rotation is None:
-            rotation = rotations(start, start + q_BHMK.size(2), self.head_size, q_BHMK.device)
-        q_BHMK, k_BHMK = (self._rotated(heads, start, rotation) for heads in (q_BHMK, k_BHMK))
+        projections = [self.query, self.key, self.value]
+        q_BHMK, k_BHMK, v_BHMK = self._project(states_BMD, layout, projections, start, rotation)
         return q_BHMK, KeysValues(k_BHMK, v_BHMK)
-
-    def _rotated(self, heads_BHMK: Tensor, start: int, rotation: Tensor | None = None) -> Tensor:
-        """Rotate queries or keys by their positions, from `start`, if this attention is rotary."""
-        if not self.is_rotary:
-            return heads_BHMK
-        if rotation is None:
-            stop = start + heads_BHMK.size(2)
-            rotation = rotations(start, stop, self.head_size, heads_BHMK.device)
-        return rotate(heads_BHMK, rotation)
 
     def forward(
         self,
@@ -191,58 +187,66 @@ class MultiHeadAttention(nn.Module):
         layout: BatchLayout,
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
-        """Return the output for each query, BQD, in the layout of the queries' sentences.
-
-        Appends a record to `attention_log` if given.
-        """
+        """Return the output for each query, BQD; append a record to `attention_log` if given."""
         with torch.autocast("cpu", enabled=False):
-            q_BHQK, k_BHMK = self.scale(q_BHQK, memory.k_BHMK, mask_B1QM)
+            q_BHQK, (k_BHMK, v_BHMK) = self.scale(q_BHQK), memory
             dropout = self.dropout.p if self.training else 0.0
             if attention_log is None and _is_better_fused(q_BHQK, k_BHMK, dropout):
                 heads_BHQK = F.scaled_dot_product_attention(
-                    q_BHQK, k_BHMK, memory.v_BHMK, mask_B1QM, dropout
+                    q_BHQK, k_BHMK, v_BHMK, mask_B1QM, dropout
                 )
             else:
                 weights_BHQM = attention_weights(q_BHQK, k_BHMK, mask_B1QM)
                 if attention_log is not None:
-                    attention_log.append(AttentionRecord(weights_BHQM, memory.v_BHMK))
-                heads_BHQK = self.dropout(weights_BHQM) @ memory.v_BHMK
+                    attention_log.append(AttentionRecord(weights_BHQM, v_BHMK))
+                heads_BHQK = self.dropout(weights_BHQM) @ v_BHMK
         heads_BHQK = heads_BHQK.to(activation_dtype(heads_BHQK))
         output_BQD: Tensor = self.output(layout.join_heads(heads_BHQK))
         return output_BQD
 
     def query_with_scale(self) -> nn.Linear:
-        """Return a query projection with which q·k / √K are the scores of `model.attention_scale`.
-
-        Exists for scales that are a factor of the queries.
-        """
-        factor_H11 = self.scale.query_factor()
-        assert factor_H11 is not None, "engines and exports have checked the option"
+        """Return a query projection that includes the scale: q·k / √K are the scores."""
         query = copy.deepcopy(self.query)
         with torch.no_grad():
             for parameter in query.parameters():
-                parameter.view(self.heads, self.head_size, -1).mul_(factor_H11)
+                parameter.view(self.heads, self.head_size, -1).mul_(self.scale.factor())
         return query
 
     def _project(
-        self, states_BMD: Tensor, layout: BatchLayout, *projections: nn.Linear
-    ) -> tuple[Tensor, ...]:
-        """Apply each projection, and split its result into heads, BHMK.
+        self,
+        states_BMD: Tensor,
+        layout: BatchLayout,
+        projections: Sequence[nn.Linear],
+        start: int = 0,
+        rotation: Tensor | None = None,
+    ) -> Sequence[Tensor]:
+        """Apply each projection, split its result into heads, BHMK, and rotate queries and keys.
 
         In training, one product with all the weights side by side makes updates in bf16 4 % faster
         (benchmarks/training_speed.md); in decoding, copying the weights would cost more. The
         parameters stay apart: initialization, optimizers and files see separate matrices.
         """
+        heads: Sequence[Tensor]
         if len(projections) == 1 or not self.training:
             heads = [layout.split_heads(project(states_BMD), self.heads) for project in projections]
-            return tuple(map(_as_computed, heads))
-        weight = torch.cat([projection.weight for projection in projections])
-        bias = None
-        if projections[0].bias is not None:
-            bias = torch.cat([projection.bias for projection in projections])
-        joined = F.linear(states_BMD, weight, bias)
-        split = layout.split_heads(joined, len(projections) * self.heads)
-        return tuple(map(_as_computed, split.chunk(len(projections), dim=1)))
+        else:
+            weight = torch.cat([projection.weight for projection in projections])
+            bias = None
+            if projections[0].bias is not None:
+                bias = torch.cat([projection.bias for projection in projections])
+            joined = F.linear(states_BMD, weight, bias)
+            split = layout.split_heads(joined, len(projections) * self.heads)
+            heads = split.chunk(len(projections), dim=1)
+        heads = [_as_computed(heads_BHMK) for heads_BHMK in heads]
+        if not self.is_rotary:
+            return heads
+        if rotation is None:
+            stop = start + heads[0].size(2)
+            rotation = rotations(start, stop, self.head_size, states_BMD.device)
+        return [
+            heads_BHMK if projection is self.value else rotate(heads_BHMK, rotation)
+            for projection, heads_BHMK in zip(projections, heads, strict=True)
+        ]
 
 
 def _as_computed(heads_BHMK: Tensor) -> Tensor:

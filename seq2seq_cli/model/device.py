@@ -53,7 +53,7 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 def activation_dtype(x: Tensor) -> torch.dtype:
-    """Return the type of activations between layers: under autocast its type, else that of `x`."""
+    """Return the type of activations between layers: autocast's, or the type of `x` without it."""
     name = x.device.type
     return torch.get_autocast_dtype(name) if torch.is_autocast_enabled(name) else x.dtype
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
-from seq2seq_cli.model.attention import AttentionLog, KeysValues, MultiHeadAttention
+from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.kv_cache import LayerCache
 from seq2seq_cli.model.packing import BatchLayout
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -134,32 +135,13 @@ class EncoderLayer(nn.Module):
         return transformed_BSD
 
 
-class LayerCache:
-    """The KV cache of one decoder layer; the caller owns it."""
-
-    def __init__(self, memory: KeysValues, past: KeysValues | None = None) -> None:
-        self.memory = memory  # of the encoder's output, computed once per sentence
-        self.past = past  # of the target so far, which grows at each step
-
-    def select(self, rows_B: Tensor) -> "LayerCache":
-        """Return the given sentences, in that order."""
-        past = self.past.select(rows_B) if self.past is not None else None
-        return LayerCache(self.memory.select(rows_B), past)
-
-
-class DecoderMasks(NamedTuple):
-    """The causal mask of self-attention, and the padding mask of cross-attention."""
-
-    causal_11TT: Tensor
-    memory_B11S: Tensor | None
-
-
-class EncoderOutput(NamedTuple):
-    """What `MultiHeadAttention.keys_values` computes keys and values from."""
+class Memory(NamedTuple):
+    """The encoder's output, with its layout, padding mask and positions."""
 
     states_BSD: Tensor
     layout: BatchLayout
-    rotation_B1SJ2: Tensor | None = None
+    mask_B11S: Tensor
+    rotation_B1SJ2: Tensor | None = None  # see `MultiHeadAttention.queries_keys_values`
 
 
 class DecoderLayer(nn.Module):
@@ -178,15 +160,17 @@ class DecoderLayer(nn.Module):
         self,
         states_BTD: Tensor,
         layout: BatchLayout,
-        memory: LayerCache | EncoderOutput,
-        masks: DecoderMasks,
+        memory: LayerCache | Memory,
+        masks: tuple[Tensor, Tensor | None],
         attention_log: AttentionLog | None = None,
     ) -> Tensor:
         """Run the layer; the keys and values of `states_BTD` are appended to a cache.
 
-        With an `EncoderOutput`, `states_BTD` are all positions, and nothing is kept.
+        With a `Memory`, `states_BTD` are all positions, and nothing is kept. `masks`: the causal
+        mask, 11TT, and the padding mask of the source, B11S.
         """
         cache = memory if isinstance(memory, LayerCache) else None
+        causal_11TT, memory_B11S = masks
         past = cache.past if cache is not None else None
         start = 0 if past is None else past.k_BHMK.size(2)
 
@@ -196,19 +180,20 @@ class DecoderLayer(nn.Module):
             if cache is not None:
                 cache.past = keys_values
             attended_BTD: Tensor = self.self_attention(
-                q_BHTK, keys_values, masks.causal_11TT, layout, attention_log
+                q_BHTK, keys_values, causal_11TT, layout, attention_log
             )
             return attended_BTD
 
         def attend_to_memory(x_BTD: Tensor) -> Tensor:
             q_BHTK = self.cross_attention.queries(x_BTD, layout, start)
-            keys_values = (
-                memory.memory
-                if isinstance(memory, LayerCache)
-                else self.cross_attention.keys_values(*memory)
-            )
+            if isinstance(memory, LayerCache):
+                keys_values = memory.memory
+            else:
+                keys_values = self.cross_attention.keys_values(
+                    memory.states_BSD, memory.layout, memory.rotation_B1SJ2
+                )
             attended_BTD: Tensor = self.cross_attention(
-                q_BHTK, keys_values, masks.memory_B11S, layout, attention_log
+                q_BHTK, keys_values, memory_B11S, layout, attention_log
             )
             return attended_BTD
 

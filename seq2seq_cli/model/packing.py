@@ -9,30 +9,12 @@ H heads, K size of one head.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _Gather = Callable[[Tensor], Tensor]
-
-
-class BatchLayout(Protocol):
-    """The layout of one side of a batch."""
-
-    def __init__(self, is_token_BT: Tensor) -> None: ...
-
-    def pack_ids(self, ids_BT: Tensor, padding: int) -> Tensor:
-        """Return ids in this layout, with `padding` where there is no token."""
-
-    def pack_positions(self, positions_TD: Tensor) -> Tensor:
-        """Return the positional encoding of every position in this layout."""
-
-    def split_heads(self, states_BTD: Tensor, heads: int) -> Tensor:
-        """Return one row per sentence and head, BHTK; head h has the h-th part of every vector."""
-
-    def join_heads(self, heads_BHTK: Tensor) -> Tensor:
-        """Undo `split_heads`."""
 
 
 class Padded:
@@ -42,15 +24,19 @@ class Padded:
         pass
 
     def pack_ids(self, ids_BT: Tensor, padding: int) -> Tensor:
+        """Return ids in this layout, with `padding` where there is no token."""
         return ids_BT
 
     def pack_positions(self, positions_TD: Tensor) -> Tensor:
+        """Return the positional encoding of every position in this layout."""
         return positions_TD
 
     def split_heads(self, states_BTD: Tensor, heads: int) -> Tensor:
+        """Return one row per sentence and head, BHTK; head h has the h-th part of every vector."""
         return states_BTD.view(*states_BTD.shape[:2], heads, -1).transpose(1, 2)
 
     def join_heads(self, heads_BHTK: Tensor) -> Tensor:
+        """Undo `split_heads`."""
         return heads_BHTK.transpose(1, 2).flatten(2)
 
 
@@ -99,6 +85,9 @@ class Packed:
         if heads not in self._head_indices:
             self._head_indices[heads] = _HeadIndices(self, heads)
         return self._head_indices[heads]
+
+
+BatchLayout = Padded | Packed
 
 
 class _HeadIndices:

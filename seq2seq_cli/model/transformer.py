@@ -5,8 +5,7 @@ B sentences, S source positions, T target positions, D d_model, V target vocabul
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -23,40 +22,16 @@ from seq2seq_cli.model.attention import (
 )
 from seq2seq_cli.model.device import activation_dtype
 from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.kv_cache import Cache, LayerCache
 from seq2seq_cli.model.layers import (
     DecoderLayer,
-    DecoderMasks,
     EncoderLayer,
-    EncoderOutput,
-    LayerCache,
+    Memory,
     sinusoidal_positions,
     source_positions,
 )
 from seq2seq_cli.model.packing import BatchLayout, Padded
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
-
-
-class Memory(NamedTuple):
-    """The encoder's output, with its layout, padding mask and positions."""
-
-    states_BSD: Tensor
-    layout: BatchLayout
-    mask_B11S: Tensor
-    rotation_B1SJ2: Tensor | None = None  # see `MultiHeadAttention.queries_keys_values`
-
-
-@dataclass
-class Cache:
-    """The decoder's KV cache between the steps of a search; the caller owns it."""
-
-    layers: list[LayerCache]
-    mask_B11S: Tensor  # padding mask of the source
-    length: int = 0  # target positions decoded so far
-
-    def select(self, rows_B: Tensor) -> "Cache":
-        """Return the given sentences, in that order."""
-        layers = [layer.select(rows_B) for layer in self.layers]
-        return Cache(layers, self.mask_B11S[rows_B], self.length)
 
 
 class AttentionWeights(NamedTuple):
@@ -238,14 +213,11 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Run the decoder: on the positions after those in a cache, or on all at once."""
         start, stop = 0, tgt_BT.size(1)
-        of_layers: Sequence[LayerCache | EncoderOutput]
+        of_layers: Sequence[LayerCache | Memory] = [memory] * len(self.decoder)  # type: ignore
         if isinstance(memory, Cache):
             start, stop = memory.length, memory.length + stop
             memory.length, of_layers = stop, memory.layers
-        else:
-            output = EncoderOutput(memory.states_BSD, memory.layout, memory.rotation_B1SJ2)
-            of_layers = [output] * len(self.decoder)
-        masks = DecoderMasks(causal_mask(tgt_BT.size(1), stop, tgt_BT.device), memory.mask_B11S)
+        masks = (causal_mask(tgt_BT.size(1), stop, tgt_BT.device), memory.mask_B11S)
         states_BTD = self._embed(self.tgt_embedding, tgt_BT, layout, start, cut_BT)
         for layer, of_layer in zip(self.decoder, of_layers, strict=True):
             states_BTD = self._run(layer, states_BTD, layout, of_layer, masks, attention_log)
@@ -253,10 +225,9 @@ class Transformer(nn.Module):
         return normed_BTD
 
     def _run(self, layer: nn.Module, *inputs: Any) -> Tensor:
-        """Run a layer; with `checkpoints_activations` its backward pass runs it once more.
+        """Run a layer; with `checkpoints_activations` the backward pass runs it once more.
 
-        Only its input is kept until then ("activation checkpointing", Chen et al. 2016). Dropout
-        draws the same numbers again.
+        Only its input is kept until then (Chen et al. 2016); dropout draws the same numbers again.
         """
         if self.checkpoints_activations and torch.is_grad_enabled():
             output_BTD: Tensor = checkpoint(layer, *inputs, use_reentrant=False)
@@ -270,9 +241,12 @@ class Transformer(nn.Module):
 
     def position_vectors(self, start: int, stop: int) -> Tensor | None:
         """Return what is added to the embeddings of these positions, TD; None if nothing is."""
-        if self.config.positions == "rotary":
-            return None
-        return sinusoidal_positions(start, stop, self.config.d_model, self.device)
+        match self.config.positions:
+            case "rotary":
+                return None
+            case "sinusoidal":
+                return sinusoidal_positions(start, stop, self.config.d_model, self.device)
+        assert_never(self.config.positions)
 
     def _embed(
         self,
@@ -307,7 +281,7 @@ def _embedding(vocab_size: int, d_model: int, pad_id: int) -> nn.Embedding:
 
 
 def build_model(config: ModelConfig, tokenizers: Tokenizers) -> Transformer:
-    """Build a randomly initialised model for the vocabularies of two tokenizers.
+    """Build a randomly initialized model for the vocabularies of two tokenizers.
 
     Raises UserError if it does not fit into memory.
     """

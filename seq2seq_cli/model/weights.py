@@ -138,22 +138,20 @@ def read_tensors(path: Path, most_bytes: int | None = None) -> Mapping[str, Tens
     read. It is not mapped into memory: safetensors hides why that fails, and where a page cannot be
     read, Linux kills the process.
     """
-    try:
-        return _read_tensors(path, most_bytes)
-    except MemoryError:
-        raise UserError(f"{path} does not fit into memory") from None
-
-
-def _read_tensors(path: Path, most_bytes: int | None) -> Mapping[str, Tensor]:
     with reading(path):
         size = path.stat().st_size  # Python reserves memory for what it is asked to read
-        content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
+        try:
+            content = read_bounded(path, size if most_bytes is None else min(size, most_bytes))
+        except MemoryError:
+            raise UserError(f"{path} does not fit into memory") from None
     try:
         tensors = load(content)
         facts = _metadata(content[8 : 8 + int.from_bytes(content[:8], "little")])
     # KeyError: not a type of PyTorch's.
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is damaged ({error})") from None
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory") from None
     expected_hash = facts.pop("sha256", None)  # other programs write none
     if expected_hash is not None and expected_hash != _hash(tensors, facts):
         raise DamagedFileError(f"{path} is damaged: its content does not match its hash")
@@ -169,7 +167,7 @@ def _metadata(header: bytes) -> dict[str, Any]:
         return {"sha256": metadata["sha256"]} if "sha256" in metadata else {}
     facts = json.loads(str(metadata[_FACTS]))
     if not isinstance(facts, dict):
-        raise ValueError(f"{_FACTS} is no JSON object")
+        raise ValueError(f"{_FACTS} is not a JSON object")
     return facts
 
 

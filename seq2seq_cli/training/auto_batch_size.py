@@ -19,9 +19,8 @@ from seq2seq_cli.config.schema import FEWEST_BATCHES, MOST_TOKENS, Config
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.machine import peak_memory
+from seq2seq_cli.machine import peak_memory, retain_freed_pages
 from seq2seq_cli.model.device import choose_bf16, choose_device
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers

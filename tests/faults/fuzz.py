@@ -33,7 +33,7 @@ import torch._dynamo
 from faults.cases import CASES, Case
 from faults.victims import KINDS, call, make_run
 
-from seq2seq_cli.decoding import rescoring  # noqa: F401
+from seq2seq_cli.commands import score  # noqa: F401
 from seq2seq_cli.decoding.lines import stream  # noqa: F401
 from seq2seq_cli.training import loop  # noqa: F401
 from seq2seq_cli.training.logging import summary  # noqa: F401

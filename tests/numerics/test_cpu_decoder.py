@@ -21,10 +21,9 @@ from small_models import (
 from torch import Tensor, nn
 
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder
+from seq2seq_cli.decoding.engines.base import Ensemble, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.choice import make_decoder
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder, _Weights
-from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
 from seq2seq_cli.decoding.search.beam import best_candidates, unfinished
 from seq2seq_cli.decoding.search.search import search

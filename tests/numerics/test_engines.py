@@ -8,15 +8,13 @@ import torch
 from small_models import build, stepwise_logits
 from torch import nn
 
-from seq2seq_cli.config.schema import Config, ModelConfig
+from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation, AttentionScale, EngineName, NormPosition
 from seq2seq_cli.decoding.engines.base import PlainDecoder
-from seq2seq_cli.decoding.engines.choice import ENGINES, choose_precision, make_decoder
-from seq2seq_cli.decoding.engines.known_options import unsupported_option
-from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.decoding.engines.choice import ENGINES, make_decoder
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.export.limits import exports, unsupported
 from seq2seq_cli.model import layers
+from seq2seq_cli.model.layers import FeedForward, Residual
 
 OPTIONS: dict[str, Any] = {
     "activation": get_args(Activation),
@@ -39,11 +37,6 @@ ALL += [
 for options in ALL:
     options["embedding_scale"] = not options["attention_bias"]
     options["layers"] = {"encoder": 1, "decoder": 2}
-
-
-def config_of(model: Any, **corpus: Any) -> Config:
-    data = {"train": {"pairs": "x.tsv", **corpus}}
-    return Config.model_validate({"data": data, "model": model.config.model_dump()})
 
 
 class WithNewOption(ModelConfig):
@@ -86,32 +79,21 @@ def test_every_engine_supports_or_rejects_every_model_option(engine, options):
 def test_engine_tests_cover_every_model_option():
     assert set(OPTIONS["activation"]) == set(layers.ACTIVATIONS)
     for options in ALL:
-        unsupported = unsupported_option(ModelConfig(**options), ["relu", "gelu"])
-        scale = options.get("attention_scale")
-        by_input = scale in ("cosine", "length")  # these scale the keys too, or by position
-        assert unsupported == (f"model.attention_scale is {scale}" if by_input else None)
+        assert ENGINES["torch"].unsupported(build(0, **options), "fp32") is None
 
 
-def test_rotary_positions_are_known_to_all_but_hugging_face():
+def test_rotary_positions_are_known_to_every_engine():
     model = build(0, vocabulary=70, tie_embeddings=True, positions="rotary")
     for name in ENGINES:
         reason = ENGINES[name].unsupported(model, "fp32")
         assert reason is None or "not compiled" in reason
-    assert exports(config_of(model)) == {
-        "ctranslate2": None,
-        "huggingface": "it needs model.positions: sinusoidal",
-        "argos": None,
-    }
     model.decoder[0].self_attention.is_rotary = False
     assert ENGINES["torch"].unsupported(model, "fp32") == "layers differ in positions"
 
 
-def test_rotary_cross_attention_is_known_to_engines_only():
+def test_rotary_cross_attention_is_known_to_engines():
     options = {"tie_embeddings": True, "positions": "rotary", "rotary_cross_attention": True}
     model = build(0, vocabulary=70, layers=2, **options)
-    reasons = exports(config_of(model))
-    assert reasons["ctranslate2"] == reasons["argos"] == "model.rotary_cross_attention is true"
-    assert reasons["huggingface"] == "it needs model.positions: sinusoidal"
     model.decoder[1].cross_attention.is_rotary = False
     difference = "layers differ in rotary_cross_attention"
     assert ENGINES["torch"].unsupported(model, "fp32") == difference
@@ -127,7 +109,7 @@ def test_rotary_cross_attention_is_known_to_engines_only():
     ids=["sinusoidal", "rotary", "rotary everywhere"],
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_features_that_share_a_position_are_known_to_all_but_exports(engine, options):
+def test_features_that_share_a_position_are_known_to_every_engine(engine, options):
     """The sources of `stepwise_logits` have features before the text, in its middle, or none."""
     options |= {"tie_embeddings": True, "feature_positions": False}
     model = build(0, vocabulary=70, num_features=3, **options)
@@ -135,10 +117,6 @@ def test_features_that_share_a_position_are_known_to_all_but_exports(engine, opt
     assert reason is None or "not compiled" in reason
     if reason is None:
         assert_same_logits(engine, model)
-    config = config_of(model, features=3)
-    assert unsupported("ctranslate2", config) == "model.feature_positions is false"
-    if options["positions"] == "sinusoidal":
-        assert unsupported("huggingface", config) == "model.feature_positions is false"
 
 
 def test_new_activation_runs_on_supporting_engines_only(swish):
@@ -147,7 +125,6 @@ def test_new_activation_runs_on_supporting_engines_only(swish):
         make_decoder(swish, "fp32", "native")
     assert_same_logits("torch", swish)  # which calls the model's own
     assert_same_logits("auto", swish)
-    assert unsupported_model(swish, ["relu", "gelu"]) == "model.activation is swish"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -162,8 +139,23 @@ def test_new_model_option_falls_back_to_the_plain_engine(precision, caplog):
         assert type(make_decoder(model, precision)) is PlainDecoder
         make_decoder(model, precision)
     assert caplog.text.count("decoding with the model's own code") == 1
-    assert choose_precision("auto", model) == "fp32"
-    assert unsupported_model(model, ["relu", "gelu"]) == f"model.distances is {kind}"
+    assert make_decoder(model, "auto").precision == "fp32"
+
+
+def test_edited_equations_are_decoded_by_the_model_itself(caplog):
+    """As after an edit of the code of a module, which neither options nor types show."""
+    caplog.set_level("WARNING")
+    for kind, precision in itertools.product((FeedForward, Residual), ("auto", "fp32", "bf16")):
+        model = build(0, vocabulary=70)
+        assert type(make_decoder(model, precision)) is not PlainDecoder
+        for module in model.modules():
+            if isinstance(module, kind):
+                module.register_forward_hook(lambda module, inputs, output: output * 1.01)
+        assert type(make_decoder(model, precision)) is PlainDecoder
+        with pytest.raises(UserError, match=r"torch \(its logits differ from the model's\)"):
+            make_decoder(model, precision, "torch")
+    (message,) = {record.getMessage() for record in caplog.records}
+    assert "torch (its logits differ from the model's)" in message
 
 
 def test_int8_without_a_supporting_engine_is_rejected(swish):
@@ -171,3 +163,11 @@ def test_int8_without_a_supporting_engine_is_rejected(swish):
     with pytest.raises(UserError, match=r"plain \(it does not support int8\)") as error:
         make_decoder(swish, "int8")
     assert "torch (model.distances is relative)" in str(error.value)
+
+
+def test_unknown_positions_are_never_taken_for_sinusoidal():
+    model = build(0, vocabulary=70)
+    model.config = model.config.model_copy(update={"positions": "alibi"})
+    assert ENGINES["torch"].unsupported(model, "fp32") == "model.positions is alibi"
+    with pytest.raises(AssertionError, match="alibi"):
+        PlainDecoder(model).start(torch.tensor([[5, 6, 3]]))

@@ -40,7 +40,7 @@ PAD = 0
 KINDS = [{"attention_scale": scale} for scale in get_args(AttentionScale)] + [
     {"positions": "rotary"},
     {"positions": "rotary", "rotary_cross_attention": True},
-    {"positions": "rotary", "attention_scale": "cosine"},
+    {"positions": "rotary", "attention_scale": "temperature"},
 ]
 each_kind = pytest.mark.parametrize(
     "kind", KINDS, ids=lambda kind: "-".join(str(value) for value in kind.values())

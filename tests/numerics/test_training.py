@@ -14,8 +14,8 @@ from torch.nn import functional
 from seq2seq_cli.config.schema import DEFAULT_WARMUP, ModelConfig, TrainingConfig
 from seq2seq_cli.data.batches import IGNORE_INDEX, Batch
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.model.device import check_compiler
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.run_folder import RunFolder

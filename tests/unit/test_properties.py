@@ -73,6 +73,7 @@ VALUES = [
     *(
         "gelu",
         "rotary",
+        "temperature",
         "adam",
         "adamw",
         "cosine",

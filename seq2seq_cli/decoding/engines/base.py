@@ -1,17 +1,17 @@
-"""The interface between search and model, incremental decoding; the plain engine; ensembles.
+"""The interface between search and engines; the plain engine, which runs the model; ensembles.
 
 B sentences being decoded, W hypotheses of each, V target vocabulary, S source positions.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.engines.linear import Precision
 from seq2seq_cli.model.transformer import Transformer
 
+Precision = Literal["fp32", "bf16", "int8"]
 NO_TOKEN = -1
 
 
@@ -84,14 +84,17 @@ class PlainDecodingState:
         return logits_N1V.float().view(*last_BW.shape, -1)
 
     def reorder(self, origin_BW: Tensor) -> None:
-        self._cache = self._cache.select(rows_of(origin_BW, self._width))
-        self._width = origin_BW.size(1)
+        sentences_B = torch.arange(len(origin_BW), device=origin_BW.device)
+        self._select(sentences_B, origin_BW)
 
     def keep(self, sentences_B: Tensor) -> None:
-        hypotheses_W = torch.arange(self._width, device=sentences_B.device)
-        self._cache = self._cache.select(
-            (sentences_B[:, None] * self._width + hypotheses_W).flatten()
-        )
+        self._select(sentences_B, torch.arange(self._width, device=sentences_B.device))
+
+    def _select(self, sentences_B: Tensor, hypotheses: Tensor) -> None:
+        """Select hypotheses, W or BW; each sentence has `width` rows one after the other."""
+        rows_BW = sentences_B[:, None] * self._width + hypotheses
+        self._cache = self._cache.select(rows_BW.flatten())
+        self._width = rows_BW.size(1)
 
 
 class Ensemble:
@@ -126,9 +129,3 @@ class EnsembleDecodingState:
     def keep(self, sentences_B: Tensor) -> None:
         for member in self._members:
             member.keep(sentences_B)
-
-
-def rows_of(origin_BW: Tensor, width: int) -> Tensor:
-    """Return the rows of hypotheses, where each sentence has `width` rows one after the other."""
-    first_B1 = torch.arange(len(origin_BW), device=origin_BW.device)[:, None] * width
-    return (first_B1 + origin_BW).flatten()

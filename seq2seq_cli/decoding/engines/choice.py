@@ -1,67 +1,128 @@
-"""Chooses the engine for a model: the first that supports it, or the one asked for by name."""
+"""Chooses the engine for a model: the first that supports it, or the one asked for by name.
 
+B sentences, W hypotheses of each, V vocabulary.
+"""
+
+import copy
 import functools
 import logging
 
+import torch
+
 from seq2seq_cli.config.types import DecodingPrecision, EngineName
-from seq2seq_cli.decoding.engines.base import Decoder, PlainDecoder
+from seq2seq_cli.decoding.engines.base import Decoder, PlainDecoder, Precision
 from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
-from seq2seq_cli.decoding.engines.linear import Precision, has_int8
 from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
+from seq2seq_cli.decoding.engines.torch_linear import has_int8
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import has_fast_bf16
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 logger = logging.getLogger(__name__)
 
-Engine = type[CpuDecoder] | type[TorchDecoder] | type[PlainDecoder]
+Engine = CpuDecoder | TorchDecoder | PlainDecoder
 
 # The fastest comes first; the last one computes every model.
-ENGINES: dict[EngineName, Engine] = {
+ENGINES: dict[EngineName, type[Engine]] = {
     "native": CpuDecoder,
     "torch": TorchDecoder,
     "plain": PlainDecoder,
 }
+# By how much the logits of an engine may differ from the model's, relative to their norm. Rounding
+# of fp32 is below 1e-5; bf16 and int8 round the weights too, so that an engine is also built in
+# fp32, of the first layers.
+_TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 0.3, "int8": 0.3}
+_NUM_STEPS = 2  # the second one reads the KV cache
+_DIFFERS = "its logits differ from the model's"
 
 
-def make_decoder(model: Transformer, precision: Precision, engine: EngineName = "auto") -> Decoder:
+def make_decoder(
+    model: Transformer, precision: DecodingPrecision, engine: EngineName = "auto"
+) -> Decoder:
     """Return the first engine that supports the model in this precision, or the one named.
 
-    Raises UserError with each engine's reason if there is none.
+    Precision `auto` is the fastest that is exact enough for translating. An engine whose logits
+    differ from the model's, as after an edit of the model's code, is rejected with a warning.
+    Raises UserError with each engine's reason if no engine is left.
     """
-    names = ENGINES if engine == "auto" else [engine]
-    reasons: list[str] = []
-    for name in names:
-        reason = ENGINES[name].unsupported(model, precision)
-        if reason is None:
-            if name == "plain" and engine == "auto" and model.device.type == "cpu":
-                _note_plain(" and ".join(reasons))
-            return ENGINES[name](model, precision)
-        reasons.append(f"{name} ({reason})")
-    if precision == "int8" and model.device.type != "cpu":
+    on_cpu = model.device.type == "cpu"
+    precisions: list[Precision]
+    if precision != "auto":
+        precisions = [precision]
+    elif on_cpu:
+        precisions = ["int8", "fp32"]
+    else:
+        precisions = ["bf16" if has_fast_bf16(model.device) else "fp32"]
+    reasons: dict[EngineName, str] = {}
+    for tried in precisions:
+        for name in ENGINES if engine == "auto" else [engine]:
+            if precision == "auto" and tried == "int8" and name == "torch" and not has_int8():
+                continue
+            reason = ENGINES[name].unsupported(model, tried)
+            if reason is None:
+                decoder = ENGINES[name](model, tried)
+                if name == "plain" or agrees_with_model(decoder, model):
+                    reasons.pop(name, None)  # in int8
+                    if on_cpu and (name == "plain" or _DIFFERS in reasons.values()):
+                        _note(name, _listed(reasons))
+                    return decoder
+                reason = _DIFFERS
+            reasons[name] = reason
+    if precision == "int8" and not on_cpu:
         raise UserError("decoding.precision int8 needs a CPU; on a GPU, use bf16 or fp32")
     raise UserError(
         f"no engine decodes this model with decoding.engine {engine} and decoding.precision "
-        f"{precision}: {', '.join(reasons)}"
+        f"{precision}: {_listed(reasons)}"
     )
 
 
-def choose_precision(
-    asked: DecodingPrecision, model: Transformer, engine: EngineName = "auto"
-) -> Precision:
-    """Resolve `decoding.precision: auto` to the fastest that is exact enough for translating."""
-    if asked != "auto":
-        return asked
-    if model.device.type != "cpu":
-        return "bf16" if has_fast_bf16(model.device) else "fp32"
-    names = ENGINES if engine == "auto" else [engine]
-    for name in names:
-        if ENGINES[name].unsupported(model, "int8") is None and (name == "native" or has_int8()):
-            return "int8"
-    return "fp32"
+def agrees_with_model(decoder: Engine, model: Transformer) -> bool:
+    """Compare the logits of two short sentences with the model's, but for rounding."""
+    was_training = model.training
+    model.eval()
+    try:
+        if not _has_same_logits(decoder, model):
+            return False
+        if decoder.precision == "fp32":
+            return True
+        shallow = copy.copy(model)
+        layers = {"encoder": model.encoder[:1], "decoder": model.decoder[:1]}
+        shallow._modules = model._modules | layers
+        return _has_same_logits(type(decoder)(shallow, "fp32"), shallow)
+    finally:
+        model.train(was_training)
+
+
+@torch.inference_mode()
+def _has_same_logits(decoder: Decoder, model: Transformer) -> bool:
+    """Compare two steps; the search reports NaN and infinity."""
+    src_vocab, tgt_vocab = model.src_embedding.num_embeddings, model.projection.out_features
+    ids = [
+        min(EOS_ID + 1 + 37 * n % max(1, src_vocab - EOS_ID - 1), src_vocab - 1) for n in range(4)
+    ]
+    src_BS = torch.tensor([[*ids, EOS_ID], [ids[0], ids[2], EOS_ID, PAD_ID, PAD_ID]])
+    states = [each.start(src_BS) for each in (PlainDecoder(model), decoder)]
+    last_BW = torch.full((2, 1), BOS_ID)
+    for _ in range(_NUM_STEPS):
+        expected_BWV, actual_BWV = (state.logits(last_BW)[..., :tgt_vocab] for state in states)
+        if not expected_BWV.isfinite().all():
+            return True
+        error = (actual_BWV - expected_BWV).norm()
+        if not error <= _TOLERANCES[decoder.precision] * expected_BWV.norm():
+            return False
+        last_BW = expected_BWV.argmax(dim=-1)
+    return True
+
+
+def _listed(reasons: dict[EngineName, str]) -> str:
+    return ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
 
 
 @functools.cache
-def _note_plain(reasons: str) -> None:
+def _note(engine: EngineName, reasons: str) -> None:
     """Log it once, not at every validation."""
-    logger.info(f"decoding with the model's own code, which is slower; unsupported by {reasons}")
+    level = logging.WARNING if _DIFFERS in reasons else logging.INFO
+    used = "the model's own code" if engine == "plain" else f"engine {engine}"
+    if reasons:
+        logger.log(level, f"decoding with {used}, which is slower; unsupported by {reasons}")

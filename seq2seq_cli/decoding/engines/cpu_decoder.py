@@ -1,7 +1,7 @@
 """The native engine: the Transformer in cpu_decoder.c, for CPUs with AVX-512.
 
 B sentences, W hypotheses of each, S source positions, P positions of all sources together, T
-positions (so far, of a target), C blocks of the KV cache, D d_model, K size of one head, L decoder
+positions (so far, of a target), D d_model, K size of one head, L decoder
 layers, V vocabulary.
 """
 
@@ -12,21 +12,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.config.types import Activation
 from seq2seq_cli.decoding.engines import cpu_library
-from seq2seq_cli.decoding.engines.base import NO_TOKEN
-from seq2seq_cli.decoding.engines.linear import Precision, scaled_query
-from seq2seq_cli.decoding.engines.support import unsupported_model
-from seq2seq_cli.model.attention import rotations
+from seq2seq_cli.decoding.engines.base import NO_TOKEN, Precision
+from seq2seq_cli.decoding.engines.capabilities import Capabilities, PositionTable, scaled_query
+from seq2seq_cli.decoding.engines.kv_cache import NativeCache
+from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
     DecoderLayer,
     EncoderLayer,
-    sinusoidal_positions,
+    FeedForward,
+    Residual,
     source_positions,
 )
 from seq2seq_cli.model.transformer import Transformer
 
-_ACTIVATIONS: dict[Activation, int] = {"relu": 1, "gelu": 2}  # as in C
+_ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2}  # as in C
+_CAPABILITIES = Capabilities(
+    options={
+        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
+        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
+        **dict.fromkeys(("embedding_scale", "tie_embeddings")),
+        **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+        "norm": ("pre", "post"),
+        "attention_scale": ("sqrt", "none", "temperature"),
+        "positions": ("sinusoidal", "rotary"),
+    },
+    modules={
+        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
+        *(ScoreScale, Dropout),
+        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
+    },
+    activations=_ACTIVATIONS,
+)
 
 
 class CpuDecoder:
@@ -44,7 +62,7 @@ class CpuDecoder:
             return "it needs a CPU"
         if precision not in cpu_library.precisions():
             return f"it was not compiled, or the processor lacks instructions for {precision}"
-        return unsupported_model(model, _ACTIVATIONS)
+        return _CAPABILITIES.missing(model)
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         """`unsupported` must have returned None."""
@@ -63,28 +81,13 @@ class CpuDecoder:
         attentions = [layer.cross_attention for layer in decoder]
         memory = weights.linear([part for a in attentions for part in (a.key, a.value)])
         logits = weights.linear([model.projection], round_up=True)
-        activation = _ACTIVATIONS[model.config.activation]
+        activation = _ACTIVATIONS[type(encoder[0].feed_forward.activation)]
         self.encoder = weights.stack(src_VD, encoder, activation, model.encoder_norm, memory)
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
         for stack in (self.encoder, self.decoder):
             stack.rotates_memory = model.config.rotary_cross_attention
-        self._head_size = encoder[0].self_attention.head_size
-        self._is_rotary = model.config.positions == "rotary"
         self._feature_ids = model.feature_ids
-        self._positions = self._position_table(1)
-
-    def positions(self, length: int) -> Tensor:
-        """Return what C needs to know of at least `length` positions: see `_position_table`."""
-        positions = self._positions
-        if length > len(positions):
-            positions = self._positions = self._position_table(2 * length)
-        return positions
-
-    def _position_table(self, length: int) -> Tensor:
-        """Return their vectors, TD, or cosine and sine of every rotation of a head, TK."""
-        if self._is_rotary:
-            return rotations(0, length, self._head_size, self.device).flatten(1)
-        return sinusoidal_positions(0, length, self.d_model)
+        self.positions = PositionTable(model)
 
     @torch.inference_mode()
     def start(self, src_BS: Tensor) -> "CpuDecodingState":
@@ -95,7 +98,7 @@ class CpuDecoder:
         state = CpuDecodingState(self, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
         workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
-        positions = self.positions(src_BS.size(1))
+        positions = self.positions.up_to(src_BS.size(1))
         ids = self._feature_ids
         positions_BS = None if ids is None else source_positions(src_BS, ids)
         cpu_library.library().encode(
@@ -125,8 +128,8 @@ class CpuDecodingState:
         self._workspace, self._workspace_sizes = torch.empty(0), (0, 0, 0)
         self._positions = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
-        self.batch = cpu_library.Batch(longest=longest, memory=memory_PL2D.data_ptr())
-        self.cache = BlockCache(self.batch, model.num_layers, model.d_model, sentences)
+        self.batch = cpu_library.NativeBatch(longest=longest, memory=memory_PL2D.data_ptr())
+        self.cache = NativeCache(self.batch, model.num_layers, model.d_model, sentences)
         self._point_to_sources()
 
     def logits(self, last_BW: Tensor) -> Tensor:
@@ -148,7 +151,14 @@ class CpuDecodingState:
         """Make a step; `outputs` are the parameters of cpu_decoder.c: decode for its results."""
         last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
         self.cache.append(last_BW.size(1))
-        self._grow_workspace(last_BW.numel(), threads)
+        rows, length = last_BW.numel(), self.batch.length
+        had_rows, had_threads, until = self._workspace_sizes
+        if rows > had_rows or threads > had_threads or length > until:  # for some more steps, too
+            model, until = self._model, length + cpu_library.SLOTS
+            self._workspace_sizes = (rows, threads, until)
+            longest = max(self.batch.longest, until)
+            self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
+            self._positions = model.positions.up_to(until)
         cpu_library.library().decode(
             addressof(self._model.decoder),
             addressof(self.batch),
@@ -171,79 +181,6 @@ class CpuDecodingState:
         self.batch.sentences = len(self._starts_B)
         self.batch.starts = self._starts_B.data_ptr()
         self.batch.lengths = self._lengths_B.data_ptr()
-
-    def _grow_workspace(self, rows: int, threads: int) -> None:
-        """Make room for this step and some more, if there is not enough."""
-        had_rows, had_threads, until = self._workspace_sizes
-        if rows > had_rows or threads > had_threads or self.batch.length > until:
-            model, until = self._model, self.batch.length + cpu_library.SLOTS
-            self._workspace_sizes = (rows, threads, until)
-            longest = max(self.batch.longest, until)
-            self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
-            self._positions = model.positions(until)
-
-
-class BlockCache:
-    """Keys and values of the past of a batch, in blocks that C reads and writes.
-
-    Each step of each hypothesis fills a slot, which is never moved; a hypothesis has a list of the
-    slots of its past. A block has slots for the sentences that were there when it was allocated, a
-    column for each.
-    """
-
-    def __init__(
-        self, batch: cpu_library.Batch, num_layers: int, d_model: int, sentences: int
-    ) -> None:
-        """`batch` always points to the present tensors."""
-        self._batch = batch
-        self._num_layers, self._d_model = num_layers, d_model
-        self.blocks: list[Tensor] = []
-        self._addresses_C = torch.empty(0, dtype=torch.int64)
-        self._num_columns_C = torch.empty(0, dtype=torch.int32)
-        self._columns_BC = torch.empty(sentences, 0, dtype=torch.int32)
-        self._slots_BWT: Tensor | None = None  # None: every hypothesis has all slots
-        self._num_slots = 0
-
-    def append(self, width: int) -> None:
-        """Give every hypothesis a slot at the end of its list."""
-        first, self._num_slots = self._num_slots, self._num_slots + width
-        self._batch.width = width
-        self._batch.length += 1
-        while self._num_slots > cpu_library.SLOTS * len(self.blocks):
-            self._add_block()
-        if self._slots_BWT is not None:
-            new_W1 = torch.arange(first, self._num_slots, dtype=torch.int32)[:, None]
-            new_BW1 = new_W1.expand(len(self._slots_BWT), -1, -1)
-            self._slots_BWT = torch.cat([self._slots_BWT, new_BW1], dim=2)
-            self._batch.slots = self._slots_BWT.data_ptr()
-
-    def reorder(self, origin_BW: Tensor) -> None:
-        if self._slots_BWT is None:
-            if origin_BW.size(1) == 1:
-                return
-            slots_T = torch.arange(self._batch.length, dtype=torch.int32)
-            self._slots_BWT = slots_T.expand(len(origin_BW), 1, -1)
-        index = origin_BW[:, :, None].expand(-1, -1, self._batch.length)
-        self._slots_BWT = self._slots_BWT.gather(1, index)
-
-    def keep(self, sentences_B: Tensor) -> None:
-        self._columns_BC = self._columns_BC[sentences_B]
-        self._batch.columns = self._columns_BC.data_ptr()
-        if self._slots_BWT is not None:
-            self._slots_BWT = self._slots_BWT[sentences_B]
-
-    def _add_block(self) -> None:
-        columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
-        sizes = (cpu_library.SLOTS, len(columns_B), 2, self._d_model)
-        self.blocks.append(cpu_library.empty(self._num_layers, *sizes))
-        self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
-        num_columns = [block.size(2) for block in self.blocks]
-        self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
-        self._columns_BC = torch.cat([self._columns_BC, columns_B[:, None]], dim=1)
-        self._batch.num_blocks = len(self.blocks)
-        self._batch.blocks = self._addresses_C.data_ptr()
-        self._batch.num_columns = self._num_columns_C.data_ptr()
-        self._batch.columns = self._columns_BC.data_ptr()
 
 
 class _Weights:
@@ -327,8 +264,9 @@ class _Weights:
         return structure
 
     def _norm(self, norm: nn.Module) -> cpu_library.Norm:
-        if not isinstance(norm, nn.LayerNorm):
+        if isinstance(norm, nn.Identity):
             return cpu_library.Norm()
+        assert isinstance(norm, nn.LayerNorm), f"{type(norm).__name__} is not in _CAPABILITIES"
         weight, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
         return cpu_library.Norm(self._address(weight), self._address(bias), norm.eps)
 

@@ -9,12 +9,12 @@ import importlib.machinery
 import logging
 from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_long, c_void_p
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from seq2seq_cli.decoding.engines.linear import Precision
+from seq2seq_cli.decoding.engines.base import Precision
 
 logger = logging.getLogger(__name__)
 
@@ -26,69 +26,49 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
 CPU = torch.device("cpu")
 
 
+def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
 class Linear(ctypes.Structure):
-    _fields_ = (
-        ("inputs", c_int64),
-        ("outputs", c_int64),
-        ("precision", c_int64),
-        ("weight", c_void_p),
-        ("bias", c_void_p),
-        ("scale", c_void_p),
-        ("shift", c_void_p),
-    )
+    _fields_ = [
+        *_fields("inputs outputs precision", c_int64),
+        *_fields("weight bias scale shift", c_void_p),
+    ]
 
 
 class Norm(ctypes.Structure):
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_float))
+    _fields_ = [*_fields("weight bias", c_void_p), ("epsilon", c_float)]
 
 
 class Layer(ctypes.Structure):
-    _fields_ = (
-        ("qkv", Linear),
-        ("out", Linear),
-        ("self_attention_norm", Norm),
-        ("query", Linear),
-        ("cross_out", Linear),
-        ("cross_attention_norm", Norm),
-        ("expand", Linear),
-        ("contract", Linear),
-        ("feed_forward_norm", Norm),
-    )
+    _fields_ = [
+        *(*_fields("qkv out", Linear), ("self_attention_norm", Norm)),
+        *(*_fields("query cross_out", Linear), ("cross_attention_norm", Norm)),
+        *(*_fields("expand contract", Linear), ("feed_forward_norm", Norm)),
+    ]
 
 
 class Stack(ctypes.Structure):
-    _fields_ = (
-        ("num_layers", c_int64),
-        ("d_model", c_int64),
-        ("heads", c_int64),
-        ("d_ff", c_int64),
-        ("norm_first", c_int64),
-        ("activation", c_int64),
-        ("vocabulary", c_int64),
-        ("is_rotary", c_int64),
-        ("rotates_memory", c_int64),
+    _fields_ = [
+        *_fields("num_layers d_model heads d_ff norm_first activation vocabulary", c_int64),
+        *_fields("is_rotary rotates_memory", c_int64),
         ("embedding", c_void_p),
         ("layers", POINTER(Layer)),
         ("norm", Norm),
         ("output", Linear),
-    )
+    ]
 
 
-class Batch(ctypes.Structure):
-    _fields_ = (
-        ("sentences", c_int64),
-        ("longest", c_int64),
-        ("starts", c_void_p),
-        ("lengths", c_void_p),
-        ("memory", c_void_p),
-        ("width", c_int64),
-        ("length", c_int64),
+class NativeBatch(ctypes.Structure):
+    _fields_ = [
+        *_fields("sentences longest", c_int64),
+        *_fields("starts lengths memory", c_void_p),
+        *_fields("width length", c_int64),
         ("slots", c_void_p),
         ("num_blocks", c_int64),
-        ("blocks", c_void_p),
-        ("num_columns", c_void_p),
-        ("columns", c_void_p),
-    )
+        *_fields("blocks num_columns columns", c_void_p),
+    ]
 
 
 @functools.cache
@@ -119,15 +99,10 @@ def load_library(path: Path, source: Path) -> ctypes.CDLL | None:
             "reinstall seq2seq-cli for faster decoding"
         )
         return None
-    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, Batch)]
+    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, NativeBatch)]
     expected += [GROUP, SLOTS]
     interface = (c_int64 * len(expected)).in_dll(library, "interface")
     assert list(interface) == expected, "cpu_library.py and cpu_decoder.c differ"
-    _declare(library)
-    return library
-
-
-def _declare(library: ctypes.CDLL) -> None:
     pointer = c_void_p
     library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
     library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
@@ -141,11 +116,12 @@ def _declare(library: ctypes.CDLL) -> None:
     library.beam_step.argtypes = (*sizes, pointer, pointer, *beam, *[pointer] * 4, c_int)
     for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest", "beam_step"):
         getattr(library, name).restype = None
+    return library
 
 
 @functools.cache
 def precisions() -> frozenset[Precision]:
-    """Return those that this processor has instructions for; none if nothing was compiled."""
+    """Return the precisions that this processor has instructions for; none if not compiled."""
     library = _library()
     mask = library.start() if library is not None else 0
     return frozenset(name for number, name in enumerate(PRECISIONS) if mask >> number & 1)

@@ -2,46 +2,63 @@
 
 It computes what `model/transformer.py` computes, except for rounding. Projections of the same input
 are one product; keys and values are written into buffers, not concatenated; all hypotheses of a
-sentence attend to one copy of its source. Products are fp32, bf16 or int8 (`linear.py`).
+sentence attend to one copy of its source. Products are fp32, bf16 or int8 (`torch_linear.py`).
 
-B sentences, W hypotheses of each, N = B·W rows, S source positions, C slots of the past, D
-d_model, H heads, G = B·H independent attentions, K size of one head, M positions attended to, L
-decoder layers, V vocabulary, J pairs of dimensions of a head, T positions.
+B sentences, W hypotheses of each, N = B·W rows, S source positions, D d_model, H heads, G = B·H
+independent attentions, K size of one head, M positions attended to, L decoder layers, V vocabulary,
+J pairs of dimensions of a head, T positions.
 """
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.engines.linear import Precision, int8_engines, make_linear
-from seq2seq_cli.decoding.engines.support import unsupported_model
+from seq2seq_cli.decoding.engines.base import Precision
+from seq2seq_cli.decoding.engines.capabilities import Capabilities, PositionTable
+from seq2seq_cli.decoding.engines.kv_cache import TorchCache, pairs
 from seq2seq_cli.decoding.engines.torch_layers import (
-    KeysAndValues,
     Step,
     TorchDecoderLayer,
     TorchEncoderLayer,
     rotate,
 )
-from seq2seq_cli.model.attention import padding_mask, rotations
+from seq2seq_cli.decoding.engines.torch_linear import int8_engines, make_linear
+from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, padding_mask
 from seq2seq_cli.model.device import use_threads
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
     DecoderLayer,
     EncoderLayer,
-    sinusoidal_positions,
+    FeedForward,
+    Residual,
     source_positions,
 )
 from seq2seq_cli.model.transformer import Transformer
 
-_ROOM = 32  # slots of the buffers at first
-_VIEW_STEP = 4  # slots by which the views of the buffers grow
 _VOCABULARY_STEP = 64  # the vocabulary is rounded up to a multiple, for top_k.py
 
 # The least work of a pass that pays for a second thread, in products; reading a weight costs as
 # much as 13 of them. With less work threads mostly wait for each other.
 _THREADS_THRESHOLD = 40 << 20
 _WORK_OF_READING = 13
+
+_CAPABILITIES = Capabilities(
+    options={
+        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
+        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
+        **dict.fromkeys(("embedding_scale", "tie_embeddings")),
+        **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+        "norm": ("pre", "post"),
+        "attention_scale": ("sqrt", "none", "temperature"),
+        "positions": ("sinusoidal", "rotary"),
+    },
+    modules={
+        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
+        *(ScoreScale, Dropout),
+        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
+    },
+    activations=None,
+)
 
 
 class TorchDecoder:
@@ -56,7 +73,7 @@ class TorchDecoder:
             return "it needs a CPU"
         if precision == "int8" and int8_engines() is None:
             return "PyTorch does not support int8 on this processor"
-        return unsupported_model(model)
+        return _CAPABILITIES.missing(model)
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         """`unsupported` must have returned None."""
@@ -77,61 +94,53 @@ class TorchDecoder:
             [part for a in attentions for part in (a.key, a.value)], precision
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
-        self._is_rotary = model.config.positions == "rotary"
         self._rotates_memory = model.config.rotary_cross_attention
         self._feature_ids = model.feature_ids
-        self._positions = self._position_table(_ROOM)
+        self._positions = PositionTable(model)
         self.projection = make_linear([_round_up(model.projection)], precision)
         self._encoder_size = _num_weights(model.encoder)
         self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
 
     def positions(self, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
         """Return what is added to states at these positions, TD, or their rotations, complex TJ."""
-        table = self._positions  # another thread may replace it by a shorter one
-        if stop > len(table):
-            table = self._positions = self._position_table(2 * stop + _ROOM)
-        part = table[start:stop]
-        return (None, part) if self._is_rotary else (part, None)
-
-    def _position_table(self, length: int) -> Tensor:
-        """Return the vectors (TD) or rotations (TJ) of the first positions."""
-        if self._is_rotary:
-            return torch.view_as_complex(rotations(0, length, self.size, self.device))
-        return sinusoidal_positions(0, length, self.d_model)
+        part = self._positions.up_to(stop)[start:stop]
+        if self._positions.kind == "rotary":
+            return None, torch.view_as_complex(part)
+        return part, None
 
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Encode the sources."""
         with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
-            return self._start(src_BS)
+            mask_B11S = padding_mask(src_BS, self.pad_id)
+            mask_bias_B11S = None
+            if not mask_B11S.all():
+                mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
+            vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
+            if self._feature_ids is not None:
+                index_BS = source_positions(src_BS, self._feature_ids)
+                vectors_SD, rotation_SJ = (
+                    table if table is None else table[index_BS]
+                    for table in (vectors_SD, rotation_SJ)
+                )
+            states_BSD = F.embedding(src_BS, self.scaled_src)
+            if vectors_SD is not None:
+                states_BSD += vectors_SD
+            states_ND = states_BSD.flatten(0, 1)
+            mask_bias_G1S = _for_heads(mask_bias_B11S, self.heads)
+            for layer in self.encoder:
+                states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape, rotation_SJ)
+            memory = self.memory(self.encoder_norm(states_ND))
+            memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
+            if self._rotates_memory:
+                assert rotation_SJ is not None, (
+                    "cross-attention is rotary only if self-attention is"
+                )
+                rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
+            return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 
     def step_threads(self, rows: int) -> int:
         """Return the number of threads for a step of `rows` hypotheses."""
         return _threads(self._decoder_size, rows)
-
-    def _start(self, src_BS: Tensor) -> "TorchDecodingState":
-        mask_B11S = padding_mask(src_BS, self.pad_id)
-        mask_bias_B11S = None
-        if not mask_B11S.all():
-            mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
-        vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
-        if self._feature_ids is not None:
-            index_BS = source_positions(src_BS, self._feature_ids)
-            vectors_SD, rotation_SJ = (
-                table if table is None else table[index_BS] for table in (vectors_SD, rotation_SJ)
-            )
-        states_BSD = F.embedding(src_BS, self.scaled_src)
-        if vectors_SD is not None:
-            states_BSD += vectors_SD
-        states_ND = states_BSD.flatten(0, 1)
-        mask_bias_G1S = _for_heads(mask_bias_B11S, self.heads)
-        for layer in self.encoder:
-            states_ND = layer(states_ND, mask_bias_G1S, src_BS.shape, rotation_SJ)
-        memory = self.memory(self.encoder_norm(states_ND))
-        memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
-        if self._rotates_memory:
-            assert rotation_SJ is not None, "cross-attention is rotary only if self-attention is"
-            rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
-        return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 
 
 class TorchDecodingState:
@@ -143,29 +152,26 @@ class TorchDecodingState:
         self._model = model
         self._memory_L2BHSK = memory_BSL2HK.permute(2, 3, 0, 4, 1, 5).contiguous()
         self._mask_bias_B11S = mask_bias_B11S
-        self._past = SlotCache(len(model.decoder), len(memory_BSL2HK), model.heads, model.size)
+        self._past = TorchCache(len(model.decoder), len(memory_BSL2HK), model.heads, model.size)
         self._position = 0
         self._view_memory()
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        with torch.inference_mode(), use_threads(self._model.step_threads(last_BW.numel())):
-            return self._logits(last_BW)
-
-    def _logits(self, last_BW: Tensor) -> Tensor:
         model, shape = self._model, last_BW.shape
-        new = self._past.append(shape[1])
-        vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
-        step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
-        states_ND = F.embedding(last_BW.view(-1), model.scaled_tgt)
-        if vectors_1D is not None:
-            states_ND += vectors_1D
-        self._position += 1
-        for layer, new_BW2HK, past, memory in zip(
-            model.decoder, new, self._past.views, self._memory_views, strict=True
-        ):
-            states_ND = layer(states_ND, new_BW2HK, past, memory, step)
-        logits_NV = model.projection(model.decoder_norm(states_ND))
-        return logits_NV.view(*shape, -1)
+        with torch.inference_mode(), use_threads(model.step_threads(last_BW.numel())):
+            new = self._past.append(shape[1])
+            vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
+            step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
+            states_ND = F.embedding(last_BW.view(-1), model.scaled_tgt)
+            if vectors_1D is not None:
+                states_ND += vectors_1D
+            self._position += 1
+            for layer, new_BW2HK, past, memory in zip(
+                model.decoder, new, self._past.views, self._memory_views, strict=True
+            ):
+                states_ND = layer(states_ND, new_BW2HK, past, memory, step)
+            logits_NV = model.projection(model.decoder_norm(states_ND))
+            return logits_NV.view(*shape, -1)
 
     def reorder(self, origin_BW: Tensor) -> None:
         self._past.reorder(origin_BW)
@@ -179,71 +185,8 @@ class TorchDecodingState:
 
     def _view_memory(self) -> None:
         keys_LGSK, values_LGSK = self._memory_L2BHSK.flatten(2, 3).unbind(1)
-        self._memory_views = _pairs(keys_LGSK.mT, values_LGSK)
+        self._memory_views = pairs(keys_LGSK.mT, values_LGSK)
         self._mask_bias_G1S = _for_heads(self._mask_bias_B11S, self._model.heads)
-
-
-class SlotCache:
-    """Keys and values of the past of a batch, in buffers that are written in place.
-
-    Each step of each hypothesis fills a slot. A hypothesis attends to all slots of its sentence,
-    and to some that are still empty; a bias of -inf masks those that are not its own past.
-    """
-
-    def __init__(self, num_layers: int, sentences: int, heads: int, size: int) -> None:
-        self._past_LC2BHK = torch.zeros(num_layers, _ROOM, 2, sentences, heads, size)
-        self._mask_bias_BWC: Tensor | None = None  # None: every hypothesis has all slots
-        self._num_slots = 0
-        self.views: list[KeysAndValues] = []  # of every layer: keys GKM and values GMK
-        self._view_slots()
-
-    def append(self, width: int) -> Sequence[Tensor]:
-        """Add a slot for every hypothesis; return where each layer writes it, BW2HK."""
-        start, self._num_slots = self._num_slots, self._num_slots + width
-        if self._num_slots > self._num_viewed:
-            self._view_slots()
-        if self._mask_bias_BWC is not None:
-            mask_bias_WW = torch.full((width, width), -torch.inf).fill_diagonal_(0)
-            new_BWW = mask_bias_WW.expand(len(self._mask_bias_BWC), -1, -1)
-            self._mask_bias_BWC = torch.cat([self._mask_bias_BWC, new_BWW], dim=2)
-        slots_LW2BHK = self._past_LC2BHK[:, start : self._num_slots]
-        return slots_LW2BHK.permute(0, 3, 1, 2, 4, 5).unbind(0)
-
-    def mask_bias(self) -> Tensor:
-        """Return 0 for the slots of each hypothesis, else -inf; GWM, or 11M for all alike."""
-        if self._mask_bias_BWC is None:
-            self._mask_bias_11M[..., self._num_slots - 1] = 0
-            return self._mask_bias_11M
-        missing = self._num_viewed - self._num_slots
-        mask_bias_BWM = F.pad(self._mask_bias_BWC, (0, missing), value=-torch.inf)
-        return mask_bias_BWM.repeat_interleave(self._past_LC2BHK.size(4), dim=0)
-
-    def reorder(self, origin_BW: Tensor) -> None:
-        if self._mask_bias_BWC is None:
-            if origin_BW.size(1) == 1:
-                return
-            self._mask_bias_BWC = torch.zeros(len(origin_BW), 1, self._num_slots)
-        index = origin_BW[:, :, None].expand(-1, -1, self._num_slots)
-        self._mask_bias_BWC = self._mask_bias_BWC.gather(1, index)
-
-    def keep(self, sentences_B: Tensor) -> None:
-        self._past_LC2BHK = self._past_LC2BHK.index_select(3, sentences_B)
-        if self._mask_bias_BWC is not None:
-            self._mask_bias_BWC = self._mask_bias_BWC[sentences_B]
-        self._view_slots()
-
-    def _view_slots(self) -> None:
-        """View the slots in use and a few more, so that not every step needs new views."""
-        self._num_viewed = -(-(self._num_slots + 1) // _VIEW_STEP) * _VIEW_STEP
-        layers, room, *sizes = self._past_LC2BHK.shape
-        if self._num_viewed > room:
-            more = self._past_LC2BHK.new_zeros(layers, max(room, self._num_viewed - room), *sizes)
-            self._past_LC2BHK = torch.cat([self._past_LC2BHK, more], dim=1)
-        past_LM2GK = self._past_LC2BHK[:, : self._num_viewed].flatten(3, 4)
-        keys_LMGK, values_LMGK = past_LM2GK.unbind(2)
-        self.views = _pairs(keys_LMGK.permute(0, 2, 3, 1), values_LMGK.transpose(1, 2))
-        self._mask_bias_11M = torch.full((1, 1, self._num_viewed), -torch.inf)
-        self._mask_bias_11M[..., : self._num_slots] = 0
 
 
 def _num_weights(part: nn.Module) -> int:
@@ -259,11 +202,6 @@ def _threads(num_weights: int, rows: int) -> int:
 def _for_heads(mask_bias_B11S: Tensor | None, heads: int) -> Tensor | None:
     """Repeat a sentence's mask bias for each of its heads, G1S."""
     return None if mask_bias_B11S is None else mask_bias_B11S[:, 0].repeat_interleave(heads, dim=0)
-
-
-def _pairs(keys: Tensor, values: Tensor) -> list[KeysAndValues]:
-    """Return the pair of every layer; layers are the first dimension of both."""
-    return list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
 
 def _round_up(projection: nn.Linear) -> nn.Linear:

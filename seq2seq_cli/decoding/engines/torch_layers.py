@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.engines.linear import Linear, Precision, make_linear, scaled_query
-from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.decoding.engines.base import Precision
+from seq2seq_cli.decoding.engines.capabilities import scaled_query
+from seq2seq_cli.decoding.engines.kv_cache import KeysAndValues
+from seq2seq_cli.decoding.engines.torch_linear import Linear, make_linear
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 
 _VECTOR = 16  # a softmax over fewer numbers is not vectorized, and ten times slower
-_MANY = 1_024  # scores from which on padding them to that size pays
+_MANY = 1_024  # scores above which padding them to that size pays
 Shape = Sequence[int]  # B, and W or S
-KeysAndValues = tuple[Tensor, Tensor]  # GKM and GMK
 
 
 class Step(NamedTuple):
@@ -31,13 +32,25 @@ class Step(NamedTuple):
     memory_bias_G1S: Tensor | None  # None: nothing is masked
 
 
-class TorchEncoderLayer:
-    def __init__(self, layer: EncoderLayer, precision: Precision) -> None:
-        self.attention = _SelfAttention(layer.self_attention, precision)
+class _Layer:
+    """Self-attention with one product for queries, keys and values; then feed-forward."""
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer, precision: Precision) -> None:
+        attention = layer.self_attention
+        self.heads = attention.heads
+        parts = [scaled_query(attention), attention.key, attention.value]
+        self.qkv = make_linear(parts, precision)  # queries include the scale
+        self.out = make_linear([attention.output], precision)
         self.feed_forward = _FeedForward(layer.feed_forward, precision)
         self.self_attention_residual = _Residual(layer.self_attention_residual)
         self.feed_forward_residual = _Residual(layer.feed_forward_residual)
 
+    def transform(self, states_ND: Tensor) -> Tensor:
+        inner_ND = self.feed_forward_residual.before(states_ND)
+        return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
+
+
+class TorchEncoderLayer(_Layer):
     def __call__(
         self,
         states_ND: Tensor,
@@ -46,22 +59,21 @@ class TorchEncoderLayer:
         rotation_SJ: Tensor | None,
     ) -> Tensor:
         inner_ND = self.self_attention_residual.before(states_ND)
-        attended_ND = self.attention.of_source(inner_ND, mask_bias_G1S, shape, rotation_SJ)
-        states_ND = self.self_attention_residual.after(states_ND, attended_ND)
-        inner_ND = self.feed_forward_residual.before(states_ND)
-        return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
+        qkv_BS3HK = self.qkv(inner_ND).view(*shape, 3, self.heads, -1)
+        if rotation_SJ is not None:
+            rotate(qkv_BS3HK[:, :, :2], rotation_SJ)
+        q_GSK, k_GSK, v_GSK = qkv_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
+        heads_GSK = _attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S)
+        attended_ND = self.out(_merge_heads(heads_GSK, shape))
+        return self.transform(self.self_attention_residual.after(states_ND, attended_ND))
 
 
-class TorchDecoderLayer:
+class TorchDecoderLayer(_Layer):
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
-        self.attention = _SelfAttention(layer.self_attention, precision)
+        super().__init__(layer, precision)
         self.query = make_linear([scaled_query(layer.cross_attention)], precision)
         self.cross_out = make_linear([layer.cross_attention.output], precision)
-        self.feed_forward = _FeedForward(layer.feed_forward, precision)
-        self.self_attention_residual = _Residual(layer.self_attention_residual)
         self.cross_attention_residual = _Residual(layer.cross_attention_residual)
-        self.feed_forward_residual = _Residual(layer.feed_forward_residual)
-        self.heads = layer.cross_attention.heads
         self.rotates_query = layer.cross_attention.is_rotary
 
     def __call__(
@@ -73,54 +85,24 @@ class TorchDecoderLayer:
         step: Step,
     ) -> Tensor:
         """Compute one position of all hypotheses; write its keys and values into `new_BW2HK`."""
-        inner_ND = self.self_attention_residual.before(states_ND)
-        attended_ND = self.attention.of_position(inner_ND, new_BW2HK, past, step)
-        states_ND = self.self_attention_residual.after(states_ND, attended_ND)
-        inner_ND = self.cross_attention_residual.before(states_ND)
-        query_ND = self.query(inner_ND)
-        if self.rotates_query and step.rotation_1J is not None:
-            rotate(query_ND.view(*step.shape, 1, self.heads, -1), step.rotation_1J)
-        q_GWK = _split_heads(query_ND, step.shape, self.heads)
-        heads_GWK = _attend(q_GWK, *memory, step.memory_bias_G1S)
-        attended_ND = self.cross_out(_merge_heads(heads_GWK, step.shape))
-        states_ND = self.cross_attention_residual.after(states_ND, attended_ND)
-        inner_ND = self.feed_forward_residual.before(states_ND)
-        return self.feed_forward_residual.after(states_ND, self.feed_forward(inner_ND))
-
-
-class _SelfAttention:
-    """Self-attention with one product for queries, keys and values; queries include the scale."""
-
-    def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
-        self.heads = attention.heads
-        parts = [scaled_query(attention), attention.key, attention.value]
-        self.qkv = make_linear(parts, precision)
-        self.out = make_linear([attention.output], precision)
-
-    def of_source(
-        self,
-        states_ND: Tensor,
-        mask_bias_G1S: Tensor | None,
-        shape: Shape,
-        rotation_SJ: Tensor | None,
-    ) -> Tensor:
-        qkv_BS3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
-        if rotation_SJ is not None:
-            rotate(qkv_BS3HK[:, :, :2], rotation_SJ)
-        q_GSK, k_GSK, v_GSK = qkv_BS3HK.permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
-        return self.out(_merge_heads(_attend(q_GSK, k_GSK.mT, v_GSK, mask_bias_G1S), shape))
-
-    def of_position(
-        self, states_ND: Tensor, new_BW2HK: Tensor, past: KeysAndValues, step: Step
-    ) -> Tensor:
         shape = step.shape
-        qkv_BW3HK = self.qkv(states_ND).view(*shape, 3, self.heads, -1)
+        inner_ND = self.self_attention_residual.before(states_ND)
+        qkv_BW3HK = self.qkv(inner_ND).view(*shape, 3, self.heads, -1)
         if step.rotation_1J is not None:
             rotate(qkv_BW3HK[:, :, :2], step.rotation_1J)
         q_BW1HK, kv_BW2HK = torch.split_with_sizes(qkv_BW3HK, [1, 2], dim=2)
         new_BW2HK.copy_(kv_BW2HK)
         heads_GWK = _attend(_split_heads(q_BW1HK, shape, self.heads), *past, step.past_bias_GWM)
-        return self.out(_merge_heads(heads_GWK, shape))
+        attended_ND = self.out(_merge_heads(heads_GWK, shape))
+        states_ND = self.self_attention_residual.after(states_ND, attended_ND)
+        inner_ND = self.cross_attention_residual.before(states_ND)
+        query_ND = self.query(inner_ND)
+        if self.rotates_query and step.rotation_1J is not None:
+            rotate(query_ND.view(*shape, 1, self.heads, -1), step.rotation_1J)
+        q_GWK = _split_heads(query_ND, shape, self.heads)
+        heads_GWK = _attend(q_GWK, *memory, step.memory_bias_G1S)
+        attended_ND = self.cross_out(_merge_heads(heads_GWK, shape))
+        return self.transform(self.cross_attention_residual.after(states_ND, attended_ND))
 
 
 class _FeedForward:

@@ -29,7 +29,7 @@ def align(
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[float, ...], ...]]:
     """Return the source word with the most attention for each target word, and all attention, MN.
 
-    Words are those of `words.split_words`, in the line and in the text. The attention of a target
+    Words are as `words.split_words` finds them in line and text. The attention of a target
     word is the mean over its tokens; a source token that spans several words gives each of them an
     equal share.
     """
@@ -46,8 +46,11 @@ def align(
         attention_MN.index_add_(0, words, attention_TN[tokens])
         num_tokens_M.index_add_(0, words, torch.ones(len(words)))
         for token, copied in part.copies.items():
-            share = part.attention_TS[token, copied]
-            _align_copy(attention_MN, share, tgt_words[token], src_words[copied])
+            share, tgt, src = part.attention_TS[token, copied], tgt_words[token], src_words[copied]
+            if len(tgt) == len(src):  # a copy of several words is aligned word by word
+                for target, source in zip(tgt, src, strict=True):
+                    attention_MN[target, src.start : src.stop] -= share / len(src)
+                    attention_MN[target, source] += share
     attention_MN /= num_tokens_M.clamp(min=1)[:, None]
     links = [(source, target) for target, source in enumerate(attention_MN.argmax(dim=1).tolist())]
     matrix = (tuple(round(share, 4) for share in row) for row in attention_MN.tolist())
@@ -62,14 +65,6 @@ def source_words(segment: Segment, tokenizer: Tokenizer) -> list[range]:
         range(segment.first_word + words.start, segment.first_word + words.stop)
         for words in words_of_spans(text, own)
     ]
-
-
-def _align_copy(attention_MN: Tensor, share: Tensor, tgt: range, src: range) -> None:
-    """Align a copy of several words with its source word by word."""
-    if len(tgt) == len(src):
-        for target, source in zip(tgt, src, strict=True):
-            attention_MN[target, src.start : src.stop] -= share / len(src)
-            attention_MN[target, source] += share
 
 
 def _expanded(words: Sequence[range]) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
 
 class Outputs(NamedTuple):
-    """Outputs beside the text; each costs a forward pass."""
+    """Outputs in addition to the text; each costs a forward pass."""
 
     log_probs: bool = False
     alignment: bool = False
@@ -90,7 +90,12 @@ def write_segments(
             for place, token in enumerate(result.ids)
             if token == UNK_ID
         }
-        surfaces = _surfaces(result, copies, tokenizers)
+        surfaces = tokenizers.tgt.surfaces(result.ids)
+        source, src_spans = tokenizers.src.spans(result.segment.sentence) if copies else ("", [])
+        for place, copied in copies.items():  # an unknown token has the text of its source token
+            begin, end = src_spans[result.segment.first_token + copied]
+            surface = source[begin:end]
+            surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
         text = "".join(surfaces)
         if line and text.strip():
             line += separator(line)
@@ -100,15 +105,3 @@ def write_segments(
         spans = itertools.pairwise(min(max(end, start), len(line)) for end in ends)
         placed.append(Placed(result.segment, attention_TS, list(spans), copies))
     return line, placed
-
-
-def _surfaces(result: SegmentResult, copies: dict[int, int], tokenizers: Tokenizers) -> list[str]:
-    """Return each token's text; an unknown token has that of the source token it copies."""
-    surfaces = tokenizers.tgt.surfaces(result.ids)
-    if copies:
-        source, spans = tokenizers.src.spans(result.segment.sentence)
-        for place, copied in copies.items():
-            start, end = spans[result.segment.first_token + copied]
-            surface = source[start:end]
-            surfaces[place] = f" {surface} " if tokenizers.tgt.is_of_words else surface
-    return surfaces

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -25,7 +25,7 @@ class Segment(NamedTuple):
     sentence: str
     first_token: int = 0  # index in the sentence of the first of the ids
     first_word: int = 0  # index in the line of the sentence's first word
-    control_ids: tuple[int, ...] = ()  # of tag and features, which are no part of the sentence
+    control_ids: tuple[int, ...] = ()  # of tag and features, before the sentence
 
     @property
     def src_ids(self) -> Ids:
@@ -34,7 +34,7 @@ class Segment(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Limits of what a model has learnt to translate at once; a line beyond them is cut."""
+    """Limits of what a model has learned to translate at once; a line beyond them is cut."""
 
     max_length: int  # tokens of a sentence
     tokens: int  # of a line of several sentences
@@ -67,7 +67,7 @@ class Cuts:
     sentences: int = 0  # of those lines
     long_sentences: int = 0
     parts: int = 0  # of the long sentences
-    at_length_limit: int = 0  # translations that are as long as they may be
+    at_length_limit: int = 0  # translations truncated at the length limit
     all_lines: int = 0  # with text
     unfamiliar: int = 0  # lines with unusually many words that the training text lacks
     unseen_words: tuple[str, ...] = ()  # some of those words
@@ -78,16 +78,15 @@ class Cuts:
 
     def __add__(self, other: "Cuts") -> "Cuts":
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Cuts(*(_sum(one, two) if one and two else one or two for one, two in pairs))
+        sums: list[Any] = [
+            one + two if isinstance(one, int) else distinct((*one, *two)) for one, two in pairs
+        ]
+        return Cuts(*sums)
 
     def report(self) -> None:
         """Log a warning for each kind that there is."""
-        for message in self._messages():
-            logger.warning(message)
-
-    def _messages(self) -> Iterator[str]:
         if self.lines:
-            yield (
+            logger.warning(
                 _counted(
                     self.lines,
                     "line is longer than training lines in sentences or tokens; it was split",
@@ -96,7 +95,7 @@ class Cuts:
                 + f" into {self.sentences:,} sentences, translated one by one"
             )
         if self.long_sentences:
-            yield (
+            logger.warning(
                 _counted(
                     self.long_sentences,
                     "sentence is longer than data.max_length; it was translated in",
@@ -105,30 +104,35 @@ class Cuts:
                 + f" {self.parts:,} parts"
             )
         if self.at_length_limit:
-            yield _counted(self.at_length_limit, "translation", "translations") + (
-                " hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
-                "model repeats itself; more training usually helps"
+            logger.warning(
+                _counted(self.at_length_limit, "translation", "translations")
+                + " hit the length limit (decoding.max_len_factor, max_len_extra), often because "
+                "the model repeats itself; more training usually helps"
             )
         if self.unfamiliar > _USUAL_SHARE * self.all_lines:
             of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
             named = [word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT]
-            yield _counted(self.unfamiliar, f"{of_all} has", f"{of_all} have") + (
-                f" {'words' if named else 'words or characters'} that the training text lacks"
+            logger.warning(
+                _counted(self.unfamiliar, f"{of_all} has", f"{of_all} have")
+                + f" {'words' if named else 'words or characters'} that the training text lacks"
                 + (f" ({', '.join(named)})" if named else "")
                 + ": expect nonsense there"
             )
         if self.short:
-            yield _counted(self.short, "line is", "lines are") + (
-                " shorter than every training line: expect nonsense there"
+            logger.warning(
+                _counted(self.short, "line is", "lines are")
+                + " shorter than every training line: expect nonsense there"
             )
         if self.oddly_featured:
-            yield _counted(self.oddly_featured, "line has", "lines have") + (
-                " features that the training text lacks, which say nothing to the model: "
+            logger.warning(
+                _counted(self.oddly_featured, "line has", "lines have")
+                + " features that the training text lacks, which say nothing to the model: "
                 f"{', '.join(self.unknown_features)}"
             )
         if self.featureless:
-            yield _counted(self.featureless, "line has", "lines have") + (
-                " no features, which the model was trained with: give them after a tab, or with "
+            logger.warning(
+                _counted(self.featureless, "line has", "lines have")
+                + " no features, which the model was trained with: give them after a tab, or with "
                 "--features"
             )
 
@@ -140,10 +144,6 @@ _MOST_NAMES = 5  # in a message
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
     """Return the first few of the names, shortened, each once."""
     return tuple(itertools.islice(dict.fromkeys(map(short, names)), _MOST_NAMES))
-
-
-def _sum(one: Any, two: Any) -> Any:
-    return one + two if isinstance(one, int) else distinct((*one, *two))
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -1,7 +1,7 @@
 """Shards of a large file, which any scheduler can translate one by one, and joining them again.
 
-Shard 3 of 20 has the lines that begin in the third twentieth of the bytes. Beside its translations
-lies a record of what they are translations of, and by what.
+Shard 3 of 20 has the lines that begin in the third twentieth of the bytes. A file next to its
+translations records the text, the models and the options.
 """
 
 import functools
@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -73,12 +73,17 @@ class SourceText:
     def of(cls, path: Path) -> "SourceText":
         if path.exists() and not path.is_file():
             raise UserError(f"the input {path} is not a file")
-        return cls(_as_text(path.name), hash_of_files([path]), _num_bytes(path))
+        sha256, num_bytes = hash_of_files([path]), path.stat().st_size
+        if path.suffix in BY_SUFFIX:
+            with opened(path) as file:
+                blocks = limited(path, iter(lambda: file.read(_BLOCK), b""))
+                num_bytes = sum(map(len, blocks))
+        return cls(_as_text(path.name), sha256, num_bytes)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the translations of a shard are; lies beside them when all of them are written."""
+    """What the translations of a shard are; written next to them when they are complete."""
 
     format: int
     shard: Shard
@@ -95,7 +100,7 @@ class Record:
         """Read the record of an output. Raises UserError if it has none, or if that is damaged."""
         path = cls.path(output)
         if not path.is_file():
-            raise UserError(f"{output} has no {path.name} beside it: is its shard complete?")
+            raise UserError(f"{output} has no {path.name} next to it: is its shard complete?")
         try:
             record = TypeAdapter(cls).validate_python(read_json(path))
         except ValidationError:
@@ -127,15 +132,22 @@ class ShardTask:
     def opened(self) -> Iterator[tuple[Place, Iterator[str], Path]]:
         """Give the place of the lines in the file, the lines, and the file to write to.
 
-        That becomes the output at the end of the block, if it ends without an error. Raises
-        UserError for what is no text, and if another process is writing it.
+        That file becomes the output when the block ends without an error. Raises UserError if the
+        source is not text, or if another process is writing the file.
         """
         refuse_archive(self.source)
         part = _part_of(self.output, [self.source])
         place, lines = lines_of_shard(self.source, self.shard, self._text.num_bytes)
         _ = self._described_job  # before the models may change
         with part.open("ab") as file:
-            _lock(file, part)
+            try:
+                if not lock(file.fileno()):
+                    logger.warning(
+                        f"{part} is on a file system without locks: make sure that no other "
+                        "process writes it"
+                    )
+            except BlockingIOError:
+                raise UserError(f"another process is writing {part}") from None
             yield place, decoded_lines(lines, str(self.source), place.first_number + 1), part
             fsync(part)
             record = self._record(part)
@@ -170,19 +182,8 @@ def _part_of(output: Path, sources: Sequence[Path]) -> Path:
     return part
 
 
-def _lock(file: BinaryIO, part: Path) -> None:
-    try:
-        has_locks = lock(file.fileno())
-    except BlockingIOError:
-        raise UserError(f"another process is writing {part}") from None
-    if not has_locks:
-        logger.warning(
-            f"{part} is on a file system without locks: make sure that no other process writes it"
-        )
-
-
 def _as_text(name: str) -> str:
-    """Return a name without the lone surrogates of bytes that are no UTF-8."""
+    """Return a name without lone surrogates, which stand for bytes that are not UTF-8."""
     return name.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -191,25 +192,14 @@ def described(job: "Job") -> dict[str, Any]:
     options = {field.name: getattr(job, field.name) for field in fields(job)}
     for name in ("run_dirs", "which", "device"):
         del options[name]
-    runs = [_hash_of_run(RunFolder(run_dir), job.which) for run_dir in job.run_dirs]
+    runs = []
+    for run in map(RunFolder, job.run_dirs):  # everything that translations depend on
+        tokenizers = sorted(path for path in run.path.glob("*.model") if path.is_file())
+        files = [run.weights(job.which), run.config, *tokenizers, run.statistics]
+        runs.append(hash_of_files(path for path in files if path.exists()))
     as_json = json.dumps({"runs": runs, **options}, ensure_ascii=False)
     described: dict[str, Any] = json.loads(_as_text(as_json))
     return described
-
-
-def _hash_of_run(run: RunFolder, which: str) -> str:
-    """Return the hash of everything that translations depend on."""
-    tokenizers = sorted(path for path in run.path.glob("*.model") if path.is_file())
-    files = [run.weights(which), run.config, *tokenizers, run.statistics]
-    return hash_of_files(path for path in files if path.exists())
-
-
-def _num_bytes(path: Path) -> int:
-    """Return the size of a file, unpacked."""
-    if path.suffix not in BY_SUFFIX:
-        return path.stat().st_size
-    with opened(path) as file:
-        return sum(map(len, limited(path, iter(lambda: file.read(_BLOCK), b""))))
 
 
 def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Iterator[bytes]]:
@@ -222,19 +212,22 @@ def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Ite
     start, end = (num_bytes * number // shard.num_shards for number in numbers)
     with opened(path) as file:
         first_number, position = _skip_to(file, start)
-    lines = _lines_between(path, first_number, position, end)
-    return Place(first_number, 1 / shard.num_shards), lines
+
+    def lines() -> Iterator[bytes]:
+        with opened(path) as file:
+            skip_bytes(file, path, position)
+            yield from limited(path, strip_line_ends(file, first_number, max(0, end - position)))
+
+    return Place(first_number, 1 / shard.num_shards), lines()
 
 
-def _lines_between(path: Path, first_number: int, start: int, end: int) -> Iterator[bytes]:
-    with opened(path) as file:
-        if path.suffix in BY_SUFFIX:
-            left = start
-            while left and (block := file.read(min(left, _BLOCK))):
-                left -= len(block)
-        else:
-            file.seek(start)
-        yield from limited(path, strip_line_ends(file, first_number, max(0, end - start)))
+def skip_bytes(file: BinaryIO, path: Path, count: int) -> None:
+    """Go on to byte `count` of a file that was opened, which may be compressed."""
+    if path.suffix not in BY_SUFFIX:
+        file.seek(count)
+        return
+    while count and (block := file.read(min(count, _BLOCK))):
+        count -= len(block)
 
 
 def _skip_to(file: BinaryIO, start: int) -> tuple[int, int]:
@@ -265,25 +258,21 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     records = {path: Record.read(path) for path in given}
     _check(records)
     ordered = sorted(records, key=lambda path: records[path].shard)
-    if target is None or target == STANDARD_STREAM:
-        _copy(ordered, sys.stdout.buffer)
-    else:
+    part = None
+    if target is not None and target != STANDARD_STREAM:
         part = _part_of(target, [*given, *map(Record.path, given)])
-        with part.open("wb") as file:
-            _copy(ordered, file)
+    with nullcontext(sys.stdout.buffer) if part is None else part.open("wb") as joined:
+        for path in ordered:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, joined, _BLOCK)
+    if part is not None and target is not None:
         fsync(part)
         part.replace(target)
     return len(ordered)
 
 
-def _copy(outputs: Sequence[Path], target: BinaryIO) -> None:
-    for path in outputs:
-        with path.open("rb") as file:
-            shutil.copyfileobj(file, target, _BLOCK)
-
-
 def _check(records: Mapping[Path, Record]) -> None:
-    """Check that the outputs are those of all shards of one text, by one job."""
+    """Check that these are the outputs of all shards of one text, by one job."""
     (first_path, first), *others = records.items()
     for path, record in others:
         if record.source != first.source:

@@ -19,11 +19,11 @@ import torch
 from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Cuts
-from seq2seq_cli.decoding.translation import WRITERS, OutputFormat, TranslationInput, naming_line
+from seq2seq_cli.decoding.output_formats import WRITERS, OutputFormat
+from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.machine import available_memory, num_cores
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import available_memory, num_cores, retain_freed_pages
 from seq2seq_cli.processes import (
     end_with_parent,
     held_signals,
@@ -98,18 +98,22 @@ def translate_stream(
 ) -> Iterator[Line]:
     """Return what is printed for each line, as soon as the lines of its chunk are translated.
 
-    `lines` are those of `file`, or of a `place` in it, or of standard input if it is None, unless
-    they are a sequence.
+    `lines` come from `file`, or a `place` in it, or from standard input if it is None, unless they
+    are a sequence.
     `processes` None means `automatic_processes` for a large file on a CPU, else one. A line that
     cannot be read raises UserError after all lines before it. Cut lines are reported at the end.
     """
-    processes = processes or _choose_processes(job, file, place.share)
-    inputs = (job.parse(number, line) for number, line in enumerate(lines, place.first_number))
+    if processes is None:
+        num_bytes = file.stat().st_size if file is not None and file.is_file() else 0
+        is_on_cpu = job.device == "cpu" or not torch.cuda.is_available()
+        if is_on_cpu and num_bytes * place.share >= _LARGE_FILE:
+            processes = automatic_processes(job, num_cores(), available_memory())
+    processes = processes or 1
     if isinstance(lines, Sequence) or not may_wait(file):
-        chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), place.first_number)
+        chunks = chunks_of(job, lines, place.first_number)
     else:
-        live = live_chunks(inputs, _LINES_AT_ONCE, polls=processes > 1)
-        chunks = _numbered(live, place.first_number)
+        inputs = (job.parse(number, line) for number, line in enumerate(lines, place.first_number))
+        chunks = _numbered(_live_chunks(inputs, polls=processes > 1), place.first_number)
     if processes > 1:
         return _translate_in_processes(job, chunks, processes)
     return translate_chunks(job, job.load(), chunks, Cuts.report)
@@ -118,7 +122,7 @@ def translate_stream(
 def translate_chunks(
     job: Job, translator: Translator, chunks: Iterable[Chunk], report: Callable[[Cuts], None]
 ) -> Iterator[Line]:
-    """Translate one chunk after the other in this process; `report` at the end what was cut."""
+    """Translate one chunk after another in this process; `report` what was cut at the end."""
     cuts: list[Cuts] = []
     outputs, write = Outputs(job.log_probs, job.align), WRITERS[job.output_format]
     best = 1 if job.output_format == "text" else None
@@ -135,27 +139,6 @@ def translate_chunks(
                 yield write(first_number + n, line, translations[:best])
     finally:
         report(sum(cuts, Cuts()))
-
-
-def translate_lines(
-    job: Job,
-    translator: Translator,
-    lines: Iterable[str],
-    first_number: int,
-    report: Callable[[Cuts], None],
-) -> Iterator[Line]:
-    """Translate lines, of which the first has a number, in this process."""
-    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
-    chunks = _numbered(fixed_chunks(inputs, _LINES_AT_ONCE), first_number)
-    return translate_chunks(job, translator, chunks, report)
-
-
-def _choose_processes(job: Job, file: Path | None, share: float) -> int:
-    is_large = file is not None and file.is_file() and file.stat().st_size * share >= _LARGE_FILE
-    is_cpu = job.device == "cpu" or not torch.cuda.is_available()
-    if is_large and is_cpu:
-        return automatic_processes(job, num_cores(), available_memory())
-    return 1
 
 
 def automatic_processes(job: Job, cores: int, memory: int) -> int:
@@ -193,10 +176,8 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
                     chunk = next(chunks, None)
                 except UserError as error:
                     chunk, unreadable = None, error
-                if chunk is not None and chunk[1]:
-                    with held_signals(
-                        signal.SIGINT, signal.SIGTERM
-                    ):  # the first chunk starts the processes
+                if chunk is not None and chunk[1]:  # the first chunk starts the processes
+                    with held_signals(signal.SIGINT, signal.SIGTERM):
                         ahead.append(pool.submit(_translate_in_process, chunk))
                 most = 1 if chunk is None else _CHUNKS_AHEAD * processes
                 while ahead and (ahead[0].done() or len(ahead) >= most):
@@ -245,17 +226,22 @@ def _numbered(chunks: Iterable[list[TranslationInput]], number: int) -> Iterator
         number += len(inputs)
 
 
-def fixed_chunks(inputs: Iterator[TranslationInput], most: int) -> Iterator[list[TranslationInput]]:
-    """Cut the inputs into chunks of `most`, the same chunks whenever the inputs arrive.
+def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chunk]:
+    """Cut lines into chunks, the same ones whenever they arrive; the first line has a number.
 
-    A UserError of the inputs is raised after the chunk of those before it.
+    A UserError of a line is raised after the chunk of the lines before it.
     """
+    inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
+    return _numbered(_fixed_chunks(inputs), first_number)
+
+
+def _fixed_chunks(inputs: Iterator[TranslationInput]) -> Iterator[list[TranslationInput]]:
     end: Exception | None = None
     while end is None:
         chunk: list[TranslationInput] = []
         num_characters = 0
         try:
-            while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
+            while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
                 chunk.append(next(inputs))
                 num_characters += len(chunk[-1].text)
         except (StopIteration, UserError) as error:
@@ -266,15 +252,15 @@ def fixed_chunks(inputs: Iterator[TranslationInput], most: int) -> Iterator[list
         raise end
 
 
-def live_chunks(
-    inputs: Iterable[TranslationInput], most: int, *, polls: bool
+def _live_chunks(
+    inputs: Iterable[TranslationInput], *, polls: bool
 ) -> Iterator[list[TranslationInput]]:
-    """Put the inputs that have arrived into chunks of `most` at most; none waits long for others.
+    """Put the inputs that have arrived into chunks; no input waits long for others.
 
     The first input of a chunk is waited for; or, with `polls`, an empty chunk says that none has
     arrived yet.
     """
-    arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(maxsize=most)
+    arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(_LINES_AT_ONCE)
 
     def read() -> None:
         try:
@@ -291,7 +277,7 @@ def live_chunks(
         end: BaseException | None = None
         num_characters = 0
         deadline = time.monotonic() + _SECONDS_TO_GATHER if polls else math.inf
-        while len(chunk) < most and num_characters < _CHARACTERS_AT_ONCE:
+        while len(chunk) < _LINES_AT_ONCE and num_characters < _CHARACTERS_AT_ONCE:
             left = deadline - time.monotonic()
             try:
                 item = arrived.get(timeout=max(left, 0) if left < math.inf else None)

@@ -83,13 +83,11 @@ class ActiveBatch:
         for row in finished:
             self.outputs[self.active[row]] = self.past_BWT[row].tolist()
         self.active = [self.active[row] for row in unfinished]
-        if unfinished:
-            self._keep(unfinished)
-
-    def _keep(self, rows: Sequence[int]) -> None:
-        rows_B = torch.tensor(rows, dtype=torch.int64, device=self.last_BW.device)
+        if not unfinished:
+            return
+        rows_B = torch.tensor(unfinished, dtype=torch.int64, device=self.last_BW.device)
         self.state.keep(rows_B)
-        self.requests = [self.requests[row] for row in rows]
+        self.requests = [self.requests[row] for row in unfinished]
         self.rules.take(self.requests)
         self.last_BW, self.sums_BW = self.last_BW[rows_B], self.sums_BW[rows_B]
         self._past_BWT = self.past_BWT[rows_B]

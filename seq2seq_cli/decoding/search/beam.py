@@ -1,4 +1,4 @@
-"""Beam search: several hypotheses at once, ranked by normalised log-probability.
+"""Beam search: several hypotheses at once, ranked by normalized log-probability.
 
 B sentences still being decoded, W hypotheses of each in G groups, K candidates for their
 continuation, T target positions so far, V target vocabulary.
@@ -42,15 +42,12 @@ class Candidates(NamedTuple):
 
 
 class FinishedTranslations:
-    """The best finished translations of a sentence, with different texts.
-
-    Each group of beams contributes as many.
-    """
+    """The best finished translations of a sentence, with different texts."""
 
     def __init__(
         self, n_best: int, text_of: Callable[[Ids], object], num_groups: int = 1, width: int = 1
     ) -> None:
-        """`width`: the hypotheses of a group, and the most that one of several contributes."""
+        """One of several groups contributes at most `width` translations, its hypotheses."""
         self._n_best = n_best
         self._text_of = text_of
         self._most = n_best if num_groups == 1 else min(n_best, width)  # of a group
@@ -129,22 +126,22 @@ class BeamSearch:
         """Return the rows in which no growing hypothesis can become one of the n best."""
         sums_BW = self._batch.sums_BW
         best_BG = sums_BW.view(len(sums_BW), self._num_groups, self._width).amax(dim=2).tolist()
-        return {row for row, best_G in enumerate(best_BG) if self._is_finished(row, best_G)}
+        rows = set()
+        for row, best_G in enumerate(best_BG):
+            finished = self._finished[self._batch.active[row]]
+            penalty = self._penalty(self._batch.requests[row].max_length + 1)
+            if all(
+                not math.isfinite(best) or finished.are_all_better_than(best / penalty, group)
+                for group, best in enumerate(best_G)
+            ):
+                rows.add(row)
+        return rows
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         return [
             finished.best or spare.best or [Hypothesis([], _IMPOSSIBLE)]
             for finished, spare in zip(self._finished, self._spare, strict=True)
         ]
-
-    def _is_finished(self, row: int, best_G: list[float]) -> bool:
-        """`best` are the greatest log-probabilities among the growing hypotheses of each group."""
-        finished = self._finished[self._batch.active[row]]
-        penalty = self._penalty(self._batch.requests[row].max_length + 1)
-        return all(
-            not math.isfinite(best) or finished.are_all_better_than(best / penalty, group)
-            for group, best in enumerate(best_G)
-        )
 
     def _forbid_ends(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> None:
         """Let no hypothesis end before it has all required phrases; note the best that may."""
@@ -164,9 +161,14 @@ class BeamSearch:
 
         `score_offsets` turn logits into sums of log-probabilities.
         """
-        if self._is_plain and cpu_library.can_read(logits_BWV):
-            return self._native_continuations(logits_BWV, score_offsets_BW1)
         width, chosen = self._width, list[Candidates]()
+        if self._is_plain and cpu_library.can_read(logits_BWV):  # the same in C
+            *grown, ended_BW = cpu_library.beam_step(logits_BWV, score_offsets_BW1, width, EOS_ID)
+            for row, ended_W in enumerate(ended_BW.tolist()):
+                for origin, log_prob in enumerate(ended_W):
+                    if log_prob > -math.inf:
+                        self._finish(row, origin, log_prob)
+            return Candidates(*grown)
         for first in range(0, self._config.beam_size, width):
             start = 0 if logits_BWV.size(1) == 1 else first
             group = (
@@ -180,18 +182,14 @@ class BeamSearch:
             if self._is_constrained:
                 self._allocate(best, *group)
             best = best._replace(origins=best.origins + start)
-            self._finish_ended(best, first // width)
+            # Keep translations that end here, if in the better half of the group's candidates.
+            ends_BK = (best.tokens == EOS_ID) & best.sums.isfinite()
+            ends_BK[:, width:] = False
+            for row, place in ends_BK.nonzero().tolist():
+                origin, log_prob = int(best.origins[row, place]), best.sums[row, place].item()
+                self._finish(row, origin, log_prob, first // width)
             chosen.append(unfinished(best, width))
         return Candidates(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True)))
-
-    def _native_continuations(self, logits_BWV: Tensor, score_offsets_BW1: Tensor) -> Candidates:
-        """Do the same in C, for one group and without required phrases."""
-        *grown, ended_BW = cpu_library.beam_step(logits_BWV, score_offsets_BW1, self._width, EOS_ID)
-        for row, ended_W in enumerate(ended_BW.tolist()):
-            for origin, log_prob in enumerate(ended_W):
-                if log_prob > -math.inf:
-                    self._finish(row, origin, log_prob)
-        return Candidates(*grown)
 
     def _diverse_candidates(
         self, logits_BWV: Tensor, score_offsets_BW1: Tensor, used_BK: Tensor
@@ -212,14 +210,6 @@ class BeamSearch:
                 ordered = allocate_beam(candidates, sums_WV, past_WT, request.required)
                 for part, values_K in zip(best, ordered, strict=True):
                     part[row] = values_K
-
-    def _finish_ended(self, candidates: Candidates, group: int) -> None:
-        """Keep a group's translations that end here, if in the better half of its candidates."""
-        ends_BK = (candidates.tokens == EOS_ID) & candidates.sums.isfinite()
-        ends_BK[:, self._width :] = False
-        for row, place in ends_BK.nonzero().tolist():
-            origin = int(candidates.origins[row, place])
-            self._finish(row, origin, candidates.sums[row, place].item(), group)
 
     def _finish(self, row: int, origin: int, log_prob: float, group: int = 0) -> None:
         """Keep a hypothesis of a group as a translation that ends here."""

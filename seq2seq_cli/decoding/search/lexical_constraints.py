@@ -1,15 +1,15 @@
 """Lexical constraints: phrases that the translation must contain.
 
-Beam search with dynamic beam allocation (Post and Vilar 2018). Beside the best continuations, the
-tokens that a constraint needs are candidates (where a phrase ends inside a word, the most probable
-token that ends the word). The beam is divided among candidates by the number of constraint tokens
-that they have met, so that a rare word is not pruned before the hypothesis can profit from it.
+Beam search with dynamic beam allocation (Post and Vilar 2018). In addition to the best
+continuations, the tokens that a constraint needs are candidates (where a phrase ends inside a word,
+the most probable token that ends the word). The beam is divided by the number of constraint tokens
+that candidates have met, so that a rare word is not pruned before the hypothesis can profit.
 
 B sentences still being decoded, W hypotheses of each, K candidates, T positions, V vocabulary.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -28,17 +28,16 @@ def missing_tokens(past: Ids, phrases: Sequence[Phrase]) -> tuple[int, list[int]
     the past ends within an unmet phrase, only the rest of it is missing, and it should continue;
     otherwise any unmet phrase may begin.
     """
-    unmet = [_form(past, phrase) for phrase in phrases if not _is_met(past, phrase)]
+    unmet = [  # the tokens of a phrase differ at the beginning of a translation
+        phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
+        for phrase in phrases
+        if not _is_met(past, phrase)
+    ]
     furthest, form = max(((_progress(past, form), form) for form in unmet), default=(0, ()))
     missing = sum(map(len, unmet)) - furthest
     if furthest:
         return missing, [form[furthest]]
     return missing, [form[0] for form in unmet]
-
-
-def _form(past: Ids, phrase: Phrase) -> tuple[int, ...]:
-    """Return the tokens of a phrase, which differ at the beginning of a translation."""
-    return phrase.first if tuple(past) == phrase.first[: len(past)] else phrase.inner
 
 
 def restrict(
@@ -71,14 +70,15 @@ def allocate_beam(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the candidates of one sentence (sums, origins, tokens; K each) by priority.
 
-    `sums_WV` are those of all continuations.
+    `sums_WV`: of all continuations.
     """
     pasts = past_WT.tolist()
     pool: set[Candidate] = set(zip(*(part.tolist() for part in candidates), strict=True))
     for row, past in enumerate(pasts):
         needed = missing_tokens(past, phrases)[1]
         for phrase in phrases:
-            if phrase.word_ends is not None and _has_just_ended(past, phrase):
+            has_just_ended = any(tuple(past[-len(form) :]) == form for form in phrase[:2])
+            if phrase.word_ends is not None and has_just_ended:
                 ends_N = phrase.word_ends.ids_N.to(sums_WV.device)
                 needed.append(int(ends_N[sums_WV[row, ends_N].argmax()]))
         pool.update((sums_WV[row, token].item(), row, token) for token in needed)
@@ -100,20 +100,13 @@ def allocate_beam(
 def _is_met(past: Ids, phrase: Phrase) -> bool:
     """Whether the past contains the phrase, and no word continues at its end."""
     for form in {phrase.inner, phrase.first}:
-        for start in _places(past, form):
-            following = past[start + len(form) : start + len(form) + 1]
+        for end in range(len(form), len(past) + 1):
+            if tuple(past[end - len(form) : end]) != form:
+                continue
+            following = past[end : end + 1]
             if not following or phrase.word_ends is None or following[0] in phrase.word_ends.tokens:
                 return True
     return False
-
-
-def _has_just_ended(past: Ids, phrase: Phrase) -> bool:
-    return any(tuple(past[-len(form) :]) == form for form in phrase[:2])
-
-
-def _places(past: Ids, form: tuple[int, ...]) -> Iterator[int]:
-    size = len(form)
-    return (i for i in range(len(past) - size + 1) if tuple(past[i : i + size]) == form)
 
 
 def _progress(past: Ids, form: tuple[int, ...]) -> int:

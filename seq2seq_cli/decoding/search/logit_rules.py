@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seq2seq_cli.config.decoding import DecodingConfig
-from seq2seq_cli.decoding.requests import Request, WordEnds
+from seq2seq_cli.decoding.requests import Request
 from seq2seq_cli.decoding.search.word_rules import BannedWords
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
@@ -71,12 +71,19 @@ class LogitRules:
         """Change the logits of the token after `past_BWT` in place."""
         length = past_BWT.size(2)
         if length and self._repetition_penalty != 1:
-            _penalize(logits_BWV, past_BWT, self._repetition_penalty)
+            penalty = self._repetition_penalty  # Keskar et al. 2019, section 4.1
+            seen_BWT = logits_BWV.gather(-1, past_BWT)
+            lowered_BWT = torch.where(seen_BWT > 0, seen_BWT / penalty, seen_BWT * penalty)
+            logits_BWV.scatter_(-1, past_BWT, lowered_BWT)
         logits_BWV.index_fill_(-1, self._never, -torch.inf)
         if full := self.at_max_length(length):
             ends_BW = logits_BWV[full, :, EOS_ID]
         if self._ngram and length >= self._ngram:
-            _forbid_repeated(logits_BWV, past_BWT, self._ngram)
+            grams = past_BWT.unfold(-1, self._ngram, 1)  # B, W, places, n
+            begun = past_BWT[..., length - (self._ngram - 1) :]
+            repeats = (grams[..., :-1] == begun[:, :, None]).all(dim=-1)
+            limits = torch.where(repeats, -torch.inf, torch.inf).to(logits_BWV.dtype)
+            logits_BWV.scatter_reduce_(-1, grams[..., -1], limits, "amin")
         for rule in self._word_rules:
             rule.apply(logits_BWV, past_BWT)
         if length < self._max_min_length:
@@ -90,7 +97,11 @@ class LogitRules:
             if length < len(request.prefix):
                 force(logits_BWV[b], request.prefix[length])
             elif length == len(request.prefix) and request.after_prefix is not None:
-                _end_word(logits_BWV[b], request.after_prefix)
+                # Only tokens that do not continue the word before them.
+                logits_WV, ids_N = logits_BWV[b], request.after_prefix.ids_N.to(logits_BWV.device)
+                logits_WN = logits_WV[:, ids_N]
+                logits_WV.fill_(-torch.inf)
+                logits_WV[:, ids_N] = logits_WN
 
 
 def force(logits_WV: Tensor, token: int) -> None:
@@ -98,27 +109,3 @@ def force(logits_WV: Tensor, token: int) -> None:
     logits_W = logits_WV[..., token].clone().nan_to_num_(neginf=-1e4)
     logits_WV.fill_(-torch.inf)
     logits_WV[..., token] = logits_W
-
-
-def _end_word(logits_WV: Tensor, word_ends: WordEnds) -> None:
-    """Allow only tokens that do not continue the word before them."""
-    ids_N = word_ends.ids_N.to(logits_WV.device)
-    logits_WN = logits_WV[:, ids_N]
-    logits_WV.fill_(-torch.inf)
-    logits_WV[:, ids_N] = logits_WN
-
-
-def _penalize(logits_BWV: Tensor, past_BWT: Tensor, penalty: float) -> None:
-    """Make tokens of the past less probable (Keskar et al. 2019, section 4.1)."""
-    seen_BWT = logits_BWV.gather(-1, past_BWT)
-    lowered_BWT = torch.where(seen_BWT > 0, seen_BWT / penalty, seen_BWT * penalty)
-    logits_BWV.scatter_(-1, past_BWT, lowered_BWT)
-
-
-def _forbid_repeated(logits_BWV: Tensor, past_BWT: Tensor, n: int) -> None:
-    """Forbid tokens that would complete an n-gram of the past."""
-    grams = past_BWT.unfold(-1, n, 1)  # B, W, places, n
-    begun = past_BWT[..., past_BWT.size(-1) - (n - 1) :]
-    repeats = (grams[..., :-1] == begun[:, :, None]).all(dim=-1)
-    limits = torch.where(repeats, -torch.inf, torch.inf).to(logits_BWV.dtype)
-    logits_BWV.scatter_reduce_(-1, grams[..., -1], limits, "amin")

@@ -55,10 +55,15 @@ def score_given(
     for batch in bucket_by_length(src_lengths, tgt_lengths, tokens_per_batch):
         src_BS = pad_rows([[*pairs[i][0], EOS_ID] for i in batch]).to(models[0].device)
         tgt_BT = pad_rows([[BOS_ID, *pairs[i][1], EOS_ID] for i in batch]).to(models[0].device)
-        scored = [_score_batch(model, src_BS, tgt_BT, with_attention) for model in models]
-        log_probs_BT = torch.stack([log_probs_BT for log_probs_BT, _ in scored]).logsumexp(dim=0)
-        log_probs_BT -= math.log(len(models))
-        attentions = [attention_BTS for _, attention_BTS in scored if attention_BTS is not None]
+        of_models, attentions = [], []
+        for model in models:
+            log: AttentionLog | None = [] if with_attention else None
+            logits_BTV = model.decode(tgt_BT[:, :-1], model.start_cache(model.encode(src_BS)), log)
+            log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
+            of_models.append(log_probs_BTV.gather(-1, tgt_BT[:, 1:, None])[..., 0])
+            if log is not None:
+                attentions.append(aligning_layer(log[1::2]).weights_BHQM.mean(dim=1))
+        log_probs_BT = torch.stack(of_models).logsumexp(dim=0) - math.log(len(models))
         attention_BTS = torch.stack(attentions).mean(dim=0) if attentions else None
         for row, i in enumerate(batch):
             attention_TS = None
@@ -69,21 +74,6 @@ def score_given(
                 raise not_finite()
             scores[i] = GivenScore(log_probs, attention_TS)
     return scores
-
-
-def _score_batch(
-    model: Transformer, src_BS: Tensor, tgt_BT: Tensor, with_attention: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of the tokens after BOS, and what each position looks at, BTS."""
-    attention_log: AttentionLog | None = [] if with_attention else None
-    logits_BTV = model.decode(
-        tgt_BT[:, :-1], model.start_cache(model.encode(src_BS)), attention_log
-    )
-    log_probs_BTV = logits_BTV.float().log_softmax(dim=-1)
-    log_probs_BT = log_probs_BTV.gather(-1, tgt_BT[:, 1:, None])[..., 0]
-    if attention_log is None:
-        return log_probs_BT, None
-    return log_probs_BT, aligning_layer(attention_log[1::2]).weights_BHQM.mean(dim=1)
 
 
 def aligning_layer(cross: AttentionLog) -> AttentionRecord:

@@ -11,7 +11,7 @@ from seq2seq_cli.decoding.engines.base import Decoder, GreedyDecodingState
 from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.beam import BeamSearch
-from seq2seq_cli.decoding.search.greedy_or_sampling import GreedyOrSampling
+from seq2seq_cli.decoding.search.greedy import GreedySearch
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
 from seq2seq_cli.decoding.search.word_rules import BannedWords
 
@@ -38,11 +38,11 @@ def search(
         batch_requests = [requests[i] for i in numbers]
         rules = LogitRules(batch_requests, config, word_rules, decoder.device)
         batch = ActiveBatch(decoder, batch_requests, rules)
-        strategy: BeamSearch | GreedyOrSampling
+        strategy: BeamSearch | GreedySearch
         if config.beam_size > 1:
             strategy = BeamSearch(batch, config, text_of)
         else:
-            strategy = GreedyOrSampling(batch, config, decoder.vocab_size)
+            strategy = GreedySearch(batch, config, decoder.vocab_size)
         state = batch.state
         greedy = state if is_greedy and isinstance(state, GreedyDecodingState) else None
         while batch.active:

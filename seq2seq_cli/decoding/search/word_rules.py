@@ -33,21 +33,17 @@ class TargetWords:
         """Return the tokens of a required phrase: whole words, where spaces separate words."""
         first = self._ids(text)
         text = self._tokenizer.normalize(text)
-        inner = tuple(self._tokenizer.to_inner_ids(text)) if self._attaches(text) else first
+        # No space precedes a text in a script without spaces, and marks; but where marks are words
+        # of their own, as in tokenized text, the vocabulary has `▁.`.
+        is_mark = not _continues_word(text[:1]) and text[:1] not in OPENING
+        attaches = is_spaceless(text[:1]) or (
+            is_mark and self._tokenizer.to_pieces(text)[0] == SPACE
+        )
+        inner = tuple(self._tokenizer.to_inner_ids(text)) if attaches else first
         inner = first if UNK_ID in inner else inner
         word_ends = self._word_ends if _continues_word(text[-1:]) else None
         inner_bytes = frozenset(filter(self._tokenizer.continues_character, first + inner))
         return Phrase(first, inner, word_ends, inner_bytes)
-
-    def _attaches(self, text: str) -> bool:
-        """Whether no space precedes a text within a sentence: a script without spaces, marks.
-
-        Where marks are words of their own, as in tokenized text, the vocabulary has `▁.`.
-        """
-        if is_spaceless(text[:1]):
-            return True
-        is_mark = not _continues_word(text[:1]) and text[:1] not in OPENING
-        return is_mark and self._tokenizer.to_pieces(text)[0] == SPACE
 
     def prefix(self, text: str) -> tuple[tuple[int, ...], WordEnds | None]:
         """Return the tokens of a prefix, and those that may follow if white space ends it."""
@@ -103,20 +99,16 @@ class BannedWords:
             if not begun or past[-len(begun) :] == begun:
                 logits_V[last] = -torch.inf
         text = self._tokenizer.to_text(past)
-        if _last_word(text) in self._words:
+        start = len(text)  # of the last word
+        while start and _continues_word(text[start - 1]):
+            start -= 1
+        if text[start:] in self._words:
             logits_V[: len(self._ends_word_V)][self._ends_word_V.to(logits_V.device)] = -torch.inf
         for word, candidates in self._completing.items():
             tail = text[max(0, len(text) - len(word) + 1) :]
             for token, surface in candidates:
                 if word in tail + surface:
                     logits_V[token] = -torch.inf
-
-
-def _last_word(text: str) -> str:
-    start = len(text)
-    while start and _continues_word(text[start - 1]):
-        start -= 1
-    return text[start:]
 
 
 def _continues_word(character: str) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.console import printable
-from seq2seq_cli.decoding.translation import pharaoh
+from seq2seq_cli.decoding.output_formats import pharaoh
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.inspect.attention_figure import View, check_choice, draw_attention
 from seq2seq_cli.extras.inspect.attention_page import attention_page

@@ -39,7 +39,8 @@ from seq2seq_cli.extras.inspect.attention_study import (
     require_finite,
 )
 from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
-from seq2seq_cli.model.transformer import Memory, Transformer
+from seq2seq_cli.model.layers import Memory
+from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
 

@@ -150,12 +150,12 @@ def _record_attention(
     """
     call = inspect.signature(attention.forward).bind(*arguments, **keywords).arguments
     q_BHQK, k_BHMK, mask_B1QM = call["q_BHQK"], call["memory"].k_BHMK, call["mask_B1QM"]
-    scaled_q_BHQK, scaled_k_BHMK = attention.scale(q_BHQK, k_BHMK, mask_B1QM)
+    scaled_q_BHQK = attention.scale(q_BHQK)
     weights_BHQM, v_BHMK = call["attention_log"][-1]
     record(f"{name}.q", "BHQK", q_BHQK)
     record(f"{name}.k", "BHMK", k_BHMK)
     record(f"{name}.v", "BHMK", v_BHMK)
-    record(f"{name}.scores", "BHQM", attention_scores(scaled_q_BHQK, scaled_k_BHMK, mask_B1QM))
+    record(f"{name}.scores", "BHQM", attention_scores(scaled_q_BHQK, k_BHMK, mask_B1QM))
     record(f"{name}.weights", "BHQM", weights_BHQM)
     record(f"{name}.heads", "BHQK", weights_BHQM @ v_BHMK)
     record(f"{name}.output", states, output)

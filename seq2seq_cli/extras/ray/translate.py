@@ -23,14 +23,14 @@ import torch
 
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.decoding.lines.segmentation import Cuts
-from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described
-from seq2seq_cli.decoding.lines.stream import Job, translate_lines
+from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
+from seq2seq_cli.decoding.lines.stream import Job, chunks_of, translate_chunks
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import lock, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
 from seq2seq_cli.paths import files_of, text_path
-from seq2seq_cli.text.compression import BY_SUFFIX, limited, opened
+from seq2seq_cli.text.compression import limited, opened
 from seq2seq_cli.text.io import (
     MOST_BYTES,
     decoded_lines,
@@ -191,12 +191,7 @@ def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
 def _read_piece(path: Path, piece: Piece) -> bytes:
     """Raises UserError if these are not the bytes that the piece had when the file was cut."""
     with opened(path) as file:
-        if path.suffix in BY_SUFFIX:
-            left = piece.start
-            while left and (block := file.read(min(left, 1 << 20))):
-                left -= len(block)
-        else:
-            file.seek(piece.start)
+        skip_bytes(file, path, piece.start)
         data = file.read(piece.num_bytes)
     if hashlib.sha256(data).hexdigest() != piece.sha256:
         raise UserError(f"{path} has changed, or is another file on another machine")
@@ -226,8 +221,8 @@ class PieceTranslator:
             source = io.BytesIO(_read_piece(path, piece))
             raw = strip_line_ends(source, piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
-            first = piece.first_number
-            outputs = list(translate_lines(self._job, self._translator, lines, first, cuts.append))
+            chunks = chunks_of(self._job, lines, piece.first_number)
+            outputs = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
             assert len(outputs) == piece.num_lines
             text = "".join(f"{line}\n" for output in outputs for line in output)
             result["output"] = text.encode("utf-8", errors="replace")

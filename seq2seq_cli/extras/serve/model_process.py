@@ -30,7 +30,7 @@ from seq2seq_cli.extras.serve.messages import (
     SentenceOutput,
 )
 from seq2seq_cli.extras.serve.served_run import RunToServe
-from seq2seq_cli.model.malloc import retain_freed_pages
+from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.processes import unblock_signals
 
 _WARM_UP = "Hello."

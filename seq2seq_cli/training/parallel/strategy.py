@@ -16,8 +16,8 @@ from torch import Tensor, distributed, nn
 
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
+from seq2seq_cli.machine import retain_freed_pages
 from seq2seq_cli.model.device import use_threads
-from seq2seq_cli.model.malloc import retain_freed_pages
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import Weights, load_weights, save_tensors
 from seq2seq_cli.training.checkpoints.optimizer_state import load_optimizer, optimizer_tensors

@@ -115,7 +115,7 @@ def test_parts_sum_to_all_parameters_and_tied_names_are_one_tensor(options):
         assert model.get_parameter(name) is model.get_parameter(first)
     kinds = parts.stacks["decoder"]
     attention = 4 * 16 * 16 + 4 * 16 * model.config.attention_bias
-    attention += 2 * (model.config.attention_scale in ("temperature", "cosine"))  # one per head
+    attention += 2 * (model.config.attention_scale == "temperature")  # one per head
     assert kinds["self_attention"] == kinds["cross_attention"] == 2 * attention
     tensors = tabulate_parameters(model).summaries
     assert [t.name for t in tensors] == [name for name, _ in model.named_parameters()]
@@ -177,13 +177,10 @@ def plain_tensors(model: Transformer, src_BS: Tensor, tgt_BT: Tensor) -> dict[st
         visible = visible.tril() if is_causal else visible
         learned = weights.get(f"{name}.scale.inverse_temperature_H", torch.ones(2))[:, None, None]
         products, root = q @ k.mT, math.sqrt(q.size(-1))
-        norms = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :]
         scores = {
             "sqrt": products / root,
             "none": products,
             "temperature": learned * products / root,
-            "cosine": learned * products / norms,
-            "length": visible.sum(-1, keepdim=True).log() * products / root,
         }[config.attention_scale]
         scores = scores.masked_fill(~visible, -torch.inf)
         parts = {"q": q, "k": k, "v": v, "scores": scores, "weights": scores.softmax(-1)}

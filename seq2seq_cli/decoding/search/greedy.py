@@ -1,4 +1,4 @@
-"""Greedy search and sampling: tokens that are chosen for good, one after the other.
+"""Greedy search, and the loop of sampling: each token of a hypothesis is chosen for good.
 
 B sentences still being decoded, W hypotheses of each, V target vocabulary.
 """
@@ -11,23 +11,22 @@ from torch import Tensor
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import NO_TOKEN
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, Request, not_finite
+from seq2seq_cli.decoding.requests import Hypothesis, Ids, not_finite
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
+from seq2seq_cli.decoding.search.sampling import Sampler
 from seq2seq_cli.decoding.search.top_k import top_k
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
-_SEGMENTS_APART = 0x9E3779B97F4A7C15  # far more than a text has lines
 
-
-class GreedyOrSampling:
-    """Independent hypotheses of each sentence, one in greedy search, `n_best` in sampling."""
+class GreedySearch:
+    """Independent hypotheses of each sentence: one, or `n_best` that are sampled."""
 
     def __init__(self, batch: ActiveBatch, config: DecodingConfig, vocab_size: int) -> None:
         self._batch = batch
         self._width = config.n_best
         self._choose: Callable[[Tensor, Sequence[int]], Tensor] = argmax_token
         if config.sampling:
-            self._choose = Sampling(config, batch.requests, vocab_size)
+            self._choose = Sampler(config, batch.requests, vocab_size)
         self._growing = [set(range(self._width)) for _ in batch.requests]
 
     def advance(self, logits_BWV: Tensor) -> None:
@@ -71,50 +70,3 @@ def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
         return cpu_library.argmax_token(logits_BWV, EOS_ID)
     best = top_k(logits_BWV, 1)
     return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
-
-
-class Sampling:
-    """Draws tokens from the softmax of the logits, with temperature, top-k and nucleus sampling.
-
-    A draw depends on the seed, on the numbers of line and segment, and on the position only. It is
-    EOS where the rules leave no token.
-    """
-
-    def __init__(
-        self, config: DecodingConfig, requests: Sequence[Request], vocab_size: int
-    ) -> None:
-        self._config = config
-        self._vocab_size = vocab_size
-        self._generators = [
-            torch.Generator().manual_seed(
-                (config.seed * 1_000_003 + request.number + request.segment * _SEGMENTS_APART)
-                % 2**63
-            )
-            for request in requests
-        ]
-
-    def __call__(self, logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
-        logits_BWV = logits_BWV[..., : self._vocab_size] / self._config.temperature
-        if self._config.top_k is not None:
-            least = logits_BWV.topk(min(self._config.top_k, logits_BWV.size(-1))).values[..., -1:]
-            logits_BWV = logits_BWV.masked_fill(logits_BWV < least, -torch.inf)
-        if self._config.top_p < 1:
-            logits_BWV = _nucleus(logits_BWV, self._config.top_p)
-        size = logits_BWV.shape[1:]
-        noise_BWV = torch.stack(
-            [torch.empty(size).exponential_(generator=self._generators[b]) for b in sentences]
-        )
-        gumbel_BWV = -noise_BWV.clamp_(min=1e-20).log_().to(logits_BWV.device)
-        drawn = (logits_BWV + gumbel_BWV).max(dim=-1)  # the Gumbel-max trick: an exact draw
-        return drawn.indices.masked_fill(drawn.values == -torch.inf, EOS_ID)
-
-
-def _nucleus(logits_BWV: Tensor, top_p: float) -> Tensor:
-    """Keep the most probable tokens that together have the probability `top_p`, at least one.
-
-    Holtzman et al. 2020.
-    """
-    ordered, index = logits_BWV.sort(dim=-1, descending=True)
-    probabilities = ordered.softmax(dim=-1)
-    is_beyond = probabilities.cumsum(dim=-1) - probabilities >= top_p
-    return logits_BWV.scatter(-1, index, ordered.masked_fill(is_beyond, -torch.inf))

@@ -1,22 +1,19 @@
 """Linear layers of the torch engine: fp32, bf16 or dynamically quantized int8."""
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.model.attention import MultiHeadAttention
+from seq2seq_cli.decoding.engines.base import Precision
 
-Precision = Literal["fp32", "bf16", "int8"]
 Linear = Callable[[Tensor], Tensor]
 
-_FEW_ROWS = 8  # up to so many rows fbgemm's kernels are faster than oneDNN's
+_FEW_ROWS = 8  # up to this many rows, fbgemm's kernels are faster than oneDNN's
 _SMALL = 1 << 17  # a layer with fewer weights stays in fp32 while its rows are few
-_WORTH_INT8 = 5 << 20  # products from which on int8 is faster in a small layer
+_WORTH_INT8 = 5 << 20  # products above which int8 is faster in a small layer
 
 
 def make_linear(layers: Sequence[nn.Linear], precision: Precision, *, relu: bool = False) -> Linear:
@@ -90,15 +87,6 @@ class _Int8:
                 raise
             return states.new_full((rows, self._num_outputs), torch.nan)
         return outputs
-
-
-def scaled_query(attention: MultiHeadAttention) -> nn.Linear:
-    """Return the query projection such that q·k are the scores, which need no division by √K."""
-    scaled = attention.query_with_scale()
-    with torch.no_grad():
-        for part in scaled.parameters():
-            part.div_(math.sqrt(attention.head_size))
-    return scaled
 
 
 def has_int8() -> bool:

@@ -1,0 +1,50 @@
+"""Formats of translations: plain text, tab-separated, JSON lines, n-best lists."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from seq2seq_cli.decoding.translation import Translation, TranslationInput
+
+OutputFormat = Literal["text", "tsv", "jsonl", "nbest"]
+Write = Callable[[int, TranslationInput, Sequence[Translation]], list[str]]
+
+
+def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
+    """Write aligned words as "0-0 1-2": source and target, counted from 0."""
+    return " ".join(f"{source}-{target}" for source, target in alignment)
+
+
+def _text(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    return [translation.text for translation in translations]
+
+
+def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    rows = []
+    for translation in translations:
+        numbers = (translation.score, translation.log_prob)
+        row = [" ".join(line.text.split()), translation.text]
+        row += [f"{number:.4f}" for number in numbers if number is not None]
+        row += [pharaoh(translation.alignment)] if translation.alignment is not None else []
+        rows.append("\t".join(row))
+    return rows
+
+
+def _jsonl(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    best = translations[0].report()
+    best["translation"] = best.pop("text")
+    alternatives = [translation.report() for translation in translations[1:]]
+    report = {"src": line.text, **best} | ({"n_best": alternatives} if alternatives else {})
+    return [json.dumps(report, ensure_ascii=False)]
+
+
+def _nbest(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
+    """Write Moses' n-best format: number ||| translation ||| features ||| score."""
+    return [
+        f"{number} ||| {translation.text} ||| log_prob= {translation.log_prob or 0:.4f} ||| "
+        f"{(translation.log_prob or 0) if translation.score is None else translation.score:.4f}"
+        for translation in translations
+    ]
+
+
+WRITERS: dict[OutputFormat, Write] = {"text": _text, "tsv": _tsv, "jsonl": _jsonl, "nbest": _nbest}
