@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
+from seq2seq_cli.config.metrics import TEXT_METRICS
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.machine import torch_environment
@@ -199,9 +200,7 @@ MetricNames = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, ser, cer, wer; "
-        "separated by commas. wer counts lines (100 - exact_match), as in pronunciation, where a "
-        "line is a word; ter counts the words of sentences.",
+        help=f"Metrics of translations, separated by commas: {', '.join(TEXT_METRICS)}.",
         show_default="those of the config",
     ),
 ]

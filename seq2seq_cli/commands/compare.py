@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
+from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.translator import Translator, check_features
@@ -177,7 +178,7 @@ def compare_systems(
         results[name] = [
             Result(
                 system.name,
-                text_score(name, of_system, scoring, **settings),
+                text_score(of_system, scoring, **settings),
                 PAIRED_TESTS[test].p_value(statistics[0], of_system, trials) if number else None,
             )
             for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))

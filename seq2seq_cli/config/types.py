@@ -1,7 +1,7 @@
 """The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -82,50 +82,11 @@ PresetName = Literal["auto", "none", "small", "medium", "large"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
-Metric = Literal[
-    "auto",
-    "loss",
-    "perplexity",
-    "accuracy",
-    "bleu",
-    "chrf",
-    "chrf++",
-    "ter",
-    "exact_match",
-    "ser",
-    "cer",
-    "wer",
-]
-MetricOnRequest = Literal["chrf++", "ter", "ser", "cer", "wer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
 EngineName = Literal["auto", "native", "torch", "plain"]
 LengthPenalty = Literal["power", "gnmt"]
-
-
-class MetricFacts(NamedTuple):
-    unit: str
-    higher_is_better: bool = True
-    is_of_text: bool = False  # compares translations, which must be made first
-    is_of_sacrebleu: bool = False
-
-
-METRICS: dict[Metric, MetricFacts] = {
-    "loss": MetricFacts("nats per target token", higher_is_better=False),
-    "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
-    "accuracy": MetricFacts("% of target tokens"),
-    "bleu": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
-    "chrf": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
-    "chrf++": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
-    "ter": MetricFacts(
-        "% of reference words", higher_is_better=False, is_of_text=True, is_of_sacrebleu=True
-    ),
-    "exact_match": MetricFacts("% of lines", is_of_text=True),
-    "ser": MetricFacts("% of reference symbols", higher_is_better=False, is_of_text=True),
-    "cer": MetricFacts("% of reference characters", higher_is_better=False, is_of_text=True),
-    "wer": MetricFacts("% of lines", higher_is_better=False, is_of_text=True),
-}
 
 
 # Whether a run may be resumed with another value of an option: free; ask: only with

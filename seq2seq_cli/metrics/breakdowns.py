@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import printable, table
-from seq2seq_cli.metrics.exact_match import spaced
 from seq2seq_cli.metrics.metrics import (
     Scoring,
     TextScore,
@@ -21,7 +20,7 @@ from seq2seq_cli.metrics.metrics import (
     word_splitter,
 )
 from seq2seq_cli.metrics.significance import References, Texts
-from seq2seq_cli.metrics.units import CHARACTERS, WORDS
+from seq2seq_cli.metrics.units import CHARACTERS, WORDS, spaced
 from seq2seq_cli.text.features import TAB
 
 _LENGTH_GROUPS = 4

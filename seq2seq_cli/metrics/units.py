@@ -9,12 +9,17 @@ from typing import Literal, NamedTuple
 
 import regex
 
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import Metric, TokenizerKind
+from seq2seq_cli.config.types import TokenizerKind
 from seq2seq_cli.text.words import split_words
 
-_METRICS_OF_STRINGS: tuple[Metric, ...] = ("exact_match", "ser", "cer", "wer")
 _CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
+
+
+def spaced(line: str, *, lowercase: bool) -> str:
+    """Return a line with single spaces, as lines are compared."""
+    return " ".join((line.lower() if lowercase else line).split())
 
 
 class Units(NamedTuple):
@@ -26,8 +31,8 @@ class Units(NamedTuple):
     error_rate: Metric
 
 
-WORDS = Units("words", split_words, " ", "ser")
-SYMBOLS = Units("symbols", str.split, " ", "ser")
+WORDS = Units("words", split_words, " ", "symbol_error_rate")
+SYMBOLS = Units("symbols", str.split, " ", "symbol_error_rate")
 CHARACTERS = Units("characters", list, "", "cer")
 CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points are one character
 
@@ -36,7 +41,8 @@ def units_of(config: Config) -> tuple[Units, Units]:
     """Return what sources and targets of a run consist of: of words if it is not of strings."""
     kinds = config.tokenizer.kind
     are_strings = kinds.tgt in ("char", "word")
-    if not are_strings or config.validation.metric not in _METRICS_OF_STRINGS:
+    metric = METRICS.get(config.validation.metric)  # none of auto
+    if not (are_strings and metric and metric.is_of_strings):
         return WORDS, WORDS
     characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
     units: dict[TokenizerKind, Units] = {"char": characters, "word": SYMBOLS}

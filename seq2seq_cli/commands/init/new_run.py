@@ -324,7 +324,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
 def _validation(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
         metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
-        rate, of = ("ser", "symbols") if text.tgt.is_symbols else ("cer", "characters")
+        rate, of = (
+            ("symbol_error_rate", "symbols") if text.tgt.is_symbols else ("cer", "characters")
+        )
         return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
     script = text.tgt.unspaced_script
     if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.types import METRICS
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 
@@ -17,6 +17,7 @@ XAxis = Literal["updates", "time", "tokens"]
 Curve = list[tuple[float, float]]
 
 LOSSES = ("train/loss", "valid/loss")
+_RENAMED = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items()}
 LR = "train/lr"
 # What the x axis adds up or reads from the training points, and one unit of it.
 _LOGGED: dict[XAxis, tuple[str, float]] = {
@@ -54,6 +55,7 @@ def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: st
         return next(
             (f"valid/{m}" for m in metrics if f"valid/{m}" in logged - {*LOSSES}), LOSSES[1]
         )
+    asked = RENAMED_METRICS.get(asked, asked)
     known = [name for name in METRICS if f"valid/{name}" in logged]
     if asked not in known:
         raise UserError(
@@ -100,7 +102,7 @@ def _places(
 def _numbers(point: dict[str, Any]) -> dict[str, float]:
     """Return the finite numbers of an entry of metrics.jsonl."""
     return {
-        name: float(value)
+        _RENAMED.get(name, name): float(value)
         for name, value in point.items()
         if isinstance(value, int | float) and abs(value) < 1e300
     }

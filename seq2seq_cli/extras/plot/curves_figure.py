@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from seq2seq_cli.config.types import METRICS
+from seq2seq_cli.config.metrics import METRICS
 from seq2seq_cli.extras.plot.curves import LOSSES, LR, RunCurves, XAxis
 from seq2seq_cli.extras.plot.figure_files import default_style, fonts_for
 

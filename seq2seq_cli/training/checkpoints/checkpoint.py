@@ -28,8 +28,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.types import Metric, OptimizerName
+from seq2seq_cli.config.types import OptimizerName
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import (
     fsync,

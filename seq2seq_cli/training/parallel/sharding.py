@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.config.types import Metric
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.weights import unique_parameters
 from seq2seq_cli.run_folder import RunFolder
