@@ -205,3 +205,9 @@ def test_public_test_sets_are_not_merged():
     assert Scoring.of(options).merge_references
     public = PublicTestSet("wmt14", "de-en", Path("src"), (Path("ref"),))
     assert not Scoring.of(options, test_set=public).merge_references
+
+
+def test_former_names_of_metrics_are_read():
+    options = ValidationConfig.model_validate({"metric": "wer", "metrics": ["ser"]})
+    assert (options.metric, options.metrics) == ("exact_match_error", ("symbol_error_rate",))
+    assert Scoring.of(options, "wer, ser").names == ("symbol_error_rate", "exact_match_error")
