@@ -6,8 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -61,16 +59,6 @@ class Pair(NamedTuple):
     def is_empty(self) -> bool:
         return not (self.src.strip() and self.tgt.strip())
 
-    @property
-    def source_hash(self) -> int:
-        """The hash of the source as it counts as a duplicate; another one in each process."""
-        return hash(normalized(self.source_line))
-
-
-def normalized(text: str) -> str:
-    """Return the text as it counts as a duplicate: without case, width and extra white space."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
 
 class BadLineError(UserError):
     """A line that cannot be read; `data.on_bad_line: skip` drops it."""
@@ -89,25 +77,11 @@ class CorpusCounts:
     def pairs(self) -> int:
         return self.lines - self.bad - self.empty
 
-
-def count_corpus(
-    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
-) -> tuple[CorpusCounts, CorpusCounts | None]:
-    """Read both texts once: count lines, and validation sentences that are also trained on.
-
-    Raises UserError if training is impossible: unreadable lines, files of unequal length, no pairs.
-    """
-    held_out: Counter[int] = Counter()
-    valid_counts = None
-    if valid is not None:
-        valid_counts = CorpusCounts()
-        pairs = count_pairs(valid, on_bad_line, valid_counts)
-        held_out.update(pair.source_hash for pair in pairs)
-    train_counts = CorpusCounts()
-    for pair in count_pairs(train, on_bad_line, train_counts):
-        if held_out and valid_counts is not None:
-            valid_counts.overlap += held_out.pop(pair.source_hash, 0)
-    return train_counts, valid_counts
+    def read_times(self, times: int) -> None:
+        """Count every line so many times."""
+        self.lines, self.bad, self.empty = (
+            times * number for number in (self.lines, self.bad, self.empty)
+        )
 
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:

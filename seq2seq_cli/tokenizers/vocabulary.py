@@ -11,7 +11,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import count_corpus, read_pairs
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.text.quoting import SPACE
 from seq2seq_cli.tokenizers.sampling import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers

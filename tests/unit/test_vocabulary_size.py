@@ -10,7 +10,7 @@ from number_task import write_config
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import count_corpus
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers, load_tokenizers
 from seq2seq_cli.tokenizers.vocabulary_size import num_pieces, with_vocab_size
 
