@@ -1,7 +1,8 @@
 """The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -71,7 +72,7 @@ OnNonfinite = Literal["stop", "skip"]
 Shard = Literal["none", "full"]
 Side = Literal["src", "tgt"]
 SIDES: tuple[Side, Side] = ("src", "tgt")
-TokenizerKind = Literal["word", "char", "bpe", "unigram"]
+TokenizerKind = Literal["word", "char", "bpe", "unigram"]  # a line of TOKENIZER_KINDS each
 Normalization = Literal["nfkc", "nfkc_cf", "nfd", "identity"]
 NormPosition = Literal["pre", "post"]
 AttentionScale = Literal["sqrt", "none", "temperature", "cosine", "length"]
@@ -87,6 +88,41 @@ Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
 EngineName = Literal["auto", "native", "torch", "plain"]
 LengthPenalty = Literal["power", "gnmt"]
+
+
+class TokenizerFacts(NamedTuple):
+    """What is known of a kind of tokenizer; `tokenizer` names its class in `tokenizers/`.
+
+    A kind of subwords has bytes, so that no character of any script is lost. Other vocabularies
+    are closed: anything unseen in training becomes <unk>.
+    """
+
+    tokenizer: str  # as `module.name`
+    units: Literal["words", "characters", "symbols"] = "words"  # that its tokens or texts are of
+    sampler: str | None = None  # of random segmentations into subwords, as `module.name`
+
+    @property
+    def has_subwords(self) -> bool:
+        return self.sampler is not None
+
+    @property
+    def is_sentencepiece(self) -> bool:
+        return self.tokenizer == _SENTENCEPIECE
+
+
+_SENTENCEPIECE = "sentencepiece_tokenizer.SentencePieceTokenizer"
+TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
+    "word": TokenizerFacts(_SENTENCEPIECE, "symbols"),
+    "char": TokenizerFacts(_SENTENCEPIECE, "characters"),
+    "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="bpe_dropout.BpeDropout"),
+    "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="unigram_sampling.UnigramSampling"),
+}
+
+
+def implementation(package: str, name: str) -> Any:
+    """Return a function or class that a table names as `module.name` in a package of ours."""
+    module, _, attribute = name.partition(".")
+    return getattr(import_module(f"seq2seq_cli.{package}.{module}"), attribute)
 
 
 # Whether a run may be resumed with another value of an option: free; ask: only with

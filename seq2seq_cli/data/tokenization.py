@@ -101,8 +101,9 @@ def _start_in_process(models: Sequence[bytes], is_shared: bool, max_length: int 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     unblock_signals()
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
-    src = Tokenizer(models[0])
-    _loaded = Tokenizers(src, Tokenizer(models[1], src if is_shared else None)), max_length
+    src = Tokenizer.from_model(models[0])
+    tgt = Tokenizer.from_model(models[1], src if is_shared else None)
+    _loaded = Tokenizers(src, tgt), max_length
 
 
 def _tokenize_in_process(chunk: list[Pair]) -> TokenizedChunk:

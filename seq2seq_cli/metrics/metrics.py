@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import BleuTokenize
+from seq2seq_cli.config.types import BleuTokenize, implementation
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.metrics.significance import (
@@ -130,9 +129,7 @@ def make_metric(name: Metric, scoring: Scoring) -> Any:
     """Return a new metric of sacreBLEU's kind."""
     scorer = METRICS[name].scorer
     assert scorer is not None, "a metric of text"
-    module, _, constructor = scorer.partition(".")
-    make = getattr(import_module(f"seq2seq_cli.metrics.{module}"), constructor)
-    return make(scoring.tokenize, scoring.lowercase)
+    return implementation("metrics", scorer)(scoring.tokenize, scoring.lowercase)
 
 
 def make_line_metric(name: Metric, scoring: Scoring) -> Any:

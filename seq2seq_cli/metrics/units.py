@@ -11,7 +11,7 @@ import regex
 
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import TokenizerKind
+from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.text.words import split_words
 
 _CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
@@ -39,11 +39,8 @@ CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points ar
 
 def units_of(config: Config) -> tuple[Units, Units]:
     """Return what sources and targets of a run consist of: of words if it is not of strings."""
-    kinds = config.tokenizer.kind
-    are_strings = kinds.tgt in ("char", "word")
-    metric = METRICS.get(config.validation.metric)  # none of auto
-    if not (are_strings and metric and metric.is_of_strings):
-        return WORDS, WORDS
     characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
-    units: dict[TokenizerKind, Units] = {"char": characters, "word": SYMBOLS}
-    return units.get(kinds.src, WORDS), units[kinds.tgt]
+    units = {"words": WORDS, "characters": characters, "symbols": SYMBOLS}
+    kinds, metric = config.tokenizer.kind, METRICS.get(config.validation.metric)  # none for auto
+    src, tgt = (units[TOKENIZER_KINDS[kind].units] for kind in (kinds.src, kinds.tgt))
+    return (src, tgt) if tgt != WORDS and metric and metric.is_of_strings else (WORDS, WORDS)

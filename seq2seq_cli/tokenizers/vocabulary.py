@@ -14,8 +14,8 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
 from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.text.quoting import SPACE
-from seq2seq_cli.tokenizers.sampling import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers
+from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
 
 _EXAMPLES = 3

@@ -10,8 +10,8 @@ from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
 from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
 from seq2seq_cli.console import counted
 from seq2seq_cli.text.corpus import features_in, read_pairs
-from seq2seq_cli.tokenizers.sampling import num_frequent_characters
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
+from seq2seq_cli.tokenizers.training_text import num_frequent_characters
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import regex
 from seq2seq_cli.config.text import Kinds, ParallelText, TokenizerConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.tokenizers.sampling import sample
 from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
     PAD_ID,
@@ -22,6 +21,7 @@ from seq2seq_cli.tokenizers.tokenizer import (
     load_tokenizers,
     save_tokenizers,
 )
+from seq2seq_cli.tokenizers.training_text import sample
 
 SCRIPTS = [
     "Ich möchte ein Bier, bitte!",
@@ -358,7 +358,7 @@ def test_piece_that_is_not_utf8_is_rejected():
     """SentencePiece quotes the piece in its message, which then is not UTF-8 either."""
     model = Tokenizer.fit(LINES, TokenizerConfig(kind="bpe", vocab_size=600)).model
     with pytest.raises(UserError, match="not a SentencePiece model"):
-        Tokenizer(model.replace(b"<0x41>", b"<0x\xff1>"))
+        Tokenizer.from_model(model.replace(b"<0x41>", b"<0x\xff1>"))
 
 
 def test_rare_characters_of_words_are_kept():
