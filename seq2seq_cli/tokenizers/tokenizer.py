@@ -28,7 +28,7 @@ from seq2seq_cli.text.features import feature_symbols
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 UNKNOWN_TEXT = "⁇"  # what an unknown token is in text, as SentencePiece writes it
 _MOST_LISTED = 10  # symbols in a message
-_KIND_MARK = b"seq2seq-cli tokenizer "  # how models other than SentencePiece's begin
+KIND_MARK = b"seq2seq-cli tokenizer "  # and the kind begin every file but SentencePiece's
 
 
 class LearnedPiece(NamedTuple):
@@ -81,8 +81,8 @@ class Tokenizer(ABC):
     def from_model(model: bytes, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
         """Return the tokenizer with this content; UserError if it is damaged or not shared."""
         kind: TokenizerKind = "bpe"  # SentencePiece's format says which of its kinds it is
-        if model.startswith(_KIND_MARK):
-            name = model.removeprefix(_KIND_MARK).split(b"\n", 1)[0].decode("ascii", "replace")
+        if model.startswith(KIND_MARK):
+            name = model.removeprefix(KIND_MARK).split(b"\n", 1)[0].decode("ascii", "replace")
             found = next((known for known in TOKENIZER_KINDS if known == name), None)
             if found is None:
                 raise UserError(f"this is a tokenizer of an unknown kind: {short(name)}")

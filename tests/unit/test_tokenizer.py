@@ -4,15 +4,18 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import regex
 
 from seq2seq_cli.config.text import Kinds, ParallelText, TokenizerConfig
+from seq2seq_cli.config.types import TOKENIZER_KINDS, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
+    KIND_MARK,
     PAD_ID,
     UNK_ID,
     Tokenizer,
@@ -367,3 +370,9 @@ def test_rare_characters_of_words_are_kept():
         kind=Kinds(src="char", tgt="word"), vocab_size=50, min_character_frequency=5
     )
     assert "▁xy" in Tokenizer.fit(["xy z"] * 2 + ["z"] * 9, config, "tgt").pieces()
+
+
+def test_every_kind_is_registered():
+    assert [*TOKENIZER_KINDS] == [*get_args(TokenizerKind)]
+    with pytest.raises(UserError, match="a tokenizer of an unknown kind: nothing"):
+        Tokenizer.from_model(KIND_MARK + b"nothing\n")

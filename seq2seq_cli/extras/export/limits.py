@@ -5,7 +5,7 @@ from typing import Literal
 
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS, Kinds
-from seq2seq_cli.config.types import Activation
+from seq2seq_cli.config.types import TOKENIZER_KINDS, Activation
 from seq2seq_cli.decoding.engines.known_options import unsupported_option
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
@@ -58,13 +58,23 @@ def _huggingface(config: Config) -> str | None:
     }
     if lacking := [option for option, is_given in needed.items() if not is_given]:
         return f"it needs {' and '.join(lacking)}"
+    if reason := _no_sentencepiece(config):
+        return reason
     if config.train_text.has_features and not config.model.feature_positions:
         return "model.feature_positions is false"
     return None
 
 
+def _no_sentencepiece(config: Config) -> str | None:
+    kinds = (config.tokenizer.kind.src, config.tokenizer.kind.tgt)
+    other = [kind for kind in kinds if not TOKENIZER_KINDS[kind].is_sentencepiece]
+    return f"tokenizer.kind {other[0]} is not SentencePiece's" if other else None
+
+
 def _argos(config: Config) -> str | None:
     kind = config.tokenizer.kind
+    if reason := _no_sentencepiece(config):
+        return reason
     if config.train_text.has_features:
         return "its sources have features, which Argos Translate cannot give"
     if not config.tokenizer.shared and kind.tgt in SUBWORDS and kind.src not in SUBWORDS:
