@@ -41,7 +41,7 @@ class TokenizedChunk(NamedTuple):
 
 
 class Splitter:
-    """Splits the text of chunks, one after the other in this process, or in those of a pool."""
+    """Splits the text of chunks, one after the other in this process, or in a pool of processes."""
 
     def __init__(
         self,

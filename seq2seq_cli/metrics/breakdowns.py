@@ -139,7 +139,7 @@ def by_training_frequency(
 
     A word is translated correctly as often as it is in both the translation and the reference of a
     line, as in compare-mt (Neubig et al. 2019); of several references the nearest counts. Words are
-    those of BLEU; strings have their own units.
+    split as in BLEU; strings have their own units.
     """
     split = splitter_of(scoring)
     hypotheses = [Counter(split(line)) for line in text.hypotheses]

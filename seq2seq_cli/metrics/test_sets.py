@@ -1,4 +1,4 @@
-"""The public test sets that sacreBLEU downloads, such as those of WMT."""
+"""The public test sets that sacreBLEU downloads, such as WMT's."""
 
 import difflib
 from pathlib import Path

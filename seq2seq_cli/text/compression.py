@@ -107,7 +107,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _opened_as_it_is(path: Path) -> BinaryIO:
-    """Open a file, in one buffer for all: those of remote file systems read lines slowly."""
+    """Open a file; a remote one gets a buffer, as its own reads lines slowly."""
     file = path.open("rb")
     if not is_remote(path):
         return file

@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 
     src: str
     tgt: str
-    tag: str | None = None  # a token before those of the source
+    tag: str | None = None  # a token in front of the source
     features: str = ""  # of the source, such as V;PST
 
     @property

@@ -1,4 +1,4 @@
-"""Features of a source: tokens before those of its text, such as V;PST of a lemma to inflect.
+"""Features of a source, such as V;PST of a lemma to inflect: tokens in front of its text.
 
 In a vocabulary each feature is a control symbol, which text cannot become.
 """

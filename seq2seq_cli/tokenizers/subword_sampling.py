@@ -144,7 +144,7 @@ class Samplers(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What the lengths of sampled sentences depend on beside their text; empty without any."""
+        """Identifies the options that the lengths of sampled sentences depend on."""
         return " ".join(str(sampler and sampler.key) for sampler in self) if any(self) else ""
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers: the interface of all kinds, and those of a run. Kinds: `TOKENIZER_KINDS`."""
+"""The interface of tokenizers, whose kinds `TOKENIZER_KINDS` lists, and the two of a run."""
 
 import codecs
 import functools
@@ -32,8 +32,7 @@ KIND_MARK = b"seq2seq-cli tokenizer "  # and the kind begin every file but Sente
 
 
 class LearnedPiece(NamedTuple):
-    """An entry of a vocabulary with its score: bpe prefers merges of greater score, and that of a
-    unigram model is a log-probability."""
+    """An entry with its score: bpe prefers greater ones; of unigram it is a log-probability."""
 
     id: int
     score: float
@@ -55,7 +54,7 @@ class Tokenizer(ABC):
     ) -> None:
         """`model` is the content of the file; the vocabulary may be shared with another one.
 
-        `kind` may differ from that of the config with `tokenizer.reuse`.
+        With `tokenizer.reuse`, `kind` may differ from the config's.
         """
         self.kind, self.model = kind, model
         self._pieces = tuple(pieces)
@@ -288,7 +287,7 @@ class Tokenizers(NamedTuple):
 def fit_tokenizers(
     text: ParallelText, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
 ) -> Tokenizers:
-    """Learn the vocabularies from training text, or take those of `tokenizer.reuse`.
+    """Learn the vocabularies from training text, or load them from `tokenizer.reuse`.
 
     The tags of the text are among their symbols.
     """

@@ -20,7 +20,7 @@ _LINES_AT_ONCE = 10_000
 _CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
 
 # `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
-# pieces of a vocabulary grows with the text, and so does that of noise.
+# pieces of a vocabulary grows with the text, as does the frequency of noise.
 LEAST_FREQUENCY = 5
 _PER_CHARACTERS = 1_000_000
 _MOST_RARE = 0.02  # of all characters; in a small text every character is rare

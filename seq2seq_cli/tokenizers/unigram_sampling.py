@@ -73,7 +73,7 @@ class UnigramSampling:
         values_E = np.frombuffer(self._values_E)
         next_node_E, ids_E = (np.frombuffer(x, np.int64) for x in (self._next_node_E, self._ids_E))
         while len(rows_W):
-            # With 32 bits, node + u is exact, and never that of the next node.
+            # With 32 bits, node + u is exact, and less than the next node.
             u_W = (numbers_W >> np.uint64(32)).astype(np.float64) * 2.0**-32
             edges_W = np.searchsorted(values_E, nodes_W + u_W, side="right")
             drawn.append((rows_W, ids_E[edges_W]))

@@ -35,7 +35,7 @@ class VocabularyAudit:
 def audit_vocabulary(
     tokenizer: Tokenizer, counts: Sequence[int], symbols: Collection[str]
 ) -> VocabularyAudit:
-    """Find the entries that are rare characters; `counts` are those of tokens in training text."""
+    """Find the entries that are rare characters; `counts`: of each token in the training text."""
     frequencies: Counter[str] = Counter()
     single: list[str] = []
     for piece, count in list(zip(tokenizer.pieces(), counts, strict=True))[_NUM_SPECIAL:]:
@@ -54,7 +54,7 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     """Write each tokenizer and a readable list of its pieces; return a report.
 
     The report lists the files and shows the first pairs as pieces. Raises UserError for text that
-    cannot be read, and if the folder is that of a run, before anything is written.
+    cannot be read and for a run folder, before anything is written.
     """
     if RunFolder(folder).config.exists():
         raise UserError(f"{folder} is the folder of a run, which has a vocabulary: choose another")

@@ -16,7 +16,7 @@ from seq2seq_cli.tokenizers.training_text import num_frequent_characters
 logger = logging.getLogger(__name__)
 
 # Sentence pairs, and a number of subwords that translates well after training on so many. From a
-# million on they are those of Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural
+# million on they are from Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural
 # Machine Translation"; their 1,000 to 2,000 for 30,000 pairs cost 6 BLEU here
 # (benchmarks/translation_quality.md).
 _PIECES_BY_PAIRS = [(4_000, 1_000), (30_000, 8_000), (1_000_000, 8_000), (4_500_000, 32_000)]
@@ -29,7 +29,7 @@ def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
     """Return the number of pieces to learn from so many pairs, without characters and bytes.
 
     It grows with the pairs, on straight lines between the logarithms of good sizes, and stays the
-    same beyond the last one. Characters and words are not pieces: all of them are learnt.
+    same beyond the last one. Characters and words are not pieces: all of them are learned.
     """
     if kind not in SUBWORDS:
         return MOST_WHOLE_TOKENS
@@ -44,7 +44,7 @@ def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
 def with_vocab_size(config: Config, num_pairs: int) -> Config:
     """Return the config with numbers in place of `tokenizer.vocab_size: auto`.
 
-    `num_pairs` are all pairs of the training text, also of one from which the vocabulary is learnt
+    `num_pairs` are all pairs of the training text, also if the vocabulary is learned
     in part; pairs that are read in both directions count once. A vocabulary of `tokenizer.reuse`
     keeps its size.
     """
