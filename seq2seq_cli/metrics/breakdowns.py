@@ -143,11 +143,12 @@ def by_training_frequency(
     """
     split = splitter_of(scoring)
     hypotheses = [Counter(split(line)) for line in text.hypotheses]
-    references = [
-        max((Counter(split(line)) for line in lines if line is not None), key=_nearness_to(words))
-        for words, *lines in zip(hypotheses, *text.references, strict=True)
-    ]
-    both = [a & b for a, b in zip(references, hypotheses, strict=True)]
+    references, both = [], []
+    for words, *lines in zip(hypotheses, *text.references, strict=True):
+        counts = [Counter(split(line)) for line in lines if line is not None]
+        f1 = [(words & each).total() / max((words + each).total(), 1) for each in counts]
+        references.append(counts[int(np.argmax(f1))])
+        both.append(references[-1] & words)
     frequency = dict.fromkeys((word for line in references + hypotheses for word in line), 0)
     for training_line in training_lines:
         for word in split(training_line):
@@ -173,11 +174,6 @@ def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
     if units == WORDS:
         return word_splitter(scoring.tokenize, scoring.lowercase)
     return lambda line: units.split(spaced(line, lowercase=scoring.lowercase))
-
-
-def _nearness_to(hypothesis: Counter[str]) -> Callable[[Counter[str]], float]:
-    """Return the function from a reference to its F1 with a translation, up to a factor."""
-    return lambda words: (words & hypothesis).total() / max((words + hypothesis).total(), 1)
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,7 @@ def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
 
 def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
     names = list(map(str, corpus.paths))
-    for number, row in _aligned(names, [raw_lines(path) for path in corpus.paths]):
-        pair = _pair(names, number, row)
+    for pair in _side_by_side(names, [raw_lines(path) for path in corpus.paths]):
         if corpus.features and isinstance(pair, Pair):
             src, _, features = pair.src.partition(TAB)
             pair = pair._replace(src=src, features=features)
@@ -219,7 +218,7 @@ def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
 
 
 def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    """Read the two members of a Moses archive side by side, without unpacking it to the disk."""
+    """Read the two members of a Moses archive without unpacking it to the disk."""
     path = corpus.pairs
     assert path is not None
     with opened_zip(path) as archive, ExitStack() as stack:
@@ -233,8 +232,26 @@ def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             )
             for name, member in zip(names, members, strict=True)
         ]
-        for number, row in _aligned(names, readers):
-            yield _pair(names, number, row)
+        yield from _side_by_side(names, readers)
+
+
+def _side_by_side(
+    names: Sequence[str], readers: Sequence[Iterator[bytes]]
+) -> Iterator[Pair | BadLineError]:
+    """Pair the lines of two files; raises UserError with both line counts if they differ."""
+    for number, row in enumerate(itertools.zip_longest(*readers), 1):
+        if None in row:
+            counts = ", ".join(
+                f"{name}: {number - (line is None) + sum(1 for _ in reader):,}"
+                for name, line, reader in zip(names, row, readers, strict=True)
+            )
+            raise UserError(f"parallel files differ in length (lines in {counts})")
+        try:
+            pair = Pair(*(_decode(n, number, raw) for n, raw in zip(names, row, strict=True)))
+        except BadLineError as error:
+            yield error
+        else:
+            yield pair
 
 
 def _members(corpus: Corpus, archive: ZipFile) -> list[str]:
@@ -260,7 +277,8 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}{more}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
-        return _pair_of([columns[place] for place in places])
+        src, tgt, *features = (columns[place] for place in places)
+        return Pair(src, tgt, None, *features)
 
     return _parsed_lines(corpus, split)
 
@@ -284,15 +302,10 @@ def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
                 raise BadLineError(f"needs text under the keys {' and '.join(corpus.all_fields)}")
             # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
             values.append(value.encode("utf-8", "replace").decode().replace("\n", " "))
-        return _pair_of(values)
+        src, tgt, *features = values
+        return Pair(src, tgt, None, *features)
 
     return _parsed_lines(corpus, split)
-
-
-def _pair_of(values: Sequence[str]) -> Pair:
-    """Return the pair of a source, a target and perhaps features."""
-    src, tgt, *features = values
-    return Pair(src, tgt, None, *features)
 
 
 def _read_tmx(corpus: Corpus) -> Iterator[Pair | BadLineError]:
@@ -325,27 +338,6 @@ _READERS: dict[str | None, Callable[[Corpus], Iterator[Pair | BadLineError]]] = 
 }
 
 
-def _aligned(
-    names: Sequence[str], readers: Sequence[Iterator[bytes]]
-) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Yield line n of every file, with n; raises UserError with all line counts if they differ."""
-    for num_lines, row in enumerate(itertools.zip_longest(*readers)):
-        if None in row:
-            counts = ", ".join(
-                f"{name}: {num_lines + (line is not None) + sum(1 for _ in reader):,}"
-                for name, line, reader in zip(names, row, readers, strict=True)
-            )
-            raise UserError(f"parallel files differ in length (lines in {counts})")
-        yield num_lines + 1, row
-
-
-def _pair(names: Sequence[str], number: int, row: Sequence[bytes]) -> Pair | BadLineError:
-    try:
-        return Pair(*(_decode(name, number, raw) for name, raw in zip(names, row, strict=True)))
-    except BadLineError as error:
-        return error
-
-
 def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair | BadLineError]:
     """Read the lines of a file of pairs; `split` raises BadLineError without file and line."""
     (path,) = corpus.paths
@@ -356,9 +348,11 @@ def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair
             yield error
             continue
         try:
-            yield split(line)
+            pair = split(line)
         except BadLineError as error:
             yield BadLineError(f"{path}, line {number:,}: {error}")
+        else:
+            yield pair
 
 
 def _decode(name: str, number: int, raw: bytes) -> str:
