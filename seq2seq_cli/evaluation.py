@@ -26,8 +26,7 @@ from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_feat
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.metrics.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, score_text
-from seq2seq_cli.metrics.references import group_by_source, references_of
-from seq2seq_cli.metrics.significance import Texts
+from seq2seq_cli.metrics.references import Texts, group_by_source, references_of
 from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers

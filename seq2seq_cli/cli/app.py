@@ -23,7 +23,7 @@ from seq2seq_cli.paths import expanded, text_path
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
     from seq2seq_cli.config.text import ParallelText
-    from seq2seq_cli.metrics.test_sets import PublicTestSet
+    from seq2seq_cli.metrics.references import PublicTestSet
 
 _COMMANDS = [
     *(
@@ -301,7 +301,7 @@ def text_to_score(
     if (test_set is None) != (langs is None):
         raise UserError("give --test-set and --langs together")
     if test_set is not None and langs is not None:
-        from seq2seq_cli.metrics.test_sets import find_test_set
+        from seq2seq_cli.metrics.references import find_test_set
 
         if src or ref or pairs or fields or features:
             raise UserError("--test-set excludes --src, --ref, --pairs, --fields and --features")

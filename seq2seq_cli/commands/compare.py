@@ -15,9 +15,15 @@ from seq2seq_cli.decoding.translator import Translator, check_features
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, statistics_of, text_score
-from seq2seq_cli.metrics.references import LineGroup, group_by_source, references_of
-from seq2seq_cli.metrics.significance import PAIRED_TESTS, RESAMPLES, References, TestName, Texts
-from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.metrics.references import (
+    LineGroup,
+    PublicTestSet,
+    References,
+    Texts,
+    group_by_source,
+    references_of,
+)
+from seq2seq_cli.metrics.significance import PAIRED_TESTS, RESAMPLES, TestName
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 

@@ -19,7 +19,7 @@ from seq2seq_cli.metrics.metrics import (
     score_text,
     word_splitter,
 )
-from seq2seq_cli.metrics.significance import References, Texts
+from seq2seq_cli.metrics.references import References, Texts
 from seq2seq_cli.metrics.units import CHARACTERS, WORDS, spaced
 from seq2seq_cli.text.features import TAB
 

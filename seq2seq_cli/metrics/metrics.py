@@ -9,15 +9,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.types import BleuTokenize, implementation
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.metrics.significance import (
-    SEED,
-    Interval,
-    LineStatistics,
-    References,
-    Texts,
-    interval_of,
-)
-from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.metrics.references import PublicTestSet, References, Texts
+from seq2seq_cli.metrics.significance import SEED, Interval, LineStatistics, interval_of
 from seq2seq_cli.metrics.units import WORDS, Units, units_of
 
 

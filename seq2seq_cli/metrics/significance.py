@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-Texts = Sequence[str]
-References = Sequence[str | None]  # None for a line that has fewer references than others
+from seq2seq_cli.metrics.references import References, Texts
+
 TestName = Literal["randomization", "bootstrap"]
 Vector = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from seq2seq_cli.metrics.breakdowns import (
 )
 from seq2seq_cli.metrics.edits import Change, find_errors
 from seq2seq_cli.metrics.metrics import Scoring, score_text
-from seq2seq_cli.metrics.significance import References
+from seq2seq_cli.metrics.references import References
 from seq2seq_cli.metrics.units import CHARACTERS, CLUSTERS, SYMBOLS, WORDS
 
 SCORING = Scoring(("bleu", "exact_match"))

@@ -9,8 +9,7 @@ from sacrebleu.metrics.ter import TER
 from seq2seq_cli.config.metrics import METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import ValidationConfig
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, make_metric, score_text
-from seq2seq_cli.metrics.references import group_by_source, references_of
-from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.metrics.references import PublicTestSet, group_by_source, references_of
 from seq2seq_cli.text.corpus import Pair
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]

@@ -24,7 +24,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
-from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
+from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
 _HELD_OUT = 1_000  # pairs to set aside at most,
 _HELD_OUT_SHARE = 20  # and one pair in so many

@@ -26,7 +26,7 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import PARENT
 from seq2seq_cli.model.device import choose_device, use_threads
-from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
+from seq2seq_cli.tokenizers.vocabulary import num_pieces
 from seq2seq_cli.training.parallel.lost_machines import watched_machines
 
 Value = TypeVar("Value")
