@@ -143,9 +143,10 @@ def by_training_frequency(
     """
     split = splitter_of(scoring)
     hypotheses = [Counter(split(line)) for line in text.hypotheses]
-    references, both = [], []
-    for words, *lines in zip(hypotheses, *text.references, strict=True):
-        counts = [Counter(split(line)) for line in lines if line is not None]
+    references: list[Counter[str]] = []
+    both: list[Counter[str]] = []
+    for words, *targets in zip(hypotheses, *text.references, strict=True):
+        counts = [Counter(split(target)) for target in targets if target is not None]
         f1 = [(words & each).total() / max((words + each).total(), 1) for each in counts]
         references.append(counts[int(np.argmax(f1))])
         both.append(references[-1] & words)
