@@ -105,12 +105,7 @@ class BatchSampler:
         may be the same; of a large text, in the first buffer. With subword sampling they are
         planned batches, which have more padding after sampling than the batches of the epoch.
         """
-        buffer = self._buffer(self._order(1)[0])
-        plan = buffer.plan(1, ())
-        largest = max(plan, key=buffer.num_positions)
-        longest = max(plan, key=buffer.num_attention_weights)
-        batches = [largest] if longest is largest else [largest, longest]
-        return [buffer.sampled_batch(pairs) for pairs in batches]
+        return self._buffer(self._order(1)[0]).largest_batches()
 
     def _order(self, epoch: int) -> Sequence[int]:
         """Return the order of the buffers in an epoch."""

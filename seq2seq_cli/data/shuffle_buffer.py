@@ -109,13 +109,16 @@ class ShuffleBuffer:
         src, tgt = self._lengths
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
-    def num_attention_weights(self, pairs: Indices) -> int:
-        """Return the attention weights of the longer side of a batch, of each head."""
-        return len(pairs) * max(int(lengths[pairs].max()) for lengths in self._lengths) ** 2
+    def largest_batches(self) -> list[Batch]:
+        """See `BatchSampler.largest_batches`."""
 
-    def sampled_batch(self, pairs: Indices) -> Batch:
-        """Return a batch of the plan of the first epoch."""
-        return padded_batch(*self._sampled(pairs, epoch=1))
+        def attention_weights(pairs: Indices) -> int:  # of the longer side, of each head
+            return len(pairs) * max(int(lengths[pairs].max()) for lengths in self._lengths) ** 2
+
+        plan = self.plan(1, ())
+        largest, longest = max(plan, key=self.num_positions), max(plan, key=attention_weights)
+        batches = [largest] if longest is largest else [largest, longest]
+        return [padded_batch(*self._sampled(pairs, epoch=1)) for pairs in batches]
 
     def _in_text(self, pairs: Indices) -> Indices:
         """Return the numbers in the text of pairs of this buffer."""

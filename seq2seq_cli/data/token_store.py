@@ -40,7 +40,7 @@ from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, sp
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
 from seq2seq_cli.machine import num_cores
-from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
+from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
 _FORMAT = 1  # increased when the file format changes, so that old caches are not read
@@ -340,7 +340,10 @@ class _Request(NamedTuple):
                         folder = cache_folder() / key
                         if is_listed(folder):  # damaged
                             shutil.rmtree(folder)
-                        _write_segment(split(self._usable(text)), folder)
+                        pairs = read_pairs(text, self.on_bad_line)
+                        keeps_empty = self.max_length is None
+                        usable = (p for p in pairs if p and (keeps_empty or not p.is_empty))
+                        _write_segment(split(usable), folder)
                         segment = _Segment(folder, self.tokenizers)
                     opened[key] = segment
         make_room()
@@ -352,12 +355,6 @@ class _Request(NamedTuple):
             return _Segment(cache_folder() / key, self.tokenizers)
         except (UserError, ValueError):
             return None
-
-    def _usable(self, text: ParallelText) -> Iterator[Pair]:
-        """Yield the readable pairs; of training text, without empty sides."""
-        for pair in read_pairs(text, self.on_bad_line):
-            if pair is not None and (self.max_length is None or not pair.is_empty):
-                yield pair
 
 
 def _hash(values: Any) -> str:

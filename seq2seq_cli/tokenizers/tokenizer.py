@@ -211,17 +211,9 @@ class Tokenizer(ABC):
         """Return tags and `tokenizer.user_defined_symbols`."""
         return []
 
-    def has_symbol(self, symbol: str) -> bool:
-        """Return True if text is never split within this string; of words, if it is an entry."""
-        return symbol in (self.pieces() if self.kind == "word" else self.to_pieces(symbol))
-
     def to_text(self, ids: Sequence[int]) -> str:
         """Return one line of text without special ids other than <unk>, and broken-off bytes."""
         return quoting.normalize_spaces("".join(self.surfaces(ids)))
-
-    def shares_with(self, other: "Tokenizer") -> bool:
-        """Return True if both share one vocabulary; they may normalize text differently."""
-        return self._pieces is other._pieces
 
     @functools.cached_property
     def is_of_words(self) -> bool:
@@ -281,7 +273,7 @@ class Tokenizers(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        return self.src.shares_with(self.tgt)
+        return self.src.pieces() is self.tgt.pieces()
 
 
 def fit_tokenizers(
@@ -331,7 +323,8 @@ def _reuse(config: TokenizerConfig, folder: Path, features: Sequence[str]) -> To
             "data.train has; learn another vocabulary with tokenizer.reuse: null"
         )
     for symbol in config.user_defined_symbols:
-        if not all(tokenizer.has_symbol(symbol) for tokenizer in tokenizers):
+        entries = (t.pieces() if t.kind == "word" else t.to_pieces(symbol) for t in tokenizers)
+        if not all(symbol in found for found in entries):
             raise UserError(
                 f"tokenizer.reuse: the vocabulary of {folder} lacks {symbol!r}, which is a tag of "
                 "data.train or one of tokenizer.user_defined_symbols; leave it out, or learn "

@@ -62,7 +62,11 @@ class UnigramSampling:
                 drawn.append(self._draw(nodes, numbers_W[: len(nodes)]))
                 numbers_W, nodes = numbers_W[len(nodes) :], []
                 self._forget()
-            nodes.append(self._node(tuple(ids[start : start + size])))
+            stretch = tuple(ids[start : start + size])
+            if stretch not in self._first_node:
+                self._first_node[stretch] = self._num_nodes
+                self._add_lattice("".join([self._texts[number] for number in stretch]))
+            nodes.append(self._first_node[stretch])
         drawn.append(self._draw(nodes, numbers_W))
         return Segmentations(changed, *map(np.concatenate, zip(*drawn, strict=True)))
 
@@ -83,14 +87,6 @@ class UnigramSampling:
         rows_N, sampled_N = map(np.concatenate, zip(*drawn, strict=True))
         sizes_C = np.bincount(rows_N, minlength=len(nodes))
         return sizes_C, sampled_N[np.argsort(rows_N, kind="stable")]
-
-    def _node(self, stretch: tuple[int, ...]) -> int:
-        """Return the first node of a stretch, given by its usual ids."""
-        node = self._first_node.get(stretch)
-        if node is None:
-            node = self._first_node[stretch] = self._num_nodes
-            self._add_lattice("".join([self._texts[number] for number in stretch]))
-        return node
 
     def _add_lattice(self, text: str) -> None:
         log_sums = [0.0] * (len(text) + 1)  # of all segmentations from a place on

@@ -143,16 +143,12 @@ def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
         return size
     symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
     features = features_in(config.train_text, config.data.on_bad_line) if "src" in sides else []
-    size += _BYTES_AND_SPECIAL + len(symbols) + len(features) + _num_characters(config, sides)
+    text = config.train_text.once()
+    readable = (pair for pair in read_pairs(text, config.data.on_bad_line) if pair is not None)
+    lines = (getattr(pair, side) for pair in readable for side in sides)
+    size += num_frequent_characters(lines, tokenizer.min_character_frequency)
+    size += _BYTES_AND_SPECIAL + len(symbols) + len(features)
     size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
     option = "vocab_size" if len(sides) == 2 else f"vocab_size.{sides[0]}"
     logger.info(f"tokenizer.{option} {size:,}, for {counted(num_pairs, 'pair')}")
     return size
-
-
-def _num_characters(config: Config, sides: Sequence[Side]) -> int:
-    """Return the number of characters that get an entry of their own in these sides' vocabulary."""
-    text = config.train_text.once()
-    readable = (pair for pair in read_pairs(text, config.data.on_bad_line) if pair is not None)
-    lines = (getattr(pair, side) for pair in readable for side in sides)
-    return num_frequent_characters(lines, config.tokenizer.min_character_frequency)
