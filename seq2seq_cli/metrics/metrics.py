@@ -56,11 +56,10 @@ class Scoring:
 
     @classmethod
     def of_run(cls, config: Config, metrics: str | None = None, **settings: Any) -> Self:
-        """Return the scoring of a trained run, as its validations do, but for strings.
+        """Return the scoring of a trained run, which is the scoring of its validations.
 
-        Of these it has exact match and an error rate, and no overlap of n-grams. Lines are ranked
-        by the run's metric, if it says how bad they are: by chrF, or the error rate of strings, for
-        one that only says whether a line is right, and by chrF for one without translations.
+        Strings have exact match and an error rate in place of BLEU and chrF. Lines are ranked by
+        the run's metric, or else by chrF, or by the error rate of strings.
         """
         src, tgt = units_of(config)
         scoring, metric = cls.of(config.validation, metrics, **settings), config.validation.metric

@@ -1,7 +1,7 @@
-"""What the targets of a task consist of: words, or the characters or symbols of strings.
+"""The units of a task's lines: words, or the characters or symbols of strings.
 
-Strings are pronunciations, forms and formulas: a run is of strings if it counts what is right, and
-if the tokens of its targets are characters, or symbols that spaces separate.
+Strings are pronunciations, forms and formulas. The targets of a run are strings if its metric is for
+strings, such as exact match, and if their tokens are characters or symbols between spaces.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points ar
 
 
 def units_of(config: Config) -> tuple[Units, Units]:
-    """Return what sources and targets of a run consist of: of words if it is not of strings."""
+    """Return the units of sources and targets of a run, which are words unless it is of strings."""
     characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
     units = {"words": WORDS, "characters": characters, "symbols": SYMBOLS}
     kinds, metric = config.tokenizer.kind, METRICS.get(config.validation.metric)  # none for auto
