@@ -1,7 +1,7 @@
 """The units of a task's lines: words, or the characters or symbols of strings.
 
-Strings are pronunciations, forms and formulas. The targets of a run are strings if its metric is for
-strings, such as exact match, and if their tokens are characters or symbols between spaces.
+Strings are pronunciations, forms and formulas. The targets of a run are strings if its metric is
+for strings, such as exact match, and if their tokens are characters or symbols between spaces.
 """
 
 from collections.abc import Callable

@@ -127,7 +127,7 @@ def letters_to_words(folder: Path, seq2seq: Command) -> Path:
     return folder / "letters"
 
 
-def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq, tmp_path):
+def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq):
     tokenizers = load_tokenizers(RunFolder(letters_to_words), TokenizerConfig(shared=False))
     assert (tokenizers.src.to_pieces("31"), tokenizers.tgt.to_pieces("three one")) == (
         ["▁", "3", "1"],
@@ -142,9 +142,6 @@ def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq,
     more = ("--set", "training.max_steps=201")
     again = seq2seq("train", folder / "numbers.yaml", "--run-dir", letters_to_words, *more)
     assert again.exit_code == 0, again.stderr
-    target = ("--format", "ctranslate2", "--output", tmp_path / "out")
-    exported = seq2seq("export", letters_to_words, *target)
-    assert exported.exit_code == 0, exported.stderr
 
 
 def test_sizes_of_the_sides_differ(folder, seq2seq, tmp_path):
