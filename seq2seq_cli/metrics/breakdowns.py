@@ -5,7 +5,7 @@ N lines, F groups of word frequencies.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,18 +107,9 @@ class FrequencyGroup:
     in_references: int
     in_translations: int
     in_both: int
-
-    @property
-    def precision(self) -> float | None:
-        return 100 * self.in_both / self.in_translations if self.in_translations else None
-
-    @property
-    def recall(self) -> float | None:
-        return 100 * self.in_both / self.in_references if self.in_references else None
-
-    @property
-    def f1(self) -> float:
-        return 200 * self.in_both / (self.in_references + self.in_translations)
+    precision: float | None
+    recall: float | None
+    f1: float
 
     def row(self) -> list[str]:
         shares = (self.precision, self.recall, self.f1)
@@ -127,9 +118,6 @@ class FrequencyGroup:
             f"{self.in_references:,}",
             *("-" if share is None else f"{share:.2f}" for share in shares),
         ]
-
-    def report(self) -> dict[str, Any]:
-        return asdict(self) | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
 
 
 def by_training_frequency(
@@ -162,11 +150,17 @@ def by_training_frequency(
                 group = np.searchsorted(_FREQUENCIES, frequency[word], side="right") - 1
                 counts_F3[group, column] += count
     most = [*(bound - 1 for bound in _FREQUENCIES[1:]), None]
-    return [
-        FrequencyGroup(fewest, last, *counts)
-        for fewest, last, counts in zip(_FREQUENCIES, most, counts_F3.tolist(), strict=True)
-        if any(counts)
-    ]
+    groups = []
+    for fewest, last, (expected, written, right) in zip(
+        _FREQUENCIES, most, counts_F3.tolist(), strict=True
+    ):
+        if expected + written:
+            precision = 100 * right / written if written else None
+            recall = 100 * right / expected if expected else None
+            f1 = 200 * right / (expected + written)
+            group = (fewest, last, expected, written, right, precision, recall, f1)
+            groups.append(FrequencyGroup(*group))
+    return groups
 
 
 def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
@@ -199,7 +193,7 @@ class Breakdown:
         words = self.by_training_frequency
         return {
             "by_source_length": [group.report() for group in self.by_source_length],
-            "by_training_frequency": words and [group.report() for group in words],
+            "by_training_frequency": words and [vars(group) for group in words],
         }
 
 
