@@ -1,7 +1,6 @@
 """The value types of options, and the base class of sections."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import (
@@ -117,13 +116,6 @@ TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
     "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="bpe_dropout.BpeDropout"),
     "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="unigram_sampling.UnigramSampling"),
 }
-
-
-def implementation(package: str, name: str) -> Any:
-    """Return a function or class that a table names as `module.name` in a package of ours."""
-    module, _, attribute = name.partition(".")
-    return getattr(import_module(f"seq2seq_cli.{package}.{module}"), attribute)
-
 
 # Whether a run may be resumed with another value of an option: free; ask: only with
 # `--allow-changed`; fixed: never, since its weights or its data order would mean something else.

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple, Self
 
 from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import BleuTokenize, implementation
+from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.metrics.references import PublicTestSet, References, Texts
 from seq2seq_cli.metrics.significance import SEED, Interval, LineStatistics, interval_of
 from seq2seq_cli.metrics.units import WORDS, Units, units_of
+from seq2seq_cli.plugins import implementation
 
 
 class TextScore(NamedTuple):

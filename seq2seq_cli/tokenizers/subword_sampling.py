@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.types import TOKENIZER_KINDS, implementation
+from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.plugins import implementation
 from seq2seq_cli.tokenizers.tokenizer import LearnedPiece, Tokenizer, Tokenizers
 
 Ids = npt.NDArray[np.int32]

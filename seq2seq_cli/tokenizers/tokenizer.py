@@ -16,10 +16,10 @@ from seq2seq_cli.config.types import (
     OnBadLine,
     Side,
     TokenizerKind,
-    implementation,
 )
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
+from seq2seq_cli.plugins import implementation
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.corpus import features_in, read_pairs
