@@ -50,10 +50,13 @@ class SentencePieceTokenizer(Tokenizer):
         special_ids = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
         if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {special_ids}")
-        spec = _parsed(model).trainer_spec
+        super().__init__(model, pieces, shared_with)
+
+    @functools.cached_property
+    def kind(self) -> TokenizerKind:
+        spec = _parsed(self.model).trainer_spec
         name = spec.ModelType.Name(spec.model_type)
-        kinds: dict[str, TokenizerKind] = {kind.upper(): kind for kind in get_args(TokenizerKind)}
-        super().__init__(kinds[name], model, pieces, shared_with)
+        return next(kind for kind in get_args(TokenizerKind) if kind.upper() == name)
 
     @classmethod
     def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:

@@ -46,18 +46,10 @@ class Tokenizer(ABC):
     """
 
     def __init__(
-        self,
-        kind: TokenizerKind,
-        model: bytes,
-        pieces: Sequence[str],
-        shared_with: "Tokenizer | None" = None,
+        self, model: bytes, pieces: Sequence[str], shared_with: "Tokenizer | None" = None
     ) -> None:
-        """`model` is the content of the file; the vocabulary may be shared with another one.
-
-        With `tokenizer.reuse`, `kind` may differ from the config's.
-        """
-        self.kind, self.model = kind, model
-        self._pieces = tuple(pieces)
+        """`model` is the content of the file; the vocabulary may be shared with another one."""
+        self.model, self._pieces = model, tuple(pieces)
         if shared_with is not None:
             if self._pieces != shared_with._pieces:
                 raise UserError("the vocabulary differs from the other side's, but must be shared")
@@ -97,6 +89,11 @@ class Tokenizer(ABC):
             return Tokenizer.from_model(model, shared_with)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
+
+    @property
+    @abstractmethod
+    def kind(self) -> TokenizerKind:
+        """The kind, which with `tokenizer.reuse` may differ from the config's."""
 
     @classmethod
     @abstractmethod
