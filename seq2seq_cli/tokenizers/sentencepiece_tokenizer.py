@@ -8,12 +8,12 @@ import sys
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import sentencepiece
 
 from seq2seq_cli.config.text import SUBWORDS, TokenizerConfig
-from seq2seq_cli.config.types import Normalization, Side, TokenizerKind
+from seq2seq_cli.config.types import TOKENIZER_KINDS, Normalization, Side, TokenizerKind
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text import quoting
 from seq2seq_cli.tokenizers.tokenizer import (
@@ -56,7 +56,7 @@ class SentencePieceTokenizer(Tokenizer):
     def kind(self) -> TokenizerKind:
         spec = _parsed(self.model).trainer_spec
         name = spec.ModelType.Name(spec.model_type)
-        return next(kind for kind in get_args(TokenizerKind) if kind.upper() == name)
+        return next(kind for kind in TOKENIZER_KINDS if kind.upper() == name)
 
     @classmethod
     def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
