@@ -158,8 +158,8 @@ def by_training_frequency(
             precision = 100 * right / written if written else None
             recall = 100 * right / expected if expected else None
             f1 = 200 * right / (expected + written)
-            group = (fewest, last, expected, written, right, precision, recall, f1)
-            groups.append(FrequencyGroup(*group))
+            numbers = (fewest, last, expected, written, right, precision, recall, f1)
+            groups.append(FrequencyGroup(*numbers))
     return groups
 
 

@@ -32,7 +32,9 @@ class _LineMetric(Metric):
         return {"references": refs}
 
     def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> Score:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+        sums = [sum(column) for column in zip(*stats, strict=True)]
+        score: Score = self._compute_score_from_stats(sums)
+        return score
 
 
 class ExactMatch(_LineMetric):

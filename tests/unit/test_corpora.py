@@ -312,7 +312,7 @@ def test_each_feature_is_a_token_before_those_of_the_text(tmp_path, kind, normal
         ("", []),
         ("a," * 300_000, ["a"] * 300_000),
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_separators_of_features(features, expected):
     assert feature_symbols(features) == [f"<feature {name}>" for name in expected]
