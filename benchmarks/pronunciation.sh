@@ -15,7 +15,7 @@ train() {
         --set training.weight_decay=0.1 --set validation.every=250 "$@"
     for part in dev test; do
         printf '%s %s %s ' "$language" "$name" $part
-        seq2seq eval "$folder/$language-$name" --pairs "$data/$language.$part.tsv" --metrics wer | grep '^wer'
+        seq2seq eval "$folder/$language-$name" --pairs "$data/$language.$part.tsv" --metrics exact_match_error | grep '^exact_match_error'
     done
 }
 

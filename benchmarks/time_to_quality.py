@@ -25,7 +25,7 @@ from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.text.corpus import readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
-from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
+from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 
 HERE = Path(__file__).parent
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
-from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
 from seq2seq_cli.data.mixture import Indices
 from seq2seq_cli.data.token_store import TokenStore, open_store
@@ -26,8 +26,7 @@ from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_feat
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.metrics.breakdowns import NO_TEXT, Translated
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, score_text
-from seq2seq_cli.metrics.references import group_by_source, references_of
-from seq2seq_cli.metrics.significance import Texts
+from seq2seq_cli.metrics.references import Texts, group_by_source, references_of
 from seq2seq_cli.model.packing import Packed
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
@@ -120,22 +119,23 @@ class Scores:
             n: f" ± {s.interval.half_width:.4f}" for n, s in self.text.items() if s.interval
         }
         width = max(map(len, intervals.values()), default=0)
+        names = max(12, *map(len, self.metrics()))
         rows = [
-            f"{name:<12} {value:>9.4f}{intervals.get(name, ''):<{width}}  "
+            f"{name:<{names}} {value:>9.4f}{intervals.get(name, ''):<{width}}  "
             f"{signatures.get(name, METRICS[name].unit)}"
             for name, value in self.metrics().items()
         ]
         if self.num_too_long:
             note = "lines that loss, perplexity and accuracy exclude"
-            rows.append(f"{'too_long':<12} {self.num_too_long:>9,}  {note}")
+            rows.append(f"{'too_long':<{names}} {self.num_too_long:>9,}  {note}")
         if self.cuts.at_length_limit:
             note = "translations that ended at the length limit and may be incomplete"
-            rows.append(f"{'at_limit':<12} {self.cuts.at_length_limit:>9,}  {note}")
+            rows.append(f"{'at_limit':<{names}} {self.cuts.at_length_limit:>9,}  {note}")
         if 0 < self.num_sources < self.num_lines:
-            rows.append(f"sources      {self.num_sources:,}, on {self.num_lines:,} lines")
+            rows.append(f"{'sources':<{names}} {self.num_sources:,}, on {self.num_lines:,} lines")
         if self.num_normalized:
             changed = f"{self.num_normalized:,} of {self.num_lines:,}"
-            rows.append(f"references   {changed} changed by tokenizer.normalization")
+            rows.append(f"{'references':<{names}} {changed} changed by tokenizer.normalization")
         return "\n".join(rows)
 
     def report(self) -> dict[str, Any]:

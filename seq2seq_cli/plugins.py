@@ -2,6 +2,7 @@
 
 The core never imports them. It finds them here by name, so that `seq2seq --help` lists all of their
 commands, and what needs a package that is not installed answers with the `pip install` line.
+Tables of the config name implementations, which are found here too.
 """
 
 import importlib
@@ -55,3 +56,12 @@ def require(package: str, extra: str, what: str) -> None:
 
 def _import(extra: str, module: str) -> ModuleType:
     return importlib.import_module(f"seq2seq_cli.extras.{extra}.{module}")
+
+
+def implementation(package: str, name: str) -> Any:
+    """Return a class or function that a table of the config names as `module.name`.
+
+    `package` is the package that has the module, such as `metrics`.
+    """
+    module, _, attribute = name.partition(".")
+    return getattr(importlib.import_module(f"seq2seq_cli.{package}.{module}"), attribute)

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
+from seq2seq_cli.config.metrics import TEXT_METRICS
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.machine import torch_environment
@@ -22,7 +23,7 @@ from seq2seq_cli.paths import expanded, text_path
 if TYPE_CHECKING:
     from seq2seq_cli.config.schema import Config
     from seq2seq_cli.config.text import ParallelText
-    from seq2seq_cli.metrics.test_sets import PublicTestSet
+    from seq2seq_cli.metrics.references import PublicTestSet
 
 _COMMANDS = [
     *(
@@ -199,9 +200,7 @@ MetricNames = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Metrics of translations: bleu, chrf, chrf++, ter, exact_match, ser, cer, wer; "
-        "separated by commas. wer counts lines (100 - exact_match), as in pronunciation, where a "
-        "line is a word; ter counts the words of sentences.",
+        help=f"Metrics of translations, separated by commas: {', '.join(TEXT_METRICS)}.",
         show_default="those of the config",
     ),
 ]
@@ -302,7 +301,7 @@ def text_to_score(
     if (test_set is None) != (langs is None):
         raise UserError("give --test-set and --langs together")
     if test_set is not None and langs is not None:
-        from seq2seq_cli.metrics.test_sets import find_test_set
+        from seq2seq_cli.metrics.references import find_test_set
 
         if src or ref or pairs or fields or features:
             raise UserError("--test-set excludes --src, --ref, --pairs, --fields and --features")

@@ -92,8 +92,7 @@ def evaluate(
 
     Of strings (tokens are characters or words, and the best model is chosen by exact match or an
     error rate) the scores are exact match and an error rate, not BLEU and chrF. Scores of
-    translations have 95 % confidence intervals. --metrics chooses among bleu, chrf, chrf++, ter,
-    exact_match and the error rates ser (of symbols), cer (of characters) and wer (of lines).
+    translations have 95 % confidence intervals.
     """
     if loss_only and (metrics or breakdown or worst or errors):
         raise UserError("--loss-only excludes --metrics, --breakdown, --worst and --errors")

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from seq2seq_cli.config.types import DeviceName, Metric
+from seq2seq_cli.config.metrics import Metric
+from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import Scores, evaluate_corpus, located, valid_text

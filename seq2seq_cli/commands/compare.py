@@ -6,17 +6,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.text import ParallelText
-from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
+from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
 from seq2seq_cli.decoding.translator import Translator, check_features
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, statistics_of, text_score
-from seq2seq_cli.metrics.references import LineGroup, group_by_source, references_of
-from seq2seq_cli.metrics.significance import PAIRED_TESTS, RESAMPLES, References, TestName, Texts
-from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.metrics.references import (
+    LineGroup,
+    PublicTestSet,
+    References,
+    Texts,
+    group_by_source,
+    references_of,
+)
+from seq2seq_cli.metrics.significance import PAIRED_TESTS, RESAMPLES, TestName
 from seq2seq_cli.text.corpus import Pair, readable_pairs
 from seq2seq_cli.text.io import lines_to_translate
 
@@ -177,7 +184,7 @@ def compare_systems(
         results[name] = [
             Result(
                 system.name,
-                text_score(name, of_system, scoring, **settings),
+                text_score(of_system, scoring, **settings),
                 PAIRED_TESTS[test].p_value(statistics[0], of_system, trials) if number else None,
             )
             for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))

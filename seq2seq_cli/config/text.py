@@ -25,6 +25,7 @@ from pydantic import (
 from seq2seq_cli.config.types import (
     FREE_ON_RESUME,
     SIDES,
+    TOKENIZER_KINDS,
     AutoOrPositiveInt,
     AutoOrVocabSize,
     BySide,
@@ -49,9 +50,7 @@ PAIRS_FORMATS: dict[str, tuple[str, str] | None] = {
     ".zip": None,
 }
 
-# Kinds with byte fallback, so that no character of any script is lost. The others are closed
-# vocabularies: anything unseen in training becomes <unk>.
-SUBWORDS = ("bpe", "unigram")
+SUBWORDS = tuple(kind for kind, facts in TOKENIZER_KINDS.items() if facts.has_subwords)
 MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
 
 # White space, SentencePiece's sign for it, and SentencePiece's special tokens.

@@ -71,7 +71,7 @@ OnNonfinite = Literal["stop", "skip"]
 Shard = Literal["none", "full"]
 Side = Literal["src", "tgt"]
 SIDES: tuple[Side, Side] = ("src", "tgt")
-TokenizerKind = Literal["word", "char", "bpe", "unigram"]
+TokenizerKind = Literal["word", "char", "bpe", "unigram"]  # a line of TOKENIZER_KINDS each
 Normalization = Literal["nfkc", "nfkc_cf", "nfd", "identity"]
 NormPosition = Literal["pre", "post"]
 AttentionScale = Literal["sqrt", "none", "temperature"]
@@ -82,21 +82,6 @@ PresetName = Literal["auto", "none", "small", "medium", "large"]
 Schedule = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 BleuTokenize = Literal["13a", "intl", "zh", "char", "none"]
 ModelPart = Literal["embeddings", "encoder", "decoder", "projection"]
-Metric = Literal[
-    "auto",
-    "loss",
-    "perplexity",
-    "accuracy",
-    "bleu",
-    "chrf",
-    "chrf++",
-    "ter",
-    "exact_match",
-    "ser",
-    "cer",
-    "wer",
-]
-MetricOnRequest = Literal["chrf++", "ter", "ser", "cer", "wer"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "int8"]
@@ -104,29 +89,33 @@ EngineName = Literal["auto", "native", "torch", "plain"]
 LengthPenalty = Literal["power", "gnmt"]
 
 
-class MetricFacts(NamedTuple):
-    unit: str
-    higher_is_better: bool = True
-    is_of_text: bool = False  # compares translations, which must be made first
-    is_of_sacrebleu: bool = False
+class TokenizerFacts(NamedTuple):
+    """What is known of a kind of tokenizer; `tokenizer` names its class in `tokenizers/`.
+
+    A kind of subwords has bytes, so that no character of any script is lost. Other vocabularies
+    are closed: anything unseen in training becomes <unk>.
+    """
+
+    tokenizer: str  # as `module.name`
+    units: Literal["words", "characters", "symbols"] = "words"  # that its tokens or texts are of
+    sampler: str | None = None  # of random segmentations into subwords, as `module.name`
+
+    @property
+    def has_subwords(self) -> bool:
+        return self.sampler is not None
+
+    @property
+    def is_sentencepiece(self) -> bool:
+        return self.tokenizer == _SENTENCEPIECE
 
 
-METRICS: dict[Metric, MetricFacts] = {
-    "loss": MetricFacts("nats per target token", higher_is_better=False),
-    "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
-    "accuracy": MetricFacts("% of target tokens"),
-    "bleu": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
-    "chrf": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
-    "chrf++": MetricFacts("0 to 100", is_of_text=True, is_of_sacrebleu=True),
-    "ter": MetricFacts(
-        "% of reference words", higher_is_better=False, is_of_text=True, is_of_sacrebleu=True
-    ),
-    "exact_match": MetricFacts("% of lines", is_of_text=True),
-    "ser": MetricFacts("% of reference symbols", higher_is_better=False, is_of_text=True),
-    "cer": MetricFacts("% of reference characters", higher_is_better=False, is_of_text=True),
-    "wer": MetricFacts("% of lines", higher_is_better=False, is_of_text=True),
+_SENTENCEPIECE = "sentencepiece_tokenizer.SentencePieceTokenizer"
+TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
+    "word": TokenizerFacts(_SENTENCEPIECE, "symbols"),
+    "char": TokenizerFacts(_SENTENCEPIECE, "characters"),
+    "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="bpe_dropout.BpeDropout"),
+    "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="unigram_sampling.UnigramSampling"),
 }
-
 
 # Whether a run may be resumed with another value of an option: free; ask: only with
 # `--allow-changed`; fixed: never, since its weights or its data order would mean something else.

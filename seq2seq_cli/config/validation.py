@@ -1,16 +1,21 @@
 """The section `validation` of a config: when a model is scored in training, and by which metric."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from seq2seq_cli.config.types import (
-    FREE_ON_RESUME,
+from seq2seq_cli.config.metrics import (
     METRICS,
-    AutoOrPositiveInt,
-    BleuTokenize,
+    METRICS_ON_REQUEST,
+    RENAMED_METRICS,
+    TEXT_METRICS,
     Metric,
     MetricOnRequest,
+)
+from seq2seq_cli.config.types import (
+    FREE_ON_RESUME,
+    AutoOrPositiveInt,
+    BleuTokenize,
     NonNegativeInt,
     PositiveInt,
     Section,
@@ -41,10 +46,9 @@ class ValidationConfig(Section):
     metrics: tuple[MetricOnRequest, ...] = Field(
         (),
         strict=False,
-        description="Further metrics of translations: chrf++; error rates, of which lower ones are "
-        "better: ser (of symbols separated by spaces, such as phones), cer (of characters), wer "
-        "(of lines: 100 - exact_match, the word error rate if each line is a word); and ter "
-        "(translation edit rate), which takes seconds for sentences of 200 words.",
+        description="Further metrics of translations: "
+        + "; ".join(f"{name} ({METRICS[name].on_request})" for name in METRICS_ON_REQUEST)
+        + ". Lower error rates are better.",
         json_schema_extra=FREE_ON_RESUME,
     )
     lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")
@@ -99,10 +103,8 @@ class ValidationConfig(Section):
     @property
     def text_metrics(self) -> tuple[Metric, ...]:
         """The metrics that compare translations with references."""
-        left_out = {*get_args(MetricOnRequest)} - {self.metric, *self.metrics}
-        return tuple(
-            name for name, facts in METRICS.items() if facts.is_of_text and name not in left_out
-        )
+        left_out = {*METRICS_ON_REQUEST} - {self.metric, *self.metrics}
+        return tuple(name for name in TEXT_METRICS if name not in left_out)
 
     @property
     def needs_translations(self) -> bool:
@@ -120,13 +122,22 @@ class ValidationConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_removed_option(cls, given: Any) -> Any:
-        """Read `ter: true` and `ter: false` of earlier versions, which are in their run folders."""
-        if not isinstance(given, dict) or not isinstance(given.get("ter"), bool):
+    def _read_earlier_options(cls, given: Any) -> Any:
+        """Read `ter: true` and metrics' former names, as run folders of earlier versions have."""
+        if not isinstance(given, dict):
             return given
-        others = {name: value for name, value in given.items() if name != "ter"}
-        is_computed = given["ter"] and given.get("decode") is not False
-        return {"metrics": ["ter"], **others} if is_computed else others
+        read = dict(given)
+        if isinstance(given.get("ter"), bool):
+            is_computed = read.pop("ter") and read.get("decode") is not False
+            read |= {"metrics": read.get("metrics", ["ter"])} if is_computed else {}
+        if isinstance(read.get("metric"), str):
+            read["metric"] = RENAMED_METRICS.get(read["metric"], read["metric"])
+        if isinstance(read.get("metrics"), list | tuple):
+            read["metrics"] = [
+                RENAMED_METRICS.get(name, name) if isinstance(name, str) else name
+                for name in read["metrics"]
+            ]
+        return read
 
     @field_validator("metrics")
     @classmethod

@@ -25,8 +25,8 @@ class BatchSampler:
     """The batches of every epoch by (epoch, position): resuming need not fast-forward.
 
     The pairs of a larger text than `most_pairs` are divided at random, in blocks of consecutive
-    pairs, among buffers. An epoch goes through the buffers in random order, each shuffled anew. A
-    text of which epochs draw another number of pairs than all has one buffer, whatever its size.
+    pairs, among buffers. An epoch goes through the buffers in random order, and shuffles
+    each. If an epoch draws another number of pairs than all, there is one buffer.
     """
 
     def __init__(
@@ -102,15 +102,10 @@ class BatchSampler:
         """Return the batches of an epoch that need the most memory in layers and in attention.
 
         These are the one with the most positions and the one with the most attention weights, which
-        may be the same; of a large text, those of the first buffer. With subword sampling they are
-        planned batches, whose sentences have more padding after sampling than those of the epoch.
+        may be the same; of a large text, in the first buffer. With subword sampling they are
+        planned batches, which have more padding after sampling than the batches of the epoch.
         """
-        buffer = self._buffer(self._order(1)[0])
-        plan = buffer.plan(1, ())
-        largest = max(plan, key=buffer.num_positions)
-        longest = max(plan, key=buffer.num_attention_weights)
-        batches = [largest] if longest is largest else [largest, longest]
-        return [buffer.sampled_batch(pairs) for pairs in batches]
+        return self._buffer(self._order(1)[0]).largest_batches()
 
     def _order(self, epoch: int) -> Sequence[int]:
         """Return the order of the buffers in an epoch."""
@@ -135,16 +130,11 @@ class BatchSampler:
     ) -> list[tuple[int, ConsumedParts, int]]:
         """Return the buffers of an epoch that are left in order: (number, consumed parts, batches).
 
-        Of these only the first has parts that are consumed.
+        Only the first of them has consumed parts.
         """
         key = epoch, tuple(map(tuple, consumed))
-        if self._left is None or self._left[0] != key:
-            self._left = key, self._find_buffers_left(epoch, consumed)
-        return self._left[1]
-
-    def _find_buffers_left(
-        self, epoch: int, consumed: ConsumedParts
-    ) -> list[tuple[int, ConsumedParts, int]]:
+        if self._left is not None and self._left[0] == key:
+            return self._left[1]
         order = list(self._order(epoch))
         parts: list[Sequence[int]] = []  # of the first buffer
         for tokens_per_batch, used in consumed:
@@ -154,11 +144,11 @@ class BatchSampler:
                 parts = []
             if used:
                 parts = [*parts, (tokens_per_batch, used)]
-        budget = self._batching.tokens_per_batch
-        left: list[tuple[int, ConsumedParts, int]] = []
+        budget, left = self._batching.tokens_per_batch, list[tuple[int, ConsumedParts, int]]()
         for number in order:
             left.append((number, parts, self._size(number, epoch, parts, budget)))
             parts = []
+        self._left = key, left
         return left
 
     def _size(self, number: int, epoch: int, consumed: ConsumedParts, tokens_per_batch: int) -> int:

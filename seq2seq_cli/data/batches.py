@@ -56,7 +56,7 @@ def regroup(
 ) -> Plan:
     """Return so many batches of pairs of similar length, the largest as small as possible.
 
-    Their size is that of `_split_into_batches`: tokens of the longer side, padding included. There
+    Their size counts tokens of the longer side, padding included. There
     are batches enough for at most `pairs_per_batch` pairs in each.
     """
     order = _by_length(src_lengths, tgt_lengths)
@@ -75,7 +75,7 @@ def regroup(
 
 
 def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
-    """Return all pairs ordered by their longer sides, so that neighbours are similar in both sides.
+    """Return all pairs ordered by their longer sides, so that neighbors are similar in both sides.
 
     Among pairs whose longer sides are equally long, the other one grows and then shrinks: from a
     short source to a short target, and the other way round for the next length.
@@ -89,7 +89,7 @@ def _by_length(src_lengths: Ids, tgt_lengths: Ids) -> Indices:
 def _split_into_batches(
     order: Indices, lengths: Ids, tokens_per_batch: int, pairs_per_batch: int | None = None
 ) -> Plan:
-    """Split ordered pairs into batches; `lengths` are those of their longer sides."""
+    """Split ordered pairs into batches; `lengths`: of their longer sides."""
     batches = []
     start = 0
     while start < len(order):

@@ -62,7 +62,7 @@ def in_use(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(key: str) -> Iterator[None]:
-    """Wait until no other process writes the store of this name, as those of one training may."""
+    """Wait until no other process, such as another one of this training, writes the store."""
     path = cache_folder() / f"{_WRITING}{key}"
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

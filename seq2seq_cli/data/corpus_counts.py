@@ -12,9 +12,10 @@ from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.data.cache import COUNTS, cache_folder, writing
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
-from seq2seq_cli.text.corpus import CorpusCounts, count_corpus, hash_of_files
+from seq2seq_cli.text.corpus import CorpusCounts, hash_of_files
+from seq2seq_cli.text.leakage import count_corpus
 
-_VERSION = 2  # of what is counted
+_VERSION = 3  # of what is counted
 
 _Counts = tuple[CorpusCounts, CorpusCounts | None]
 

@@ -62,8 +62,9 @@ class WordFinder:
         for token, piece in enumerate(tokenizer.pieces()[EOS_ID + 1 :], EOS_ID + 1):
             if tokenizer.is_byte(token):  # in a subword vocabulary; ASCII is mostly marks
                 roles[token] = _CONTINUES if piece >= "<0x80>" else _OUTSIDE
-            elif piece not in defined:
-                roles[token] = _role(piece, of_parts=of_parts)
+            elif piece not in defined and any(map(str.isalpha, piece)):
+                begins = not of_parts or piece.startswith(SPACE) or is_spaceless(piece)
+                roles[token] = _BEGINS if begins else _CONTINUES
         roles[UNK_ID] = _BEGINS
         self._roles = roles
         self._roles_V = np.array(roles, np.int8)
@@ -97,13 +98,6 @@ class WordFinder:
         sums_W: Hashes = np.add.reduceat(parts_N, starts_W)
         known_W: Hashes = sums_W[ids_N[starts_W] != UNK_ID]
         return known_W
-
-
-def _role(piece: str, *, of_parts: bool) -> int:
-    if not any(map(str.isalpha, piece)):
-        return _OUTSIDE
-    begins = not of_parts or piece.startswith(SPACE) or is_spaceless(piece)
-    return _BEGINS if begins else _CONTINUES
 
 
 def hash_of(word: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
 """The pairs of a text that are shuffled together, and their batches in every epoch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ ConsumedParts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Batching:
-    """What the batches of a text depend on beside the text."""
+    """What the batches depend on, except for the text."""
 
     tokens_per_batch: int
     seed: int
@@ -43,7 +43,7 @@ class _Pool(NamedTuple):
 
 
 class ShuffleBuffer:
-    """Pairs that are shuffled together: those of a text, or some of a large one.
+    """Pairs that are shuffled together: all of a text, or some of a large one.
 
     With subword sampling, batches are planned with mean lengths. The pairs of each pool of batches
     that follow one another are then sampled, and grouped by their lengths into as many batches. The
@@ -53,7 +53,7 @@ class ShuffleBuffer:
     def __init__(
         self, store: TokenStore, batching: Batching, pairs: Indices | None, seed: int
     ) -> None:
-        """`pairs`: those of the buffer, consecutive in blocks; None: all of the text."""
+        """`pairs`: of the buffer, consecutive in blocks; None: all of the text."""
         self._store, self._batching, self._pairs = store, batching, pairs
         self._seed = seed
         self._lengths = (
@@ -109,13 +109,16 @@ class ShuffleBuffer:
         src, tgt = self._lengths
         return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
 
-    def num_attention_weights(self, pairs: Indices) -> int:
-        """Return the attention weights of the longer side of a batch, of each head."""
-        return len(pairs) * max(int(lengths[pairs].max()) for lengths in self._lengths) ** 2
+    def largest_batches(self) -> list[Batch]:
+        """See `BatchSampler.largest_batches`."""
 
-    def sampled_batch(self, pairs: Indices) -> Batch:
-        """Return a batch of the plan of the first epoch."""
-        return padded_batch(*self._sampled(pairs, epoch=1))
+        def attention_weights(pairs: Indices) -> int:  # of the longer side, of each head
+            return len(pairs) * max(int(lengths[pairs].max()) for lengths in self._lengths) ** 2
+
+        plan = self.plan(1, ())
+        largest, longest = max(plan, key=self.num_positions), max(plan, key=attention_weights)
+        batches = [largest] if longest is largest else [largest, longest]
+        return [padded_batch(*self._sampled(pairs, epoch=1)) for pairs in batches]
 
     def _in_text(self, pairs: Indices) -> Indices:
         """Return the numbers in the text of pairs of this buffer."""
@@ -140,14 +143,12 @@ class ShuffleBuffer:
 
     def _sampled(self, pairs: Indices, epoch: int) -> list[Sequence[Ids]]:
         """Return the ids of both sides of pairs, their subwords sampled as in this epoch."""
-        sides: list[Sequence[Ids]] = []
-        numbers = self._in_text(pairs)
-        for sentences, sampler in zip(
-            (self._store.src, self._store.tgt), self._batching.samplers, strict=True
-        ):
-            stored = [sentences[int(i)] for i in numbers]
-            sides.append(stored if sampler is None else sampler(stored, numbers, epoch))
-        return sides
+        numbers, sides = self._in_text(pairs), (self._store.src, self._store.tgt)
+        stored = [[sentences[int(i)] for i in numbers] for sentences in sides]
+        return [
+            ids if sampler is None else sampler(ids, numbers, epoch)
+            for ids, sampler in zip(stored, self._batching.samplers, strict=True)
+        ]
 
     def _left(self, plan: Plan, epoch: int, used: int) -> Plan:
         """Return the pairs of the batches that follow the first `used`."""
@@ -171,7 +172,7 @@ class ShuffleBuffer:
 
 
 def blocks_of_buffers(num_pairs: int, most: int, seed: int) -> list[Indices] | None:
-    """Divide the blocks of a large text at random among buffers of nearly `most` pairs.
+    """Divide the blocks of a large text at random among buffers of about `most` pairs.
 
     Returns the numbers of the blocks of each buffer in order, or None if one buffer holds all.
     """
@@ -194,7 +195,12 @@ def _mean_lengths(
 
     How much longer it makes sentences is measured on some, spread evenly over the pairs.
     """
-    lengths = sentences.lengths() if pairs is None else _lengths_of(sentences, pairs)
+    if pairs is None:
+        lengths = sentences.lengths()
+    else:  # consecutive in blocks
+        starts = range(0, len(pairs), _BLOCK)
+        blocks = ((pairs[start], pairs[min(start + _BLOCK, len(pairs)) - 1]) for start in starts)
+        lengths = np.concatenate([sentences.lengths(int(a), int(b) + 1) for a, b in blocks])
     if sampler is None:
         return lengths
     measured = np.linspace(0, len(lengths) - 1, min(len(lengths), _MEASURED_PAIRS)).astype(np.int32)
@@ -203,12 +209,3 @@ def _mean_lengths(
     growth = sum(map(len, sampled)) / lengths[measured].sum()
     longer: Ids = np.rint(lengths * growth).astype(np.int32)
     return longer
-
-
-def _lengths_of(sentences: Sentences, pairs: Indices) -> Ids:
-    """Return the lengths of the sentences with these numbers, which are consecutive in blocks."""
-    starts = range(0, len(pairs), _BLOCK)
-    ranges: Iterator[tuple[int, int]] = (
-        (int(pairs[start]), int(pairs[min(start + _BLOCK, len(pairs)) - 1]) + 1) for start in starts
-    )
-    return np.concatenate([sentences.lengths(first, last) for first, last in ranges])

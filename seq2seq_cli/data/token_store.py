@@ -4,7 +4,7 @@ A text is stored in segments: one for each corpus, or several if it has many fil
 folder in the cache, named by the hash of everything that it depends on: `src.ids` and `tgt.ids`
 (all sentences concatenated, each ending in EOS), `src.offsets` and `tgt.offsets` (sentence i is
 ids[offsets[i]:offsets[i + 1]]), and `facts.json`. So the segments of a text can be made by several
-machines, and those of files that have not changed are found again.
+machines, and segments of unchanged files are reused.
 """
 
 import bisect
@@ -40,7 +40,7 @@ from seq2seq_cli.data.tokenization import Ids, TokenizedChunk, TokenizedSide, sp
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import MEBIBYTE, fsync, is_listed, naming, read_bounded, reading
 from seq2seq_cli.machine import num_cores
-from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
+from seq2seq_cli.text.corpus import hash_of_files, read_pairs
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
 _FORMAT = 1  # increased when the file format changes, so that old caches are not read
@@ -48,8 +48,8 @@ _IDS_AT_ONCE = 1 << 20
 _PAIRS_AT_ONCE = 1 << 20
 
 _SMALLEST_SEGMENT = 1 << 28  # bytes of text, if a corpus has several files
-_MOST_SEGMENTS = 64  # nearly; each has five open files
-_LARGE_TEXT = 1 << 25  # bytes, from which on it is split into tokens in several processes
+_MOST_SEGMENTS = 64  # approximately; each has five open files
+_LARGE_TEXT = 1 << 25  # bytes; tokenization is parallel above this size
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,8 @@ class SideStats:
     longest: int = 0
 
     def __add__(self, other: "SideStats") -> "SideStats":
-        return SideStats(
-            self.tokens + other.tokens,
-            self.unknown + other.unknown,
-            max(self.longest, other.longest),
-        )
+        tokens, unknown = self.tokens + other.tokens, self.unknown + other.unknown
+        return SideStats(tokens, unknown, max(self.longest, other.longest))
 
 
 @dataclass(frozen=True)
@@ -76,12 +73,8 @@ class StoreStats:
     tgt: SideStats = SideStats()
 
     def __add__(self, other: "StoreStats") -> "StoreStats":
-        return StoreStats(
-            self.pairs + other.pairs,
-            self.too_long + other.too_long,
-            self.src + other.src,
-            self.tgt + other.tgt,
-        )
+        pairs, too_long = self.pairs + other.pairs, self.too_long + other.too_long
+        return StoreStats(pairs, too_long, self.src + other.src, self.tgt + other.tgt)
 
 
 class _ArrayFile:
@@ -114,10 +107,9 @@ class _SegmentSide:
     def __init__(self, folder: Path, side: str) -> None:
         self._offsets = _ArrayFile(folder / f"{side}.offsets", np.int64)
         self._ids = _ArrayFile(folder / f"{side}.ids", np.int32)
-        self._num_sentences = len(self._offsets) - 1
 
     def __len__(self) -> int:
-        return self._num_sentences
+        return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> Ids:
         start, end = self._offsets.read(index, index + 2)
@@ -319,7 +311,7 @@ def _grouped(parts: Sequence[Corpus], smallest: int) -> Iterator[list[Corpus]]:
 
 
 class _Request(NamedTuple):
-    """What segments depend on beside their text."""
+    """What segments depend on, except for their text."""
 
     tokenizers: Tokenizers
     on_bad_line: OnBadLine
@@ -348,7 +340,10 @@ class _Request(NamedTuple):
                         folder = cache_folder() / key
                         if is_listed(folder):  # damaged
                             shutil.rmtree(folder)
-                        _write_segment(split(self._usable(text)), folder)
+                        pairs = read_pairs(text, self.on_bad_line)
+                        keeps_empty = self.max_length is None
+                        usable = (p for p in pairs if p and (keeps_empty or not p.is_empty))
+                        _write_segment(split(usable), folder)
                         segment = _Segment(folder, self.tokenizers)
                     opened[key] = segment
         make_room()
@@ -360,12 +355,6 @@ class _Request(NamedTuple):
             return _Segment(cache_folder() / key, self.tokenizers)
         except (UserError, ValueError):
             return None
-
-    def _usable(self, text: ParallelText) -> Iterator[Pair]:
-        """Yield the readable pairs, those of training text without those with an empty side."""
-        for pair in read_pairs(text, self.on_bad_line):
-            if pair is not None and (self.max_length is None or not pair.is_empty):
-                yield pair
 
 
 def _hash(values: Any) -> str:
@@ -428,8 +417,5 @@ class _SideWriter:
         ends = self.facts.tokens + np.cumsum(side.lengths, dtype=np.int64)
         self._offsets.write(ends.tobytes())
         self.num_sentences += len(side.lengths)
-        self.facts += SideStats(
-            tokens=len(side.ids),
-            unknown=int((side.ids == UNK_ID).sum()),
-            longest=int(side.lengths.max()),
-        )
+        unknown, longest = int((side.ids == UNK_ID).sum()), int(side.lengths.max())
+        self.facts += SideStats(len(side.ids), unknown, longest)

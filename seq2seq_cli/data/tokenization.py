@@ -4,7 +4,7 @@ import itertools
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -40,54 +40,42 @@ class TokenizedChunk(NamedTuple):
     too_long: int  # pairs that were dropped
 
 
-class Splitter:
-    """Splits the text of chunks, one after the other in this process, or in those of a pool."""
-
-    def __init__(
-        self,
-        tokenizers: Tokenizers,
-        max_length: int | None,
-        pool: ProcessPoolExecutor | None = None,
-        num_processes: int = 1,
-    ) -> None:
-        self._tokenizers, self._max_length = tokenizers, max_length
-        self._pool, self._num_processes = pool, num_processes
-
-    def __call__(self, pairs: Iterable[Pair]) -> Iterator[TokenizedChunk]:
-        """Yield the pairs as ids, in order, those over `max_length` tokens on a side left out."""
-        if self._pool is None:
-            for chunk in chunks_of(pairs):
-                yield tokenize(chunk, self._tokenizers, self._max_length)
-            return
-        ahead: deque[Future[TokenizedChunk]] = deque()
-        try:
-            for chunk in chunks_of(pairs):
-                with held_signals(signal.SIGINT):  # the first chunk starts the processes
-                    ahead.append(self._pool.submit(_tokenize_in_process, chunk))
-                if len(ahead) >= _CHUNKS_AHEAD * self._num_processes:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        except BrokenProcessPool:
-            raise UserError(
-                "a process that splits text into tokens has died; was it out of memory?"
-            ) from None
+Splitter = Callable[[Iterable[Pair]], Iterator[TokenizedChunk]]
 
 
 @contextmanager
 def splitter(
     tokenizers: Tokenizers, max_length: int | None, num_processes: int
 ) -> Iterator[Splitter]:
-    """Give what splits text into tokens, in so many processes, while the block runs."""
+    """Give a function that splits text into tokens, in so many processes, while the block runs.
+
+    It yields the pairs as ids, in order, without those over `max_length` tokens on a side.
+    """
     if num_processes == 1:
-        yield Splitter(tokenizers, max_length)
+        yield lambda pairs: (tokenize(x, tokenizers, max_length) for x in chunks_of(pairs))
         return
-    context = process_context(__name__)
     models = [tokenizer.model for tokenizer in tokenizers]
     start = (models, tokenizers.is_shared, max_length)
+    context = process_context(__name__)
     with ProcessPoolExecutor(num_processes, context, _start_in_process, start) as pool:
+
+        def split(pairs: Iterable[Pair]) -> Iterator[TokenizedChunk]:
+            ahead: deque[Future[TokenizedChunk]] = deque()
+            try:
+                for chunk in chunks_of(pairs):
+                    with held_signals(signal.SIGINT):  # the first chunk starts the processes
+                        ahead.append(pool.submit(_tokenize_in_process, chunk))
+                    if len(ahead) >= _CHUNKS_AHEAD * num_processes:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            except BrokenProcessPool:
+                raise UserError(
+                    "a process that splits text into tokens has died; was it out of memory?"
+                ) from None
+
         try:
-            yield Splitter(tokenizers, max_length, pool, num_processes)
+            yield split
         finally:
             pool.shutdown(cancel_futures=True)  # if exit came first, the processes would never end
 
@@ -101,8 +89,9 @@ def _start_in_process(models: Sequence[bytes], is_shared: bool, max_length: int 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     unblock_signals()
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
-    src = Tokenizer(models[0])
-    _loaded = Tokenizers(src, Tokenizer(models[1], src if is_shared else None)), max_length
+    src = Tokenizer.from_model(models[0])
+    tgt = Tokenizer.from_model(models[1], src if is_shared else None)
+    _loaded = Tokenizers(src, tgt), max_length
 
 
 def _tokenize_in_process(chunk: list[Pair]) -> TokenizedChunk:

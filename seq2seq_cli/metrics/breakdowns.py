@@ -5,14 +5,13 @@ N lines, F groups of word frequencies.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import printable, table
-from seq2seq_cli.metrics.exact_match import spaced
 from seq2seq_cli.metrics.metrics import (
     Scoring,
     TextScore,
@@ -20,8 +19,8 @@ from seq2seq_cli.metrics.metrics import (
     score_text,
     word_splitter,
 )
-from seq2seq_cli.metrics.significance import References, Texts
-from seq2seq_cli.metrics.units import CHARACTERS, WORDS
+from seq2seq_cli.metrics.references import References, Texts
+from seq2seq_cli.metrics.units import CHARACTERS, WORDS, spaced
 from seq2seq_cli.text.features import TAB
 
 _LENGTH_GROUPS = 4
@@ -108,18 +107,9 @@ class FrequencyGroup:
     in_references: int
     in_translations: int
     in_both: int
-
-    @property
-    def precision(self) -> float | None:
-        return 100 * self.in_both / self.in_translations if self.in_translations else None
-
-    @property
-    def recall(self) -> float | None:
-        return 100 * self.in_both / self.in_references if self.in_references else None
-
-    @property
-    def f1(self) -> float:
-        return 200 * self.in_both / (self.in_references + self.in_translations)
+    precision: float | None
+    recall: float | None
+    f1: float
 
     def row(self) -> list[str]:
         shares = (self.precision, self.recall, self.f1)
@@ -129,9 +119,6 @@ class FrequencyGroup:
             *("-" if share is None else f"{share:.2f}" for share in shares),
         ]
 
-    def report(self) -> dict[str, Any]:
-        return asdict(self) | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
-
 
 def by_training_frequency(
     text: Translated, training_lines: Iterable[str], scoring: Scoring
@@ -140,15 +127,17 @@ def by_training_frequency(
 
     A word is translated correctly as often as it is in both the translation and the reference of a
     line, as in compare-mt (Neubig et al. 2019); of several references the nearest counts. Words are
-    those of BLEU; strings have their own units.
+    split as in BLEU; strings have their own units.
     """
     split = splitter_of(scoring)
     hypotheses = [Counter(split(line)) for line in text.hypotheses]
-    references = [
-        max((Counter(split(line)) for line in lines if line is not None), key=_nearness_to(words))
-        for words, *lines in zip(hypotheses, *text.references, strict=True)
-    ]
-    both = [a & b for a, b in zip(references, hypotheses, strict=True)]
+    references: list[Counter[str]] = []
+    both: list[Counter[str]] = []
+    for words, *targets in zip(hypotheses, *text.references, strict=True):
+        counts = [Counter(split(target)) for target in targets if target is not None]
+        f1 = [(words & each).total() / max((words + each).total(), 1) for each in counts]
+        references.append(counts[int(np.argmax(f1))])
+        both.append(references[-1] & words)
     frequency = dict.fromkeys((word for line in references + hypotheses for word in line), 0)
     for training_line in training_lines:
         for word in split(training_line):
@@ -161,11 +150,17 @@ def by_training_frequency(
                 group = np.searchsorted(_FREQUENCIES, frequency[word], side="right") - 1
                 counts_F3[group, column] += count
     most = [*(bound - 1 for bound in _FREQUENCIES[1:]), None]
-    return [
-        FrequencyGroup(fewest, last, *counts)
-        for fewest, last, counts in zip(_FREQUENCIES, most, counts_F3.tolist(), strict=True)
-        if any(counts)
-    ]
+    groups = []
+    for fewest, last, (expected, written, right) in zip(
+        _FREQUENCIES, most, counts_F3.tolist(), strict=True
+    ):
+        if expected + written:
+            precision = 100 * right / written if written else None
+            recall = 100 * right / expected if expected else None
+            f1 = 200 * right / (expected + written)
+            numbers = (fewest, last, expected, written, right, precision, recall, f1)
+            groups.append(FrequencyGroup(*numbers))
+    return groups
 
 
 def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
@@ -174,11 +169,6 @@ def splitter_of(scoring: Scoring) -> Callable[[str], list[str]]:
     if units == WORDS:
         return word_splitter(scoring.tokenize, scoring.lowercase)
     return lambda line: units.split(spaced(line, lowercase=scoring.lowercase))
-
-
-def _nearness_to(hypothesis: Counter[str]) -> Callable[[Counter[str]], float]:
-    """Return the function from a reference to its F1 with a translation, up to a factor."""
-    return lambda words: (words & hypothesis).total() / max((words + hypothesis).total(), 1)
 
 
 @dataclass(frozen=True)
@@ -203,7 +193,7 @@ class Breakdown:
         words = self.by_training_frequency
         return {
             "by_source_length": [group.report() for group in self.by_source_length],
-            "by_training_frequency": words and [group.report() for group in words],
+            "by_training_frequency": words and [vars(group) for group in words],
         }
 
 

@@ -111,26 +111,20 @@ class Errors:
         return "-" if change.expected is None else f"{self.occurrences[change.expected]:,}"
 
     def report(self) -> dict[str, Any]:
+        shown = ("line", "source", "reference", "hypothesis")
         changes = [
             {
                 **change._asdict(),
                 "number": number,
                 "of": None if change.expected is None else self.occurrences[change.expected],
                 "examples": [
-                    {
-                        "line": example.line,
-                        "source": example.source,
-                        "reference": example.reference,
-                        "hypothesis": example.hypothesis,
-                    }
+                    {name: getattr(example, name) for name in shown}
                     for example in self.examples[change]
                 ],
             }
             for change, number in self.changes.most_common()
         ]
-        features = [
-            {**vars(feature), "exact_match": feature.exact_match} for feature in self.features
-        ]
+        features = [{**vars(each), "exact_match": each.exact_match} for each in self.features]
         facts = ("unit", "num_units", "num_lines", "num_wrong_lines")
         report = {name: getattr(self, name) for name in facts}
         return {"errors": {**report, "changes": changes, "by_feature": features}}
@@ -178,16 +172,16 @@ def _changes(
     expected: Sequence[str], written: Sequence[str], between: str
 ) -> Iterator[tuple[Change, str, str]]:
     """Yield the edits that make what was expected into what was written, and what is around."""
+
+    def around(line: Sequence[str], place: int) -> str:
+        first, end = max(0, place - _CONTEXT), place + _CONTEXT + 1
+        shown = between.join(line[first:end])
+        return f"{'…' * (first > 0)}{shown}{'…' * (end < len(line))}"
+
     for edit in Levenshtein.editops(expected, written):
         i, j = edit.src_pos, edit.dest_pos
         change = Change(
             None if edit.tag == "insert" else expected[i],
             None if edit.tag == "delete" else written[j],
         )
-        yield change, _around(expected, i, between), _around(written, j, between)
-
-
-def _around(line: Sequence[str], place: int, between: str) -> str:
-    first, end = max(0, place - _CONTEXT), place + _CONTEXT + 1
-    shown = between.join(line[first:end])
-    return f"{'…' * (first > 0)}{shown}{'…' * (end < len(line))}"
+        yield change, around(expected, i), around(written, j)

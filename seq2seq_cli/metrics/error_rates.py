@@ -1,55 +1,83 @@
-"""Error rates as metrics of sacreBLEU's kind, for its tests of significance.
+"""Exact match and error rates, as metrics of sacreBLEU's kind, for its tests of significance.
 
-Those of characters and symbols divide edits by the length of the references, summed over the text;
-the edits of a line are its Levenshtein distance to a reference: insertions, deletions and
-substitutions.
+SIGMORPHON's tables have the same numbers under other names: their word error rate (WER) is
+`exact_match_error`, as each line is a word, and their phone error rate (PER) is `symbol_error_rate`
+(Gorman et al. 2020, "The SIGMORPHON 2020 Shared Task on Multilingual Grapheme-to-Phoneme
+Conversion").
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.base import Metric, Score, Signature
 
-from seq2seq_cli.metrics.exact_match import ExactMatch, spaced
+from seq2seq_cli.config.types import BleuTokenize
+from seq2seq_cli.metrics.units import spaced
 
 
-class ErrorRate(Metric):
-    """Edits per 100 units of the references; of several of a line, that with the fewest edits."""
+class _LineMetric(Metric):
+    """A metric whose statistics are summed over the lines of a text."""
 
     _SIGNATURE_TYPE = Signature
 
-    def __init__(self, units_of: Callable[[str], Sequence[str]], lowercase: bool) -> None:
+    def __init__(self, _: BleuTokenize, lowercase: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._units_of = units_of
         self._lowercase = lowercase
 
     def _preprocess_segment(self, sent: str) -> str:
         return spaced(sent, lowercase=self._lowercase)
 
     def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {"references": [self._units_of(reference) for reference in refs]}
+        return {"references": refs}
+
+    def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> Score:
+        sums = [sum(column) for column in zip(*stats, strict=True)]
+        score: Score = self._compute_score_from_stats(sums)
+        return score
+
+
+class ExactMatch(_LineMetric):
+    """Percentage of lines that equal a reference apart from white space."""
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[int]:
-        """Return the edits of one line, and the length of the reference that needs the fewest."""
-        units = self._units_of(hypothesis)
-        found = [[Levenshtein.distance(units, ref), len(ref)] for ref in ref_kwargs["references"]]
-        return min(found)
+        """Return the number of matches and of lines, of one line."""
+        return [int(hypothesis in ref_kwargs["references"]), 1]
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> Score:
+        matches, lines = stats
+        return Score("exact_match", 100 * matches / lines)
+
+
+class ExactMatchError(ExactMatch):
+    """Percentage of lines that differ from every reference: 100 - exact match."""
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> Score:
+        exact_match = super()._compute_score_from_stats(stats).score
+        return Score("exact_match_error", 100 - exact_match)
+
+
+class SymbolErrorRate(_LineMetric):
+    """Edits per 100 symbols of the references: insertions, deletions and substitutions.
+
+    Edits and lengths are summed over the text. Of several references, the one with the fewest
+    edits counts.
+    """
+
+    split: ClassVar[Callable[[str], Sequence[str]]] = str.split
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[int]:
+        """Return the edits of one line, and the length of its reference."""
+        split = type(self).split
+        units, references = split(hypothesis), map(split, ref_kwargs["references"])
+        return min([Levenshtein.distance(units, ref), len(ref)] for ref in references)
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> Score:
         edits, length = stats
         return Score("error_rate", 100 * edits / max(length, 1))
 
-    def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> Score:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
 
+class CharacterErrorRate(SymbolErrorRate):
+    """Edits per 100 characters; spaces between words count."""
 
-class WordErrorRate(ExactMatch):
-    """Percentage of lines that differ from every reference: 100 - exact match.
-
-    It is the word error rate of corpora with a word on each line (Gorman et al. 2020, "The
-    SIGMORPHON 2020 Shared Task on Multilingual Grapheme-to-Phoneme Conversion").
-    """
-
-    def _compute_score_from_stats(self, stats: Sequence[float]) -> Score:
-        return Score("wer", 100 - super()._compute_score_from_stats(stats).score)
+    split = str

@@ -4,20 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import METRICS, BleuTokenize, Metric
+from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.metrics.significance import (
-    SEED,
-    Interval,
-    LineStatistics,
-    References,
-    Texts,
-    interval_of,
-)
-from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.metrics.references import PublicTestSet, References, Texts
+from seq2seq_cli.metrics.significance import SEED, Interval, LineStatistics, interval_of
 from seq2seq_cli.metrics.units import WORDS, Units, units_of
+from seq2seq_cli.plugins import implementation
 
 
 class TextScore(NamedTuple):
@@ -62,27 +57,26 @@ class Scoring:
 
     @classmethod
     def of_run(cls, config: Config, metrics: str | None = None, **settings: Any) -> Self:
-        """Return the scoring of a trained run, as its validations do, but for strings.
+        """Return the scoring of a trained run, which is the scoring of its validations.
 
-        Of these it has exact match and an error rate, and no overlap of n-grams. Lines are ranked
-        by the run's metric, if it says how bad they are: by chrF, or the error rate of strings, for
-        one that only says whether a line is right, and by chrF for one without translations.
+        Strings have exact match and an error rate in place of BLEU and chrF. Lines are ranked by
+        the run's metric, or else by chrF, or by the error rate of strings.
         """
         src, tgt = units_of(config)
         scoring, metric = cls.of(config.validation, metrics, **settings), config.validation.metric
         names = list(scoring.names)
         if metrics is None and tgt != WORDS:
             names = [name for name in names if name not in ("bleu", "chrf")]
-            names += [] if {"ser", "cer"} & {*names} else [tgt.error_rate]
-        if not METRICS[metric].is_of_text or metric in ("exact_match", "wer"):
+            names += [] if {"symbol_error_rate", "cer"} & {*names} else [tgt.error_rate]
+        if not (METRICS[metric].is_of_text and METRICS[metric].ranks_lines):
             metric = "chrf" if tgt == WORDS else tgt.error_rate
         return replace(
             scoring, names=tuple(names), src_units=src, tgt_units=tgt, line_metric=metric
         )
 
-    def signature(self, name: Metric, metric: Any, **settings: int) -> str | None:
-        """Return sacreBLEU's signature of a metric that has scored text; None if it is not its."""
-        if not METRICS[name].is_of_sacrebleu:
+    def signature(self, metric: Any, **settings: int) -> str | None:
+        """Return the signature of a metric of sacreBLEU that has scored text, or None."""
+        if not type(metric).__module__.startswith("sacrebleu."):
             return None
         signature = metric.get_signature()
         bootstrap = {"bs": self.resamples, "seed": SEED} if self.resamples else {}
@@ -102,7 +96,7 @@ def score_text(
     """
     assert all(len(hypotheses) == len(lines) for lines in references)
     return {
-        name: text_score(name, statistics_of(name, hypotheses, references, scoring), scoring)
+        name: text_score(statistics_of(name, hypotheses, references, scoring), scoring)
         for name in (scoring.names if hypotheses else ())
     }
 
@@ -114,21 +108,21 @@ def statistics_of(
     return LineStatistics(make_metric(name, scoring), hypotheses, references)
 
 
-def text_score(
-    name: Metric, statistics: LineStatistics, scoring: Scoring, **settings: int
-) -> TextScore:
+def text_score(statistics: LineStatistics, scoring: Scoring, **settings: int) -> TextScore:
     """Return the score of a text with these statistics; the signature will name the settings."""
     resampled = statistics.resampled_scores(scoring.resamples)
     return TextScore(
         statistics.score,
-        scoring.signature(name, statistics.metric, **settings),
+        scoring.signature(statistics.metric, **settings),
         interval_of(resampled) if scoring.resamples else None,
     )
 
 
 def make_metric(name: Metric, scoring: Scoring) -> Any:
     """Return a new metric of sacreBLEU's kind."""
-    return TEXT_METRICS[name](scoring.tokenize, scoring.lowercase)
+    scorer = METRICS[name].scorer
+    assert scorer is not None, "a metric of text"
+    return implementation("metrics", scorer)(scoring.tokenize, scoring.lowercase)
 
 
 def make_line_metric(name: Metric, scoring: Scoring) -> Any:
@@ -139,82 +133,16 @@ def make_line_metric(name: Metric, scoring: Scoring) -> Any:
     return metric
 
 
-def _bleu(tokenize: BleuTokenize, lowercase: bool) -> Any:
-    """Papineni et al. 2002."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    # With "none" the text is meant to be tokenized already: sacreBLEU need not warn of that.
-    return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-
-
-def _chrf(_: BleuTokenize, lowercase: bool) -> Any:
-    """chrF2 (Popović 2015)."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    return CHRF(lowercase=lowercase)
-
-
-def _chrf_plus_plus(_: BleuTokenize, lowercase: bool) -> Any:
-    """chrF2++, with words and pairs of words (Popović 2017)."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    return CHRF(lowercase=lowercase, word_order=2)
-
-
-def _ter(tokenize: BleuTokenize, lowercase: bool) -> Any:
-    """Edits per reference word (Snover et al. 2006), or per character of CJK text."""
-    from sacrebleu.metrics.ter import TER
-
-    is_spaceless = tokenize in ("zh", "char")
-    return TER(normalized=is_spaceless, asian_support=is_spaceless, case_sensitive=not lowercase)
-
-
-def _exact_match(_: BleuTokenize, lowercase: bool) -> Any:
-    from seq2seq_cli.metrics.exact_match import ExactMatch
-
-    return ExactMatch(lowercase)
-
-
-def _ser(_: BleuTokenize, lowercase: bool) -> Any:
-    """Edits per 100 symbols, which are separated by white space."""
-    from seq2seq_cli.metrics.error_rates import ErrorRate
-
-    return ErrorRate(str.split, lowercase)
-
-
-def _cer(_: BleuTokenize, lowercase: bool) -> Any:
-    """Edits per 100 characters; spaces between words count."""
-    from seq2seq_cli.metrics.error_rates import ErrorRate
-
-    return ErrorRate(str, lowercase)
-
-
-def _wer(_: BleuTokenize, lowercase: bool) -> Any:
-    from seq2seq_cli.metrics.error_rates import WordErrorRate
-
-    return WordErrorRate(lowercase)
-
-
-TEXT_METRICS: dict[Metric, Callable[[BleuTokenize, bool], Any]] = {
-    "bleu": _bleu,
-    "chrf": _chrf,
-    "chrf++": _chrf_plus_plus,
-    "ter": _ter,
-    "exact_match": _exact_match,
-    "ser": _ser,
-    "cer": _cer,
-    "wer": _wer,
-}
-
-
 def word_splitter(tokenize: BleuTokenize, lowercase: bool = False) -> Callable[[str], list[str]]:
     """Return a function that splits a line into the words that BLEU counts."""
-    split = _bleu(tokenize, lowercase).tokenizer
+    from seq2seq_cli.metrics.ngram_metrics import bleu
+
+    split = bleu(tokenize, lowercase).tokenizer
     return lambda line: split((line.lower() if lowercase else line).rstrip()).split()
 
 
 def _parse_metrics(text: str) -> tuple[Metric, ...]:
-    names = [name.strip() for name in text.split(",")]
+    names = [RENAMED_METRICS.get(name.strip(), name.strip()) for name in text.split(",")]
     for name in names:
         if name not in TEXT_METRICS:
             raise UserError(

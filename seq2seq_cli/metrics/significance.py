@@ -1,7 +1,7 @@
 """Bootstrap intervals and paired tests of significance, on sacreBLEU's statistics of lines.
 
-They are those of sacreBLEU (`--confidence`, `--paired-ar`, `--paired-bs`) with the same random
-numbers, but for two things. Memory does not grow with the number of resamples. And a p-value is the
+They equal sacreBLEU's (`--confidence`, `--paired-ar`, `--paired-bs`), with the same random
+numbers, with two exceptions. Memory does not grow with the number of resamples. A p-value is the
 probability of a difference at least as large as the measured one, as usual. sacreBLEU counts larger
 ones only, so that its randomization test gives 0.0001 to systems that differ in a single line, or
 in none.
@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-Texts = Sequence[str]
-References = Sequence[str | None]  # None for a line that has fewer references than others
+from seq2seq_cli.metrics.references import References, Texts
+
 TestName = Literal["randomization", "bootstrap"]
 Vector = npt.NDArray[np.float64]
 
@@ -90,7 +90,7 @@ def _randomization(first: LineStatistics, second: LineStatistics, trials: int) -
 
 
 def _bootstrap(first: LineStatistics, second: LineStatistics, resamples: int) -> float:
-    """Paired bootstrap resampling (Koehn 2004), of the centred difference as in Moses."""
+    """Paired bootstrap resampling (Koehn 2004), of the centered difference as in Moses."""
     scores = (system.resampled_scores(resamples) for system in (first, second))
     differences = np.abs(np.subtract(*scores))
     measured = abs(first.score - second.score) - _ROUNDING

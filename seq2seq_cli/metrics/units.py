@@ -1,7 +1,7 @@
-"""What the targets of a task consist of: words, or the characters or symbols of strings.
+"""The units of a task's lines: words, or the characters or symbols of strings.
 
-Strings are pronunciations, forms and formulas: a run is of strings if it counts what is right, and
-if the tokens of its targets are characters, or symbols that spaces separate.
+Strings are pronunciations, forms and formulas. The targets of a run are strings if its metric is
+for strings, such as exact match, and if their tokens are characters or symbols between spaces.
 """
 
 from collections.abc import Callable
@@ -9,12 +9,17 @@ from typing import Literal, NamedTuple
 
 import regex
 
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import Metric, TokenizerKind
+from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.text.words import split_words
 
-_METRICS_OF_STRINGS: tuple[Metric, ...] = ("exact_match", "ser", "cer", "wer")
 _CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
+
+
+def spaced(line: str, *, lowercase: bool) -> str:
+    """Return a line with single spaces, as lines are compared."""
+    return " ".join((line.lower() if lowercase else line).split())
 
 
 class Units(NamedTuple):
@@ -26,18 +31,16 @@ class Units(NamedTuple):
     error_rate: Metric
 
 
-WORDS = Units("words", split_words, " ", "ser")
-SYMBOLS = Units("symbols", str.split, " ", "ser")
+WORDS = Units("words", split_words, " ", "symbol_error_rate")
+SYMBOLS = Units("symbols", str.split, " ", "symbol_error_rate")
 CHARACTERS = Units("characters", list, "", "cer")
 CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points are one character
 
 
 def units_of(config: Config) -> tuple[Units, Units]:
-    """Return what sources and targets of a run consist of: of words if it is not of strings."""
-    kinds = config.tokenizer.kind
-    are_strings = kinds.tgt in ("char", "word")
-    if not are_strings or config.validation.metric not in _METRICS_OF_STRINGS:
-        return WORDS, WORDS
+    """Return the units of sources and targets of a run, which are words unless it is of strings."""
     characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
-    units: dict[TokenizerKind, Units] = {"char": characters, "word": SYMBOLS}
-    return units.get(kinds.src, WORDS), units[kinds.tgt]
+    units = {"words": WORDS, "characters": characters, "symbols": SYMBOLS}
+    kinds, metric = config.tokenizer.kind, METRICS.get(config.validation.metric)  # none for auto
+    src, tgt = (units[TOKENIZER_KINDS[kind].units] for kind in (kinds.src, kinds.tgt))
+    return (src, tgt) if tgt != WORDS and metric and metric.is_of_strings else (WORDS, WORDS)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq_cli.config.types import METRICS, Metric
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, Metric
 from seq2seq_cli.model.weights import read_facts
 
 
@@ -34,5 +34,6 @@ def read_model_scores(path: Path) -> ModelScores | None:
     scores = facts.get("scores")
     if not isinstance(scores, dict):
         return None
-    known = {name: scores[name] for name in METRICS if isinstance(scores.get(name), float)}
+    current = {RENAMED_METRICS.get(name, name): score for name, score in scores.items()}
+    known = {name: current[name] for name in METRICS if isinstance(current.get(name), float)}
     return ModelScores(str(facts.get("model")), known) if known else None

@@ -1,1 +1,1 @@
-"""Strings: reading parallel files, text ⇄ ids, scores of text. Never imports torch."""
+"""Text: corpora and their formats, lines, sentences and words. Never imports torch."""

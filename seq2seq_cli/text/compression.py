@@ -70,15 +70,13 @@ class _ZstdReader(io.RawIOBase):
         return count
 
 
-def _open_zstd(file: BinaryIO) -> BinaryIO:
-    return io.BufferedReader(_ZstdReader(file), _BUFFER)
-
-
 BY_SUFFIX: dict[str, Compression] = {
     ".gz": Compression("gzip", b"\x1f\x8b", gzip.open),
     ".bz2": Compression("bzip2", b"BZh", bz2.open),
     ".xz": Compression("xz", b"\xfd7zXZ\x00", lzma.open),
-    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", _open_zstd),
+    ".zst": Compression(
+        "zstd", b"\x28\xb5\x2f\xfd", lambda file: io.BufferedReader(_ZstdReader(file), _BUFFER)
+    ),
 }
 
 
@@ -107,7 +105,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _opened_as_it_is(path: Path) -> BinaryIO:
-    """Open a file, in one buffer for all: those of remote file systems read lines slowly."""
+    """Open a file; a remote one gets a buffer, as its own reads lines slowly."""
     file = path.open("rb")
     if not is_remote(path):
         return file

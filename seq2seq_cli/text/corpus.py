@@ -6,8 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -48,7 +46,7 @@ class Pair(NamedTuple):
 
     src: str
     tgt: str
-    tag: str | None = None  # a token before those of the source
+    tag: str | None = None  # a token in front of the source
     features: str = ""  # of the source, such as V;PST
 
     @property
@@ -60,16 +58,6 @@ class Pair(NamedTuple):
     @property
     def is_empty(self) -> bool:
         return not (self.src.strip() and self.tgt.strip())
-
-    @property
-    def source_hash(self) -> int:
-        """The hash of the source as it counts as a duplicate; another one in each process."""
-        return hash(normalized(self.source_line))
-
-
-def normalized(text: str) -> str:
-    """Return the text as it counts as a duplicate: without case, width and extra white space."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 class BadLineError(UserError):
@@ -89,25 +77,11 @@ class CorpusCounts:
     def pairs(self) -> int:
         return self.lines - self.bad - self.empty
 
-
-def count_corpus(
-    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
-) -> tuple[CorpusCounts, CorpusCounts | None]:
-    """Read both texts once: count lines, and validation sentences that are also trained on.
-
-    Raises UserError if training is impossible: unreadable lines, files of unequal length, no pairs.
-    """
-    held_out: Counter[int] = Counter()
-    valid_counts = None
-    if valid is not None:
-        valid_counts = CorpusCounts()
-        pairs = count_pairs(valid, on_bad_line, valid_counts)
-        held_out.update(pair.source_hash for pair in pairs)
-    train_counts = CorpusCounts()
-    for pair in count_pairs(train, on_bad_line, train_counts):
-        if held_out and valid_counts is not None:
-            valid_counts.overlap += held_out.pop(pair.source_hash, 0)
-    return train_counts, valid_counts
+    def read_times(self, times: int) -> None:
+        """Count every line so many times."""
+        self.lines, self.bad, self.empty = (
+            times * number for number in (self.lines, self.bad, self.empty)
+        )
 
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
@@ -236,8 +210,7 @@ def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
 
 def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
     names = list(map(str, corpus.paths))
-    for number, row in _aligned(names, [raw_lines(path) for path in corpus.paths]):
-        pair = _pair(names, number, row)
+    for pair in _side_by_side(names, [raw_lines(path) for path in corpus.paths]):
         if corpus.features and isinstance(pair, Pair):
             src, _, features = pair.src.partition(TAB)
             pair = pair._replace(src=src, features=features)
@@ -245,7 +218,7 @@ def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
 
 
 def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    """Read the two members of a Moses archive side by side, without unpacking it to the disk."""
+    """Read the two members of a Moses archive without unpacking it to the disk."""
     path = corpus.pairs
     assert path is not None
     with opened_zip(path) as archive, ExitStack() as stack:
@@ -259,8 +232,26 @@ def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             )
             for name, member in zip(names, members, strict=True)
         ]
-        for number, row in _aligned(names, readers):
-            yield _pair(names, number, row)
+        yield from _side_by_side(names, readers)
+
+
+def _side_by_side(
+    names: Sequence[str], readers: Sequence[Iterator[bytes]]
+) -> Iterator[Pair | BadLineError]:
+    """Pair the lines of two files; raises UserError with both line counts if they differ."""
+    for number, row in enumerate(itertools.zip_longest(*readers), 1):
+        if None in row:
+            counts = ", ".join(
+                f"{name}: {number - (line is None) + sum(1 for _ in reader):,}"
+                for name, line, reader in zip(names, row, readers, strict=True)
+            )
+            raise UserError(f"parallel files differ in length (lines in {counts})")
+        try:
+            pair = Pair(*(_decode(n, number, raw) for n, raw in zip(names, row, strict=True)))
+        except BadLineError as error:
+            yield error
+        else:
+            yield pair
 
 
 def _members(corpus: Corpus, archive: ZipFile) -> list[str]:
@@ -286,7 +277,8 @@ def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
             raise BadLineError(f"needs 2 columns (source, tab, target), has {len(columns)}{more}")
         if max(places) >= len(columns):
             raise BadLineError(f"needs column {max(places) + 1}, has {len(columns)}")
-        return _pair_of([columns[place] for place in places])
+        src, tgt, *features = (columns[place] for place in places)
+        return Pair(src, tgt, None, *features)
 
     return _parsed_lines(corpus, split)
 
@@ -310,15 +302,10 @@ def _read_json(corpus: Corpus) -> Iterator[Pair | BadLineError]:
                 raise BadLineError(f"needs text under the keys {' and '.join(corpus.all_fields)}")
             # A JSON string can contain line feeds and lone surrogates; a line of text cannot.
             values.append(value.encode("utf-8", "replace").decode().replace("\n", " "))
-        return _pair_of(values)
+        src, tgt, *features = values
+        return Pair(src, tgt, None, *features)
 
     return _parsed_lines(corpus, split)
-
-
-def _pair_of(values: Sequence[str]) -> Pair:
-    """Return the pair of a source, a target and perhaps features."""
-    src, tgt, *features = values
-    return Pair(src, tgt, None, *features)
 
 
 def _read_tmx(corpus: Corpus) -> Iterator[Pair | BadLineError]:
@@ -351,27 +338,6 @@ _READERS: dict[str | None, Callable[[Corpus], Iterator[Pair | BadLineError]]] = 
 }
 
 
-def _aligned(
-    names: Sequence[str], readers: Sequence[Iterator[bytes]]
-) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Yield line n of every file, with n; raises UserError with all line counts if they differ."""
-    for num_lines, row in enumerate(itertools.zip_longest(*readers)):
-        if None in row:
-            counts = ", ".join(
-                f"{name}: {num_lines + (line is not None) + sum(1 for _ in reader):,}"
-                for name, line, reader in zip(names, row, readers, strict=True)
-            )
-            raise UserError(f"parallel files differ in length (lines in {counts})")
-        yield num_lines + 1, row
-
-
-def _pair(names: Sequence[str], number: int, row: Sequence[bytes]) -> Pair | BadLineError:
-    try:
-        return Pair(*(_decode(name, number, raw) for name, raw in zip(names, row, strict=True)))
-    except BadLineError as error:
-        return error
-
-
 def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair | BadLineError]:
     """Read the lines of a file of pairs; `split` raises BadLineError without file and line."""
     (path,) = corpus.paths
@@ -382,9 +348,11 @@ def _parsed_lines(corpus: Corpus, split: Callable[[str], Pair]) -> Iterator[Pair
             yield error
             continue
         try:
-            yield split(line)
+            pair = split(line)
         except BadLineError as error:
             yield BadLineError(f"{path}, line {number:,}: {error}")
+        else:
+            yield pair
 
 
 def _decode(name: str, number: int, raw: bytes) -> str:

@@ -1,7 +1,9 @@
-"""Features of a source: tokens before those of its text, such as V;PST of a lemma to inflect.
+"""Features of a source, such as V;PST of a lemma to inflect: tokens in front of its text.
 
 In a vocabulary each feature is a control symbol, which text cannot become.
 """
+
+import itertools
 
 TAB = "\t"  # between text and features in a line of sources
 
@@ -17,13 +19,18 @@ def feature_symbols(features: str) -> list[str]:
 def feature_names(features: str) -> list[str]:
     """Return the single features, such as V, PST and 3 of `V;PST;3`.
 
-    Commas separate outside of parentheses: NOM(2,PL) is one feature.
+    Semicolons, bars and commas separate outside of parentheses: ARGAC(1;SG) is one feature.
     """
-    separated = []
-    next_parenthesis = ""
-    for character in reversed(features):
-        if character in "()":
-            next_parenthesis = character
-        is_inner = character == "," and next_parenthesis == ")"
-        separated.append(" " if character in ";|," and not is_inner else character)
-    return "".join(reversed(separated)).split()
+    changes_of_depth, opened = [0] * len(features), []
+    for place, character in enumerate(features):
+        if character == "(":
+            opened.append(place)
+        elif character == ")" and opened:
+            changes_of_depth[opened.pop()] += 1
+            changes_of_depth[place] -= 1
+    depths = itertools.accumulate(changes_of_depth)
+    separated = (
+        " " if character in ";|," and not depth else character
+        for character, depth in zip(features, depths, strict=True)
+    )
+    return "".join(separated).split()

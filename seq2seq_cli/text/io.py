@@ -100,7 +100,7 @@ def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:
-    """Return True if input and output are the same regular file, under whatever names.
+    """Return True if input and output are the same regular file.
 
     None and `-` are the standard streams.
     """

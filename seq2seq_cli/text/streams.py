@@ -6,9 +6,11 @@ A stream can be read only once, and scoring reads its text several times.
 import contextlib
 import json
 import logging
+import lzma
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import BinaryIO
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import remote_errors
-from seq2seq_cli.text.compression import BY_SUFFIX, opened
+from seq2seq_cli.text.compression import BY_SUFFIX
 from seq2seq_cli.text.io import STANDARD_STREAM, bounded_lines, standard_input
 
 logger = logging.getLogger(__name__)
@@ -35,10 +37,9 @@ def as_files(
 ) -> Iterator[tuple[list[Path | None], Path | None]]:
     """Yield the same paths, with a temporary copy in place of each stream.
 
-    The copy's extension is its format: `.gz` and the like according to its first bytes, and for
-    `pairs` `.zip` too, `.tmx` if the text begins with `<`, `.jsonl` if the first line is a JSON
-    object, else `.tsv`. Raises UserError for missing files, folders and
-    devices.
+    The copy's extension is its format: `.gz` and the like by its first bytes; for `pairs` also
+    `.zip`, `.tmx` if the text begins with `<`, `.jsonl` if the first line is a JSON object, else
+    `.tsv`. Raises UserError for missing files, folders and devices.
     """
     with ExitStack() as copies:
         yield (
@@ -84,29 +85,18 @@ def _suffix(copy: Path, *, is_pairs: bool) -> str:
     """Return the extensions that the name lacks for its content."""
     with copy.open("rb") as file:
         start = file.read(_FIRST_BYTES)
-    if is_pairs and start.startswith(_ZIP):
-        return "" if copy.suffix == ".zip" else ".zip"
-    compression = next((c for c, kind in BY_SUFFIX.items() if start.startswith(kind.magic)), "")
-    if not is_pairs or copy.suffix in PAIRS_FORMATS:
-        return compression
-    packed = copy.rename(copy.with_name(copy.name + compression))
-    try:
-        with opened(packed) as text:
+        if is_pairs and start.startswith(_ZIP):
+            return "" if copy.suffix == ".zip" else ".zip"
+        compression = next((c for c, kind in BY_SUFFIX.items() if start.startswith(kind.magic)), "")
+        if not is_pairs or copy.suffix in PAIRS_FORMATS:
+            return compression
+        file.seek(0)
+        text = BY_SUFFIX[compression].open(file) if compression else file
+        try:
             first = next(filter(None, (line.strip(_BLANK) for line in bounded_lines(text))), b"")
-    except UserError:  # damaged, which reading it will report
-        first = b""
-    packed.rename(copy)
-    return _format_of(first) + compression
-
-
-def _format_of(first_line: bytes) -> str:
-    if first_line.startswith(b"<"):
-        return ".tmx"
-    return ".jsonl" if _is_json_object(first_line) else ".tsv"
-
-
-def _is_json_object(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+            is_json = first.startswith(b"{") and isinstance(json.loads(first), dict)
+        except (EOFError, OSError, zlib.error, lzma.LZMAError):  # damaged: reading it will say so
+            first, is_json = b"", False
+        except (ValueError, RecursionError):
+            is_json = False
+    return (".tmx" if first.startswith(b"<") else ".jsonl" if is_json else ".tsv") + compression

@@ -33,8 +33,8 @@ def read_units(chunks: Iterable[bytes], name: str) -> Iterator[Unit]:
     """Yield the units of a TMX file, given in parts, whose encoding the file itself says.
 
     Line ends in a segment become spaces. Raises UserError, which begins with `name` and the line,
-    for what is not well-formed XML, and for the entities that such a file may define: they can
-    blow up to gigabytes. No other file is read, as that of a `DOCTYPE`.
+    if the file is not well-formed XML or defines entities, which can expand to gigabytes. External
+    files, such as a `DOCTYPE`, are not read.
     """
     reader = _Reader(name)
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Subword sampling: the segmentation of text into subwords, drawn anew in every epoch.
+"""Subword sampling: the segmentation of text into subwords, sampled again in every epoch.
 
 A sentence is cut into stretches that no piece of the vocabulary reaches across, such as words.
 These are segmented independently, each with random bits that depend on seed, side, epoch, pair and
@@ -8,42 +8,72 @@ N tokens of B sentences, W stretches, C of them that may change.
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.text import SUBWORDS
+from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.tokenizers.segmenters import (
-    SEGMENTERS,
-    Counts,
-    Ids,
-    Pieces,
-    Stretches,
-    find_in_sorted,
-    mix,
-    ranges,
-)
-from seq2seq_cli.tokenizers.tokenizer import Tokenizer, Tokenizers
+from seq2seq_cli.plugins import implementation
+from seq2seq_cli.tokenizers.tokenizer import LearnedPiece, Tokenizer, Tokenizers
+
+Ids = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
+Pieces = Mapping[str, LearnedPiece]
+
+
+class Stretches(NamedTuple):
+    """Stretches of text that are segmented apart from one another."""
+
+    ids_N: Ids  # of all text, as the tokenizer segments it without sampling
+    starts_W: Counts  # of each stretch in `ids_N`
+    sizes_W: Counts  # in tokens
+    numbers_W: Numbers  # random bits of each, which determine its segmentation
+
+
+class Segmentations(NamedTuple):
+    """New ids of the stretches that may differ, one after the other."""
+
+    changed_C: Counts  # the indices of these stretches, in order
+    sizes_C: Counts  # in tokens
+    ids_N: Counts
+
+
+class Segmenter(Protocol):
+    """A way of sampling segmentations."""
+
+    def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None: ...
+
+    def segment(self, stretches: Stretches) -> Segmentations: ...
+
+
+NO_SEGMENTATIONS = Segmentations(*np.zeros((3, 0), np.int64))
 
 
 class SubwordSampler:
     """Samples the segmentations of sentences, which are given by their ids without sampling."""
 
     def __init__(
-        self, tokenizer: Tokenizer, strength: float, longest: int, seed: Sequence[int]
+        self,
+        tokenizer: Tokenizer,
+        strength: float,
+        longest: int,
+        seed: Sequence[int],
     ) -> None:
         """`strength`: see `SubwordSampling`; `seed` also tells the two sides apart.
 
         A sentence that would get more than `longest` ids keeps those that it has.
         """
+        segmenter = implementation("tokenizers", TOKENIZER_KINDS[tokenizer.kind].sampler or "")
         learned = tokenizer.learned_pieces()
         # Characters are pieces in every vocabulary that this package learns.
         pieces = {piece: entry for piece, entry in learned.items() if learned.keys() >= set(piece)}
         self._seams = _Seams(pieces, len(tokenizer))
-        self._segmenter = SEGMENTERS[tokenizer.kind](pieces, len(tokenizer), strength)
+        self._segmenter: Segmenter = segmenter(pieces, len(tokenizer), strength)
         self.key = f"{strength:g}"
         self._longest = longest
         self._seed = np.random.SeedSequence(seed).generate_state(1, np.uint64)
@@ -115,7 +145,7 @@ class Samplers(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What the lengths of sampled sentences depend on beside their text; empty without any."""
+        """Identifies the options that the lengths of sampled sentences depend on."""
         return " ".join(str(sampler and sampler.key) for sampler in self) if any(self) else ""
 
 
@@ -128,13 +158,35 @@ def make_samplers(tokenizers: Tokenizers, training: TrainingConfig, max_length: 
     sampling = training.subword_sampling
     sides: list[SubwordSampler | None] = []
     for tokenizer, strength in zip(tokenizers, (sampling.src, sampling.tgt), strict=True):
-        if strength is not None and tokenizer.kind not in SUBWORDS:
+        if strength is None:
+            sides.append(None)
+            continue
+        if TOKENIZER_KINDS[tokenizer.kind].sampler is None:
             raise UserError(
                 f"training.subword_sampling: the vocabulary is of kind {tokenizer.kind}, which has "
                 "no subwords to sample: choose one of kind bpe or unigram, or leave the option out"
             )
         seed = [training.seed, len(sides)]
-        sides.append(
-            None if strength is None else SubwordSampler(tokenizer, strength, max_length + 1, seed)
-        )
+        sides.append(SubwordSampler(tokenizer, strength, max_length + 1, seed))
     return Samplers(*sides)
+
+
+def find_in_sorted(table: Counts, values: Counts) -> tuple[npt.NDArray[np.bool_], Counts]:
+    """Return whether the sorted table, which is not empty, has each value, and the place."""
+    places = np.searchsorted(table, values).clip(max=len(table) - 1)
+    return table[places] == values, places
+
+
+def ranges(starts: Counts, sizes: Counts) -> Counts:
+    """Return the numbers from each start on, as many as its size, one range after the other."""
+    ends = np.cumsum(sizes)
+    positions: Counts = np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
+    return positions
+
+
+def mix(numbers: Numbers) -> Numbers:
+    """Return a hash of 64-bit numbers (SplitMix64: Steele et al. 2014)."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

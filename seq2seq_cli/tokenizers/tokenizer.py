@@ -1,154 +1,149 @@
-"""Reversible tokenization with SentencePiece, learnt from the training text only."""
+"""The interface of tokenizers, whose kinds `TOKENIZER_KINDS` lists, and the two of a run."""
 
 import codecs
 import functools
-import io
 import itertools
-import re
-import sys
-import tempfile
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, get_args
+from typing import NamedTuple
 
-import sentencepiece
-
-from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
-from seq2seq_cli.config.types import SIDES, Normalization, OnBadLine, Side, TokenizerKind
+from seq2seq_cli.config.text import ParallelText, TokenizerConfig
+from seq2seq_cli.config.types import (
+    SIDES,
+    TOKENIZER_KINDS,
+    Normalization,
+    OnBadLine,
+    Side,
+    TokenizerKind,
+)
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
+from seq2seq_cli.plugins import implementation
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text import quoting
 from seq2seq_cli.text.corpus import features_in, read_pairs
 from seq2seq_cli.text.features import feature_symbols
-from seq2seq_cli.tokenizers.graphemes import grapheme_clusters
-from seq2seq_cli.tokenizers.sampling import MAX_LINE_BYTES, sample, without_rare_characters
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
-_FEW_LINES = 200  # take less time than to start threads for them
+UNKNOWN_TEXT = "⁇"  # what an unknown token is in text, as SentencePiece writes it
+_MOST_LISTED = 10  # symbols in a message
+KIND_MARK = b"seq2seq-cli tokenizer "  # and the kind begin every file but SentencePiece's
 
 
 class LearnedPiece(NamedTuple):
-    """An entry of a vocabulary with its score: bpe prefers merges of greater score, and that of a
-    unigram model is a log-probability."""
+    """An entry with its score: bpe prefers greater ones; of unigram it is a log-probability."""
 
     id: int
     score: float
 
 
-class Tokenizer:
-    """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens."""
+class Tokenizer(ABC):
+    """One vocabulary. `to_text(to_ids(s)) == s` for normalized text without unknown tokens.
 
-    def __init__(self, model: bytes, shared_with: "Tokenizer | None" = None) -> None:
-        """Load a serialized SentencePiece model, whose vocabulary may be shared with another one.
+    A kind is a subclass that implements the abstract methods. The other methods are for entries of
+    text in which ▁ is a space, after the special tokens and the features.
+    """
 
-        Raises UserError for other bytes, or if the two vocabularies differ.
-        """
-        self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-            self._pieces = tuple(self.pieces_of(range(len(self))))  # if damaged, perhaps not text
-        except (RuntimeError, UnicodeDecodeError):
-            raise UserError("this is not a SentencePiece model") from None
-        special_ids = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
-        if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
-            raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {special_ids}")
+    def __init__(
+        self, model: bytes, pieces: Sequence[str], shared_with: "Tokenizer | None" = None
+    ) -> None:
+        """`model` is the content of the file; the vocabulary may be shared with another one."""
+        self.model, self._pieces = model, tuple(pieces)
         if shared_with is not None:
             if self._pieces != shared_with._pieces:
                 raise UserError("the vocabulary differs from the other side's, but must be shared")
             self._pieces = shared_with._pieces
 
-    @classmethod
+    @staticmethod
     def fit(
-        cls,
         lines: Iterable[str],
         config: TokenizerConfig,
         side: Side = "src",
         features: Sequence[str] = (),
-    ) -> Self:
+    ) -> "Tokenizer":
         """Learn a vocabulary from raw lines of text; the same lines give the same bytes.
 
         It has the kind and the size of that side, and the entries of these features.
         """
-        kind = config.kind.of(side)
-        symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
-        symbol = re.compile("|".join(map(re.escape, symbols)))
+        return _class_of(config.kind.of(side)).learn(lines, config, side, features)
 
-        def learnable(line: str) -> str:  # without symbols, which are entries already
-            if symbols and kind == "word":
-                line = " ".join(word for word in line.split() if not symbol.search(word))
-            return quoting.prepare(symbol.sub(" ", line) if symbols else line)
+    @staticmethod
+    def from_model(model: bytes, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
+        """Return the tokenizer with this content; UserError if it is damaged or not shared."""
+        kind: TokenizerKind = "bpe"  # SentencePiece's format says which of its kinds it is
+        if model.startswith(KIND_MARK):
+            name = model.removeprefix(KIND_MARK).split(b"\n", 1)[0].decode("ascii", "replace")
+            found = next((known for known in TOKENIZER_KINDS if known == name), None)
+            if found is None:
+                raise UserError(f"this is a tokenizer of an unknown kind: {short(name)}")
+            kind = found
+        return _class_of(kind).read(model, shared_with)
 
-        min_frequency = config.min_character_frequency
-        if kind == "word" or (kind == "char" and min_frequency == "auto"):
-            min_frequency = 1
-        sampled = sample(map(learnable, lines), config.max_sentences)
-        learned_from = without_rare_characters(sampled, min_frequency)
-        if config.graphemes and kind == "char":
-            vocab_size, frequent = config.vocab_size.of(side), list(learned_from)
-            assert vocab_size != "auto", "resolved before a vocabulary is learnt"
-            characters = sorted(set(itertools.chain.from_iterable(frequent)))
-            room = vocab_size - EOS_ID - 1 - len(symbols) - len(features) - len(characters)
-            config = config.with_symbols(grapheme_clusters(frequent, max(0, room)))
-            # SentencePiece looks for characters outside of symbols only.
-            learned_from = iter([*frequent, " ".join(characters)])
-        return cls(_train_model(learned_from, config, side, features=features))
-
-    def with_normalization(
-        self, normalization: Normalization, symbols: Sequence[str]
-    ) -> "Tokenizer":
-        """Return a tokenizer with the same vocabulary that normalizes all but user symbols."""
-        if normalization == "identity":
-            return self
-        from sentencepiece import sentencepiece_model_pb2
-
-        model, normalizer = (
-            sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
-            for serialized in (self.model, _normalizer_model(normalization, symbols))
-        )
-        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of a moment
-        model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
-        return Tokenizer(model.SerializeToString(), shared_with=self)
-
-    @classmethod
-    def load(cls, path: Path, shared_with: "Tokenizer | None" = None) -> Self:
+    @staticmethod
+    def load(path: Path, shared_with: "Tokenizer | None" = None) -> "Tokenizer":
         """Load a model file; raises UserError if it is missing or something else."""
         with reading(path):
             model = read_bounded(path, 64 * MEBIBYTE)
         try:
-            return cls(model, shared_with)
+            return Tokenizer.from_model(model, shared_with)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
-    def __len__(self) -> int:
-        return int(self._processor.vocab_size())
-
-    @functools.cached_property
+    @property
+    @abstractmethod
     def kind(self) -> TokenizerKind:
-        """The kind of token; with `tokenizer.reuse` it may differ from that of the config."""
-        spec = self._model_proto().trainer_spec
-        name = spec.ModelType.Name(spec.model_type)
-        kinds: dict[str, TokenizerKind] = {kind.upper(): kind for kind in get_args(TokenizerKind)}
-        return kinds[name]
+        """The kind, which with `tokenizer.reuse` may differ from the config's."""
+
+    @classmethod
+    @abstractmethod
+    def learn(
+        cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
+    ) -> "Tokenizer":
+        """See `fit`."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, model: bytes, shared_with: "Tokenizer | None") -> "Tokenizer":
+        """See `from_model`."""
+
+    @abstractmethod
+    def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
+        """Return the ids of lines; of many, on all cores unless `num_threads` is given."""
+
+    @abstractmethod
+    def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text with normalized spaces, and the span of characters of each id in it.
+
+        Every byte of a character has the span of that character.
+        """
 
     def normalize(self, text: str) -> str:
         """Return text as `to_ids` sees it: Unicode-normalized, with single spaces, stripped."""
-        normalized: str = self._processor.normalize(quoting.prepare(text))
-        return quoting.unquote(normalized.replace(quoting.SPACE, " ").strip())
+        return quoting.normalize_spaces(text)
+
+    @classmethod
+    def normalizer(cls, rule: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:
+        """Return the function that normalizes text before a vocabulary is learned from it."""
+        if rule != "identity":
+            raise UserError("tokenizer.normalization: this kind of tokenizer has identity only")
+        return str
+
+    def with_normalization(self, rule: Normalization, symbols: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer with the same vocabulary that normalizes all but user symbols."""
+        assert rule == "identity", "`normalizer` refuses others"
+        return self
+
+    def __len__(self) -> int:
+        return len(self._pieces)
 
     def to_ids(self, text: str) -> list[int]:
         """Return ids without BOS or EOS; an unseen character becomes bytes or <unk>."""
         return self.to_ids_batch([text])[0]
 
-    def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
-        """Return the ids of lines; of many, on all cores unless `num_threads` is given."""
-        prepared = [quoting.prepare(line) for line in lines]
-        if len(prepared) < _FEW_LINES:
-            return [self._processor.encode(line) for line in prepared]
-        ids: list[list[int]] = self._processor.encode(prepared, num_threads=num_threads)
-        return ids
+    def to_inner_ids(self, text: str) -> list[int]:
+        """Return the ids of text that no space precedes, as in the middle of a word."""
+        return self.to_ids(text)
 
     def feature_ids(self, features: str) -> list[int]:
         """Return the ids of features such as `V;PST`; those that the vocabulary lacks are <unk>.
@@ -167,17 +162,17 @@ class Tokenizer:
     @functools.cached_property
     def features(self) -> dict[str, int]:
         """The entries of features, with their ids."""
-        first = EOS_ID + 1
-        controls = itertools.takewhile(self._processor.is_control, range(first, len(self)))
-        return {self._pieces[number]: number for number in controls}
+        learned = enumerate(self._pieces[EOS_ID + 1 :], EOS_ID + 1)
+        entries = itertools.takewhile(lambda entry: entry[1].startswith("<feature "), learned)
+        return {piece: number for number, piece in entries}
 
     def to_pieces(self, text: str) -> list[str]:
-        """Return the tokens as SentencePiece writes them: ▁ is the space before a word."""
-        return list(self._processor.encode(quoting.prepare(text), out_type=str))
+        """Return the tokens of text: ▁ is the space before a word."""
+        return self.pieces_of(self.to_ids(text))
 
     def pieces_of(self, ids: Sequence[int]) -> list[str]:
-        """Return ids as SentencePiece writes them."""
-        return [str(self._processor.id_to_piece(i)) for i in ids]
+        """Return the entries of ids."""
+        return [self._pieces[i] for i in ids]
 
     def tag_ids(self, tag: str | None) -> list[int]:
         """Return the one id of a tag, or none for None; UserError if the vocabulary lacks it."""
@@ -193,64 +188,35 @@ class Tokenizer:
             )
         return [token]
 
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {piece: number for number, piece in enumerate(self._pieces)}
+
     def ids_of(self, pieces: Sequence[str]) -> list[int]:
-        """Return the ids of tokens as SentencePiece writes them."""
-        return [int(self._processor.piece_to_id(piece)) for piece in pieces]
+        """Return the ids of entries, <unk> for others."""
+        return [self._ids.get(piece, UNK_ID) for piece in pieces]
 
     def pieces(self) -> Sequence[str]:
         """Return the whole vocabulary, by id."""
         return self._pieces
 
     def learned_pieces(self) -> dict[str, LearnedPiece]:
-        """Return the entries that were learned: no special token, byte or user-defined symbol."""
-        return {
-            entry.piece: LearnedPiece(number, entry.score)
-            for number, entry in enumerate(self._model_proto().pieces)
-            if entry.type == entry.NORMAL
-        }
+        """Return the entries that were learned, without special tokens, bytes and symbols."""
+        return {}
 
     def user_defined_symbols(self) -> list[str]:
-        """Return tags and `tokenizer.user_defined_symbols`; vocabularies of words also have ▁…."""
-        entries = self._model_proto().pieces
-        symbols = [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
-        return [symbol for symbol in symbols if not symbol.startswith(quoting.SPACE)]
-
-    def _model_proto(self) -> Any:
-        from sentencepiece import sentencepiece_model_pb2
-
-        return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
+        """Return tags and `tokenizer.user_defined_symbols`."""
+        return []
 
     def to_text(self, ids: Sequence[int]) -> str:
         """Return one line of text without special ids other than <unk>, and broken-off bytes."""
-        if not self._bytes.keys().isdisjoint(ids):  # SentencePiece writes U+FFFD for broken ones
-            return quoting.normalize_spaces("".join(self.surfaces(ids)))
-        return quoting.unquote(quoting.normalize_spaces(self._processor.decode(list(ids))))
-
-    def shares_with(self, other: "Tokenizer") -> bool:
-        """Return True if both share one vocabulary; they may normalize text differently."""
-        return self._pieces is other._pieces
+        return quoting.normalize_spaces("".join(self.surfaces(ids)))
 
     @functools.cached_property
     def is_of_words(self) -> bool:
         """True if every token is a whole word; user symbols have entries with and without ▁."""
         entries = set(self._pieces[EOS_ID + 1 :]) - self.features.keys()
         return all(entry.startswith(quoting.SPACE) or f"▁{entry}" in entries for entry in entries)
-
-    def to_inner_ids(self, text: str) -> list[int]:
-        """Return the ids of text that no space precedes, as in the middle of a word."""
-        ids: list[int] = self._without_first_space.encode(quoting.prepare(text))
-        return ids
-
-    @functools.cached_property
-    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
-        processor = sentencepiece.SentencePieceProcessor()
-        # A repeated protobuf field replaces the first: normalizer_spec.add_dummy_prefix = false.
-        processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
-        return processor
-
-    def has_symbol(self, symbol: str) -> bool:
-        """Return True if text is never split within this string; of words, if it is an entry."""
-        return symbol in (self.pieces() if self.kind == "word" else self.to_pieces(symbol))
 
     def is_byte(self, token: int) -> bool:
         """Return True if the token is one byte of a character."""
@@ -261,30 +227,9 @@ class Tokenizer:
         return 0x80 <= self._bytes.get(token, 0) < 0xC0
 
     @functools.cached_property
-    def _bytes(self) -> dict[int, int]:
+    def _bytes(self) -> Mapping[int, int]:
         """The tokens of single bytes, with their values."""
-        tokens = filter(self._processor.is_byte, range(len(self)))
-        return {token: int(self._pieces[token][3:-1], 16) for token in tokens}
-
-    def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text with normalized spaces, and the span of characters of each id in it.
-
-        Every byte of a character has the span of that character.
-        """
-        text = quoting.normalize_spaces(text)
-        quoted, offsets = quoting.quote_with_offsets(text)
-        normalized, origins = self._processor.normalize(quoted, with_offsets=True)
-        spans = []
-        start = num_bytes = 0  # bytes seen of the character at `start`
-        surfaces = self._processor.encode(quoted, out_type=str)  # also of unknown tokens
-        for token, surface in zip(self._processor.encode(quoted), surfaces, strict=True):
-            is_byte = self.is_byte(token)
-            end = min(start + (1 if is_byte else len(surface)), len(normalized))
-            spans.append((offsets[origins[start]], offsets[origins[end]]))
-            num_bytes += is_byte
-            if not is_byte or num_bytes == len(normalized[start:end].encode()):
-                start, num_bytes = end, 0
-        return text, spans
+        return {}
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """Return the text that each id adds; joined, with normalized spaces, they are `to_text`.
@@ -301,16 +246,16 @@ class Tokenizer:
             decoder.reset()
             if token == UNK_ID:
                 surfaces.append(f" {UNKNOWN_TEXT} ")
-            elif self._processor.is_control(token):
+            elif token <= EOS_ID or self._pieces[token] in self.features:
                 surfaces.append("")
             else:
                 surfaces.append(self._pieces[token].replace(quoting.SPACE, " "))
         return list(quoting.unquote_parts(surfaces))
 
 
-UNKNOWN_TEXT = "⁇"  # what an unknown token is in text, as SentencePiece writes it
-_SPECIAL = ("pad", "unk", "bos", "eos")
-_MOST_LISTED = 10  # symbols in a message
+def _class_of(kind: TokenizerKind) -> type[Tokenizer]:
+    found: type[Tokenizer] = implementation("tokenizers", TOKENIZER_KINDS[kind].tokenizer)
+    return found
 
 
 class Tokenizers(NamedTuple):
@@ -325,13 +270,13 @@ class Tokenizers(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        return self.src.shares_with(self.tgt)
+        return self.src.pieces() is self.tgt.pieces()
 
 
 def fit_tokenizers(
     text: ParallelText, config: TokenizerConfig, on_bad_line: OnBadLine = "error"
 ) -> Tokenizers:
-    """Learn the vocabularies from training text, or take those of `tokenizer.reuse`.
+    """Learn the vocabularies from training text, or load them from `tokenizer.reuse`.
 
     The tags of the text are among their symbols.
     """
@@ -343,7 +288,10 @@ def fit_tokenizers(
         "src": config.normalization.src,
         "tgt": config.normalization.tgt,
     }
-    normalize = {side: _normalizer(rule, symbols) for side, rule in rules.items()}
+    normalize = {
+        side: _class_of(options.kind.of(side)).normalizer(rule, symbols)
+        for side, rule in rules.items()
+    }
 
     def fit(*sides: Side) -> Tokenizer:
         def lines() -> Iterator[str]:
@@ -372,7 +320,8 @@ def _reuse(config: TokenizerConfig, folder: Path, features: Sequence[str]) -> To
             "data.train has; learn another vocabulary with tokenizer.reuse: null"
         )
     for symbol in config.user_defined_symbols:
-        if not all(tokenizer.has_symbol(symbol) for tokenizer in tokenizers):
+        entries = (t.pieces() if t.kind == "word" else t.to_pieces(symbol) for t in tokenizers)
+        if not all(symbol in found for found in entries):
             raise UserError(
                 f"tokenizer.reuse: the vocabulary of {folder} lacks {symbol!r}, which is a tag of "
                 "data.train or one of tokenizer.user_defined_symbols; leave it out, or learn "
@@ -413,79 +362,3 @@ def save_tokenizers(run: RunFolder, tokenizers: Tokenizers) -> dict[Path, Tokeni
         path.unlink(missing_ok=True)
         path.with_suffix(".vocab").unlink(missing_ok=True)
     return files
-
-
-def _train_model(
-    lines: Iterator[str],
-    config: TokenizerConfig,
-    side: Side,
-    features: Sequence[str] = (),
-    **normalizer: Any,
-) -> bytes:
-    """Train a SentencePiece model; raises UserError if text and vocabulary size do not fit.
-
-    `normalizer` is an option of SentencePiece that says how the model normalizes.
-    """
-    model, kind, vocab_size = io.BytesIO(), config.kind.of(side), config.vocab_size.of(side)
-    assert vocab_size != "auto", "resolved before a vocabulary is learnt"
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
-            model_writer=model,
-            model_type=kind,
-            vocab_size=vocab_size,
-            hard_vocab_limit=False,
-            byte_fallback=kind in SUBWORDS,
-            character_coverage=1.0,
-            split_digits=config.split_digits and kind in SUBWORDS,
-            user_defined_symbols=list(config.user_defined_symbols),
-            control_symbols=list(features),
-            **(normalizer or {"normalization_rule_name": "identity"}),
-            max_sentence_length=MAX_LINE_BYTES,
-            pad_id=PAD_ID,
-            unk_id=UNK_ID,
-            bos_id=BOS_ID,
-            eos_id=EOS_ID,
-            num_threads=2,  # fixed, because sums in unigram training depend on it
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise UserError(_fit_message(error, vocab_size)) from None
-    return model.getvalue()
-
-
-def _normalizer_model(normalization: Normalization, symbols: Sequence[str]) -> bytes:
-    """Train a minimal SentencePiece model with this normalization and the user's symbols."""
-    config = TokenizerConfig.model_validate(
-        {"kind": "char", "vocab_size": 8 + len(symbols), "user_defined_symbols": symbols}
-    )
-    if normalization != "nfd":
-        return _train_model(iter(["a"]), config, "src", normalization_rule_name=normalization)
-    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as rules:
-        for character in map(chr, range(sys.maxunicode + 1)):
-            if (decomposed := unicodedata.normalize("NFD", character)) != character:
-                code_points = " ".join(f"{ord(part):X}" for part in decomposed)
-                rules.write(f"{ord(character):X}\t{code_points}\n")
-        rules.flush()
-        return _train_model(iter(["a"]), config, "src", normalization_rule_tsv=rules.name)
-
-
-def _normalizer(normalization: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:
-    """Return the function that normalizes text before a vocabulary is learnt from it."""
-    if normalization == "identity":
-        return str
-    return Tokenizer(_normalizer_model(normalization, symbols)).normalize
-
-
-def _fit_message(error: RuntimeError, vocab_size: int) -> str:
-    """Translate SentencePiece's message, which names its own source and options, into ours."""
-    if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
-        return (
-            f"tokenizer.vocab_size {vocab_size:,} is too small: the characters of this "
-            f"text and the special tokens alone require {int(needed[1]):,} entries"
-        )
-    reason = str(error).rpartition("] ")[2].strip() or str(error)
-    return (
-        f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from "
-        f"this text: {reason}"
-    )

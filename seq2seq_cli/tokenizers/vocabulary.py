@@ -1,25 +1,41 @@
-"""`seq2seq vocab`: learns the tokenizers of a config, and checks what is in a vocabulary."""
+"""Vocabularies: `vocab_size: auto`, `seq2seq vocab`, and an audit of rare characters."""
 
+import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.text import MOST_WHOLE_TOKENS, SUBWORDS, VocabSizes
+from seq2seq_cli.config.types import SIDES, Side, TokenizerKind
+from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import count_corpus, read_pairs
+from seq2seq_cli.text.corpus import features_in, read_pairs
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.text.quoting import SPACE
-from seq2seq_cli.tokenizers.sampling import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.tokenizer import Tokenizer, fit_tokenizers, save_tokenizers
-from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
+from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY, num_frequent_characters
+
+logger = logging.getLogger(__name__)
 
 _EXAMPLES = 3
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _NUM_SPECIAL = 4
+
+# Sentence pairs, and a number of subwords that translates well after training on so many. From a
+# million on they are from Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural
+# Machine Translation"; their 1,000 to 2,000 for 30,000 pairs cost 6 BLEU here
+# (benchmarks/translation_quality.md).
+_PIECES_BY_PAIRS = [(4_000, 1_000), (30_000, 8_000), (1_000_000, 8_000), (4_500_000, 32_000)]
+_FEWEST_PIECES = 300
+_BYTES_AND_SPECIAL = 260  # entries of every vocabulary of subwords
+_ROUNDED_TO = 100
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,7 @@ class VocabularyAudit:
 def audit_vocabulary(
     tokenizer: Tokenizer, counts: Sequence[int], symbols: Collection[str]
 ) -> VocabularyAudit:
-    """Find the entries that are rare characters; `counts` are those of tokens in training text."""
+    """Find the entries that are rare characters; `counts`: of each token in the training text."""
     frequencies: Counter[str] = Counter()
     single: list[str] = []
     for piece, count in list(zip(tokenizer.pieces(), counts, strict=True))[_NUM_SPECIAL:]:
@@ -53,7 +69,7 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
     """Write each tokenizer and a readable list of its pieces; return a report.
 
     The report lists the files and shows the first pairs as pieces. Raises UserError for text that
-    cannot be read, and if the folder is that of a run, before anything is written.
+    cannot be read and for a run folder, before anything is written.
     """
     if RunFolder(folder).config.exists():
         raise UserError(f"{folder} is the folder of a run, which has a vocabulary: choose another")
@@ -73,3 +89,66 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
         report.append(f"  {' '.join([*features, *tokenizers.src.to_pieces(pair.src)])}")
         report.append(f"  {' '.join(tokenizers.tgt.to_pieces(pair.tgt))}")
     return report
+
+
+def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
+    """Return the number of pieces to learn from so many pairs, without characters and bytes.
+
+    It grows with the pairs, on straight lines between the logarithms of good sizes, and stays the
+    same beyond the last one. Characters and words are not pieces: all of them are learned.
+    """
+    if kind not in SUBWORDS:
+        return MOST_WHOLE_TOKENS
+    if num_pairs >= _PIECES_BY_PAIRS[-1][0]:
+        return _PIECES_BY_PAIRS[-1][1]
+    spans = list(pairwise(_PIECES_BY_PAIRS))
+    (x0, y0), (x1, y1) = next((s for s in spans if num_pairs < s[1][0]), spans[-1])
+    slope = math.log(y1 / y0) / math.log(x1 / x0)
+    return max(_FEWEST_PIECES, round(y0 * math.pow(num_pairs / x0, slope)))
+
+
+def with_vocab_size(config: Config, num_pairs: int) -> Config:
+    """Return the config with numbers in place of `tokenizer.vocab_size: auto`.
+
+    `num_pairs` are all pairs of the training text, also if the vocabulary is learned
+    in part; pairs that are read in both directions count once. A vocabulary of `tokenizer.reuse`
+    keeps its size.
+    """
+    tokenizer = config.tokenizer
+    asked = tokenizer.vocab_size
+    if "auto" not in (asked.src, asked.tgt):
+        return config
+    if tokenizer.reuse is not None:
+        reused = fit_tokenizers(config.train_text, tokenizer, config.data.on_bad_line)
+        found = VocabSizes(src=len(reused.src), tgt=len(reused.tgt))
+    elif tokenizer.shared:
+        size = _vocab_size(config, num_pairs, *SIDES)
+        found = VocabSizes(src=size, tgt=size)
+    else:
+        src, tgt = (
+            _vocab_size(config, num_pairs, side) if asked.of(side) == "auto" else asked.of(side)
+            for side in SIDES
+        )
+        found = VocabSizes(src=src, tgt=tgt)
+    settled = tokenizer.model_copy(update={"vocab_size": asked.resolve(found)})
+    return config.model_copy(update={"tokenizer": settled})
+
+
+def _vocab_size(config: Config, num_pairs: int, *sides: Side) -> int:
+    """Return the size of a vocabulary of one side, or of both."""
+    tokenizer = config.tokenizer
+    kind = tokenizer.kind.of(sides[0])
+    size = num_pieces(kind, num_pairs)
+    if kind not in SUBWORDS:
+        return size
+    symbols = tokenizer.with_symbols(config.train_text.tags).user_defined_symbols
+    features = features_in(config.train_text, config.data.on_bad_line) if "src" in sides else []
+    text = config.train_text.once()
+    readable = (pair for pair in read_pairs(text, config.data.on_bad_line) if pair is not None)
+    lines = (getattr(pair, side) for pair in readable for side in sides)
+    size += num_frequent_characters(lines, tokenizer.min_character_frequency)
+    size += _BYTES_AND_SPECIAL + len(symbols) + len(features)
+    size = math.ceil(size / _ROUNDED_TO) * _ROUNDED_TO
+    option = "vocab_size" if len(sides) == 2 else f"vocab_size.{sides[0]}"
+    logger.info(f"tokenizer.{option} {size:,}, for {counted(num_pairs, 'pair')}")
+    return size

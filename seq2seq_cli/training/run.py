@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import torch
 
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import METRICS, Metric, NonNegativeInt, PositiveInt
+from seq2seq_cli.config.types import NonNegativeInt, PositiveInt
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.statistics import TextStatistics, text_statistics

@@ -23,7 +23,7 @@ from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.subword_sampling import make_samplers
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers, load_tokenizers
-from seq2seq_cli.tokenizers.vocabulary_size import with_vocab_size
+from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss

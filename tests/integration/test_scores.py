@@ -52,15 +52,25 @@ def test_references_are_unchanged_without_normalization(trained, seq2seq):
 def test_eval_with_lowercase_and_error_rates(trained, numbers, seq2seq, tmp_path):
     (tmp_path / "ref").write_text((numbers / "test.tgt").read_text().title())
     files = ("--src", numbers / "test.src", "--ref", tmp_path / "ref", "--json")
-    files += ("--metrics", "exact_match,ter,ser,cer,wer")
+    files += ("--metrics", "exact_match,ter,symbol_error_rate,cer,exact_match_error")
     cased = json.loads(seq2seq("eval", trained, *files).stdout)
-    assert (cased["exact_match"], cased["ter"], cased["ser"], cased["wer"]) == (0, 100, 100, 100)
+    assert (
+        cased["exact_match"],
+        cased["ter"],
+        cased["symbol_error_rate"],
+        cased["exact_match_error"],
+    ) == (0, 100, 100, 100)
     aside = json.loads(
         seq2seq("eval", trained, *files, "--set", "validation.lowercase=true").stdout
     )
     assert aside["exact_match"] >= 95
     assert aside["ter"] <= 5
-    assert aside["cer"] <= aside["ser"] <= aside["wer"] == 100 - aside["exact_match"]
+    assert (
+        aside["cer"]
+        <= aside["symbol_error_rate"]
+        <= aside["exact_match_error"]
+        == 100 - aside["exact_match"]
+    )
     assert "case:lc" in aside["ter_signature"]
     refused = seq2seq("eval", trained, "--set", "validation.samples=3")
     assert refused.exit_code == 2
@@ -72,7 +82,12 @@ def test_eval_with_lowercase_and_error_rates(trained, numbers, seq2seq, tmp_path
 
 def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     config = numbers_config(tmp_path, max_steps=60, warmup_steps=10)
-    config["validation"] = {"every": 20, "unit": "steps", "metric": "ter", "metrics": ["ser"]}
+    config["validation"] = {
+        "every": 20,
+        "unit": "steps",
+        "metric": "ter",
+        "metrics": ["ser", "wer"],
+    }
     run = tmp_path / "run"
     result = seq2seq("train", write_config(tmp_path, config), "--run-dir", run)
     assert result.exit_code == 0, result.stderr
@@ -83,8 +98,9 @@ def test_best_model_by_ter_has_the_lowest(seq2seq, tmp_path):
     assert f"is the best, of step {best}, with validation ter {scores[best]:.3f}" in result.stderr
     found = json.loads(seq2seq("eval", run, "--json").stdout)
     assert found["ter"] == scores[best]
-    assert "valid/ser" in lines[-1]
-    assert "ser" in found
+    assert "valid/symbol_error_rate" in lines[-1]  # under their present names
+    assert found["exact_match_error"] == 100 - found["exact_match"]
+    assert "symbol_error_rate" in found
 
 
 def test_a_source_has_the_references_of_all_its_lines(trained, numbers, seq2seq, tmp_path):

@@ -79,18 +79,18 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
     pairs = ("--pairs", ROOT / "data/classification/valid.tsv")
     options = (*pairs, "--errors", "--worst", 2, "--json")
     report = json.loads(seq2seq("eval", classifier, *options).stdout)
-    assert {"exact_match", "ser"} <= report.keys()
+    assert {"exact_match", "symbol_error_rate"} <= report.keys()
     assert not {"bleu", "chrf"} & report.keys()
     logged = json.loads((classifier / "metrics.jsonl").read_text().splitlines()[-1])
     assert {"valid/exact_match", "valid/ser"} <= logged.keys()
     assert not {"valid/bleu", "valid/chrf"} & logged.keys()
     errors = report["errors"]
     assert errors["unit"] == "symbols"
-    assert 100 * errors["num_wrong_lines"] / errors["num_lines"] == report["ser"]
+    assert 100 * errors["num_wrong_lines"] / errors["num_lines"] == report["symbol_error_rate"]
     assert sum(change["number"] for change in errors["changes"]) == errors["num_wrong_lines"]
-    assert [line["ser"] for line in report["worst"]] == [100, 100]
+    assert [line["symbol_error_rate"] for line in report["worst"]] == [100, 100]
     shown = seq2seq("compare", classifier, classifier, *pairs).stdout
-    assert "ser" in shown and "bleu" not in shown
+    assert "symbol_error_rate" in shown and "bleu" not in shown
 
 
 def test_text_of_a_run_is_found_from_another_folder(seq2seq, tmp_path, monkeypatch):

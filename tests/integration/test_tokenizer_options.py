@@ -124,8 +124,10 @@ def test_each_side_has_tokens_of_its_own_kind(letters_to_words, folder, seq2seq)
         ["▁", "3", "1"],
         ["▁three", "▁one"],
     )
-    report = json.loads(seq2seq("eval", letters_to_words, "--json", "--metrics", "wer").stdout)
-    assert report["wer"] <= 10
+    report = json.loads(
+        seq2seq("eval", letters_to_words, "--json", "--metrics", "exact_match_error").stdout
+    )
+    assert report["exact_match_error"] <= 10
     written = load_config(letters_to_words / "config.yaml").tokenizer
     assert (written.kind.src, written.kind.tgt, written.shared) == ("char", "word", False)
     more = ("--set", "training.max_steps=201")

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from seq2seq_cli.commands.check.duplicates import LineHashes
 from seq2seq_cli.commands.check.scripts import (
     CONTROL,
     lacks_capitals,
@@ -14,6 +13,7 @@ from seq2seq_cli.commands.check.scripts import (
     truncate_for_terminal,
 )
 from seq2seq_cli.text.corpus import Pair
+from seq2seq_cli.text.leakage import LineHashes
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from seq2seq_cli.metrics.breakdowns import (
 )
 from seq2seq_cli.metrics.edits import Change, find_errors
 from seq2seq_cli.metrics.metrics import Scoring, score_text
-from seq2seq_cli.metrics.significance import References
+from seq2seq_cli.metrics.references import References
 from seq2seq_cli.metrics.units import CHARACTERS, CLUSTERS, SYMBOLS, WORDS
 
 SCORING = Scoring(("bleu", "exact_match"))
@@ -144,7 +144,7 @@ def test_strings_are_measured_and_counted_in_their_units():
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"), [("chrf", [1, 2]), ("ser", [2, 1]), ("bleu", [2, 1])]
+    ("metric", "expected"), [("chrf", [1, 2]), ("symbol_error_rate", [2, 1]), ("bleu", [2, 1])]
 )
 def test_worst_lines_are_those_of_the_metric(metric, expected):
     """Line 1 has one of two symbols wrong, all of whose characters are; line 2 both, by one."""
@@ -171,7 +171,9 @@ def test_errors_are_the_fewest_edits_to_the_nearest_reference():
     ]  # fmt: skip
     for shown in ("æ → ɛ", "s inserted", "ɡ dropped", "line 1  cat N;SG: k æ t → k ɛ t s"):
         assert shown in errors.table()
-    total = score_text(text.hypotheses, text.references, Scoring(("ser",)))["ser"].value
+    total = score_text(text.hypotheses, text.references, Scoring(("symbol_error_rate",)))[
+        "symbol_error_rate"
+    ].value
     assert 100 * errors.changes.total() / errors.num_units == pytest.approx(total)
     (first, *_) = errors.report()["errors"]["changes"]
     assert (first["of"], first["examples"][0]["reference"]) == (1, "k æ t")

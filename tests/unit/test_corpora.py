@@ -22,9 +22,10 @@ from seq2seq_cli.data.shuffle_buffer import Batching, ShuffleBuffer
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import Pair, count_corpus, hash_of_files, read_pairs
+from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.features import feature_symbols
 from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.subword_sampling import Samplers
 from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
@@ -303,13 +304,15 @@ def test_each_feature_is_a_token_before_those_of_the_text(tmp_path, kind, normal
     ("features", "expected"),
     [
         ("N;NOM(2,PL),SG", ["N", "NOM(2,PL)", "SG"]),
-        ("ABL(PL;PSS(2,PL))", ["ABL(PL", "PSS(2,PL))"]),
+        ("V;ARGAC(1;SG);X(A(1|SG),B);PST", ["V", "ARGAC(1;SG)", "X(A(1|SG),B)", "PST"]),
+        ("V(;A(1;2);B", ["V(", "A(1;2)", "B"]),
+        ("N;ABL(PL;PSS(2,PL))", ["N", "ABL(PL;PSS(2,PL))"]),
         ("Case=Nom|Number=Sing", ["Case=Nom", "Number=Sing"]),
         (" V ;; PST ", ["V", "PST"]),
         ("", []),
         ("a," * 300_000, ["a"] * 300_000),
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_separators_of_features(features, expected):
     assert feature_symbols(features) == [f"<feature {name}>" for name in expected]

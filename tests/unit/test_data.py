@@ -20,8 +20,9 @@ from seq2seq_cli.data.batches import (
 from seq2seq_cli.data.cache import cache_folder
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.text.corpus import Pair, count_corpus, read_pairs
+from seq2seq_cli.text.corpus import Pair, read_pairs
 from seq2seq_cli.text.io import lines_to_translate
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers, fit_tokenizers
 
 PAIRS = [("ein Bier", "a beer"), ("zwei Biere bitte", "two beers please"), ("ja", "yes")]
@@ -112,6 +113,10 @@ def test_count_corpus_counts_pairs_empty_lines_and_overlap(tmp_path):
     assert (audit.lines, audit.pairs, audit.empty, audit.bad) == (6, 4, 2, 0)
     assert valid_audit is not None
     assert valid_audit.overlap == 2
+    turned = [text._replace(direction="both") for text in (train, valid)]
+    audit, valid_audit = count_corpus(*turned, "error")
+    assert valid_audit is not None
+    assert (audit.lines, valid_audit.lines, valid_audit.overlap) == (12, 6, 2)
 
 
 def test_text_without_any_pair_is_rejected_with_the_reasons(tmp_path):

@@ -6,15 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.ter import TER
 
+from seq2seq_cli.config.metrics import METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import ValidationConfig
-from seq2seq_cli.config.types import METRICS, Metric
-from seq2seq_cli.metrics.metrics import TEXT_METRICS, Scoring, TextScore, make_metric, score_text
-from seq2seq_cli.metrics.references import group_by_source, references_of
-from seq2seq_cli.metrics.test_sets import PublicTestSet
+from seq2seq_cli.metrics.metrics import Scoring, TextScore, make_metric, score_text
+from seq2seq_cli.metrics.references import PublicTestSet, group_by_source, references_of
 from seq2seq_cli.text.corpus import Pair
 
 REFERENCES = ["The cat sat on the mat .", "It is raining , is it not ?", "你好"]
-ALL = ValidationConfig(metrics=("ter", "ser", "cer", "wer"))
+ALL = ValidationConfig(metrics=("ter", "symbol_error_rate", "cer", "exact_match_error"))
 PERFECT = {"bleu": 100, "chrf": 100, "exact_match": 100} | dict.fromkeys(ALL.metrics, 0)
 
 
@@ -39,8 +38,9 @@ def test_empty_translations_score_zero():
 
 def test_every_metric_is_registered():
     assert ["auto", *METRICS] == list(get_args(Metric))
-    assert list(TEXT_METRICS) == [name for name, facts in METRICS.items() if facts.is_of_text]
-    errors = ["loss", "perplexity", "ter", "ser", "cer", "wer"]
+    for name in TEXT_METRICS:  # each has a scorer
+        assert make_metric(name, Scoring((name,))).sentence_score("a b", ["a b"]).score in (0, 100)
+    errors = ["loss", "perplexity", "ter", "symbol_error_rate", "cer", "exact_match_error"]
     assert [name for name in METRICS if not METRICS[name].higher_is_better] == errors
 
 
@@ -79,13 +79,13 @@ def test_chrf_plus_plus_is_computed_if_it_chooses_the_best_model():
 
 def test_exact_match_and_word_error_rate_count_lines():
     found = values(["a", "b ", "c"], ["a", "b", "d"])
-    assert (found["exact_match"], found["wer"]) == pytest.approx((200 / 3, 100 / 3))
+    assert (found["exact_match"], found["exact_match_error"]) == pytest.approx((200 / 3, 100 / 3))
 
 
 def test_error_rates_match_cases_worked_by_hand():
     """A deletion and a substitution of 3 + 2 symbols, and of 8 + 3 characters."""
     found = values(["t͡ɕ͈ a", "a x"], ["t͡ɕ͈ a n", "a b"])
-    assert found["ser"] == pytest.approx(100 * 2 / 5)
+    assert found["symbol_error_rate"] == pytest.approx(100 * 2 / 5)
     assert found["cer"] == pytest.approx(100 * 3 / 11)
 
 
@@ -104,14 +104,14 @@ def test_error_rates_sum_edits_and_lengths(lines):
     hypotheses, references = zip(*lines, strict=True)
     assert values(hypotheses, references)["cer"] == pytest.approx(100 * edits / max(length, 1))
     spaced = [[" ".join(line) for line in side] for side in (hypotheses, references)]
-    assert values(*spaced)["ser"] == pytest.approx(100 * edits / max(length, 1))
+    assert values(*spaced)["symbol_error_rate"] == pytest.approx(100 * edits / max(length, 1))
 
 
 def test_the_reference_with_the_fewest_edits_counts():
     """One edit of one symbol rather than two of four, though half of the symbols are right then."""
     found = score_text(["a b", "c"], [["a b x y", "c"], ["b", "x"]], Scoring.of(ALL))
-    assert found["ser"].value == pytest.approx(100 * 1 / 2)
-    assert found["wer"].value == 50
+    assert found["symbol_error_rate"].value == pytest.approx(100 * 1 / 2)
+    assert found["exact_match_error"].value == 50
 
 
 def test_metrics_are_case_sensitive_by_default():
@@ -174,8 +174,8 @@ def test_lines_of_one_source_are_merged():
     ]
     hypotheses = ["t ə m eɪ", "k æ t", "d ɒ"]
     found = score_text(hypotheses, references, Scoring.of(ALL))
-    assert found["wer"].value == pytest.approx(100 / 3)
-    assert found["ser"].value == pytest.approx(100 * 1 / 10)
+    assert found["exact_match_error"].value == pytest.approx(100 / 3)
+    assert found["symbol_error_rate"].value == pytest.approx(100 * 1 / 10)
     given = list(zip(*references, strict=True))
     for name in ("bleu", "chrf", "ter"):
         metric = make_metric(name, Scoring.of(ALL))
@@ -204,3 +204,9 @@ def test_public_test_sets_are_not_merged():
     assert Scoring.of(options).merge_references
     public = PublicTestSet("wmt14", "de-en", Path("src"), (Path("ref"),))
     assert not Scoring.of(options, test_set=public).merge_references
+
+
+def test_former_names_of_metrics_are_read():
+    options = ValidationConfig.model_validate({"metric": "wer", "metrics": ["ser"]})
+    assert (options.metric, options.metrics) == ("exact_match_error", ("symbol_error_rate",))
+    assert Scoring.of(options, "wer, ser").names == ("symbol_error_rate", "exact_match_error")

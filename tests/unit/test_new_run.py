@@ -165,7 +165,11 @@ def test_existing_validation_text_is_used(text, seq2seq):
         ),
         "phones": (
             [("".join(w) + "x" * n, " ".join(w)) for n in range(9) for w in WORDS],
-            {"kind": {"src": "char", "tgt": "word"}, "shared": False, "metrics": ("ser",)},
+            {
+                "kind": {"src": "char", "tgt": "word"},
+                "shared": False,
+                "metrics": ("symbol_error_rate",),
+            },
         ),
         "two scripts": (
             [(src, "Кот пьёт воду.") for src, _ in PAIRS],
@@ -193,7 +197,7 @@ def test_existing_validation_text_is_used(text, seq2seq):
         ),
         "Vietnamese words to phones": (
             [("người mẹ", "ŋ ɨə j m ɛ"), ("xanh", "s a j ŋ̟"), ("xe đạp", "s ɛ ɗ aː p")] * 30,
-            {"kind": {"src": "char", "tgt": "word"}, "metrics": ("ser",)},
+            {"kind": {"src": "char", "tgt": "word"}, "metrics": ("symbol_error_rate",)},
         ),
         "phones to words": (
             [(" ".join(w + "xy" * n), w + "xy" * n) for n in range(9) for w in WORDS],

@@ -305,7 +305,7 @@ def test_the_example_of_config_errors_is_what_is_printed(name, tmp_path, monkeyp
 def test_examples_of_output_have_the_labels_of_the_code(page):
     """The rows of summary and audit, and the numbers of `eval`."""
     files = (
-        *("training/logging/summary.py", "commands/check/report.py", "config/types.py"),
+        *("training/logging/summary.py", "commands/check/report.py", "config/metrics.py"),
         *("commands/init/new_run.py", "cli/init.py", "metrics/breakdowns.py"),
     )
     source = "".join((ROOT / "seq2seq_cli" / f).read_text(encoding="utf-8") for f in files)

@@ -14,7 +14,8 @@ from seq2seq_cli.data.cache import COUNTS, cache_folder, writing
 from seq2seq_cli.data.corpus_counts import cached_counts
 from seq2seq_cli.data.token_store import open_store, segment_texts, write_segments
 from seq2seq_cli.data.tokenization import splitter
-from seq2seq_cli.text.corpus import count_corpus, read_pairs
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers
 
 PAIRS = {

@@ -6,11 +6,20 @@ import numpy as np
 import pytest
 from sacrebleu.significance import PairedTest
 
-from seq2seq_cli.config.types import Metric
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.metrics.metrics import Scoring, make_metric, score_text, statistics_of
 from seq2seq_cli.metrics.significance import PAIRED_TESTS, TestName
 
-NAMES: tuple[Metric, ...] = ("bleu", "chrf", "chrf++", "ter", "exact_match", "ser", "cer", "wer")
+NAMES: tuple[Metric, ...] = (
+    "bleu",
+    "chrf",
+    "chrf++",
+    "ter",
+    "exact_match",
+    "symbol_error_rate",
+    "cer",
+    "exact_match_error",
+)
 SCORING = Scoring(NAMES, resamples=80)
 TRIALS = 100
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "big", "and"]

@@ -10,9 +10,9 @@ from number_task import write_config
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.run_folder import RunFolder
-from seq2seq_cli.text.corpus import count_corpus
+from seq2seq_cli.text.leakage import count_corpus
 from seq2seq_cli.tokenizers.tokenizer import fit_tokenizers, load_tokenizers
-from seq2seq_cli.tokenizers.vocabulary_size import num_pieces, with_vocab_size
+from seq2seq_cli.tokenizers.vocabulary import num_pieces, with_vocab_size
 
 # Pairs, and the vocabularies that Gowda & May 2020 found good; for fewer pairs they are measured.
 PUBLISHED = [(500_000, 4_000, 16_000), (1_000_000, 8_000, 8_000), (4_500_000, 32_000, 32_000)]

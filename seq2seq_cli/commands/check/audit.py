@@ -13,7 +13,6 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.commands.check.duplicates import LineHashes, Overlap
 from seq2seq_cli.commands.check.scripts import (
     CONTROL,
     REPLACEMENT,
@@ -28,6 +27,7 @@ from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
 from seq2seq_cli.text.io import bounded_lines
+from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
 OUTLIER_FACTOR = 3  # between a pair's length ratio and the median

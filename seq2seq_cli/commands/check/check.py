@@ -9,11 +9,11 @@ import torch
 
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.audit import audit_text
-from seq2seq_cli.commands.check.duplicates import Overlap
 from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report, TimeEstimate
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
+from seq2seq_cli.text.leakage import Overlap
 from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit, audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json
 from seq2seq_cli.training.plan import validation_interval

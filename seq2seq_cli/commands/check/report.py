@@ -13,11 +13,11 @@ from seq2seq_cli.commands.check.audit import (
     SideAudit,
     TextAudit,
 )
-from seq2seq_cli.commands.check.duplicates import Overlap, Repeats
 from seq2seq_cli.commands.check.scripts import truncate_for_terminal
 from seq2seq_cli.config.text import SUBWORDS
 from seq2seq_cli.console import counted
-from seq2seq_cli.tokenizers.sampling import LEAST_FREQUENCY
+from seq2seq_cli.text.leakage import Overlap, Repeats
+from seq2seq_cli.tokenizers.training_text import LEAST_FREQUENCY
 from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit
 
 # Fractions above which `check` warns.

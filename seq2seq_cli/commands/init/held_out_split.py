@@ -14,7 +14,8 @@ from seq2seq_cli.config.types import SIDES
 from seq2seq_cli.console import counted
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import fsync
-from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs, normalized
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
+from seq2seq_cli.text.leakage import normalized
 
 REST = "train"
 

@@ -23,8 +23,8 @@ from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
-from seq2seq_cli.tokenizers.sampling import MAX_LINE_BYTES, sample
-from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
+from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
+from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
 _HELD_OUT = 1_000  # pairs to set aside at most,
 _HELD_OUT_SHARE = 20  # and one pair in so many
@@ -324,7 +324,9 @@ def _tokenizer(text: Text) -> dict[str, Choice]:
 def _validation(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
         metric = {"validation.metric": Choice("exact_match", "a word is right or wrong")}
-        rate, of = ("ser", "symbols") if text.tgt.is_symbols else ("cer", "characters")
+        rate, of = (
+            ("symbol_error_rate", "symbols") if text.tgt.is_symbols else ("cer", "characters")
+        )
         return metric | {"validation.metrics": Choice([rate], f"error rate of {of}")}
     script = text.tgt.unspaced_script
     if script and (text.tgt.is_run_together or text.tgt.words <= _MOST_WORDS):

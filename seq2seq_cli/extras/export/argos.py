@@ -57,6 +57,7 @@ class Argos(CTranslate2):
     """A zip with a CTranslate2 model, a SentencePiece model and the names of the languages."""
 
     name = "argos"
+    needs_sentencepiece = True
     library = "argostranslate"
     max_positions = 256  # Argos Translate lets CTranslate2 cut translations there, its default
     has_tags = False

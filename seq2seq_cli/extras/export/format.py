@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import TOKENIZER_KINDS
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
@@ -45,6 +46,7 @@ class Format(ABC):
     name: ClassVar[str]  # in --format
     library: ClassVar[str]  # that reads it, by the Hugging Face hub's name
     max_positions: ClassVar[int]  # of a source with EOS, and of a target with BOS
+    needs_sentencepiece: ClassVar[bool] = False  # on both sides
     has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own
     # The options of section `model` that it knows, with their values; None stands for all values.
     # Options that are not here are unknown.
@@ -56,6 +58,10 @@ class Format(ABC):
 
     def limits(self, config: Config) -> str | None:
         """Return the reason why the format cannot represent a model of this config, or None."""
+        kinds = (config.tokenizer.kind.src, config.tokenizer.kind.tgt)
+        other = [kind for kind in kinds if not TOKENIZER_KINDS[kind].is_sentencepiece]
+        if self.needs_sentencepiece and other:
+            return f"tokenizer.kind {other[0]} is not SentencePiece's"
         for name, value in config.model:
             known = self.model_options.get(name, ())
             if known is not None and value not in known:

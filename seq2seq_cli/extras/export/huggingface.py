@@ -69,6 +69,7 @@ class HuggingFace(Format):
 
     name = "huggingface"
     library = "transformers"
+    needs_sentencepiece = True
     max_positions = 1_024  # size of the table of positional encodings
     model_options: ClassVar = {
         **SIZES_AND_DROPOUT,

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from seq2seq_cli import __version__
 from seq2seq_cli.config.languages import language_name, languages_of
 from seq2seq_cli.config.loader import config_yaml, yaml_text
+from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.portable import portable_command, portable_config, portable_record
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpora
-from seq2seq_cli.config.types import METRICS, Metric
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_json
@@ -22,8 +22,17 @@ from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
-_HUB_METRICS = {"chrf++": "chrf"}  # by the hub's names
-_NO_HUB_METRICS = ("loss", "ser")
+# By the hub's names, of which none is for other scores: its wer counts the edits of words.
+_HUB_METRICS = {
+    "perplexity": "perplexity",
+    "accuracy": "accuracy",
+    "bleu": "bleu",
+    "chrf": "chrf",
+    "chrf++": "chrf",
+    "ter": "ter",
+    "exact_match": "exact_match",
+    "cer": "cer",
+}
 
 
 class CardOptions(NamedTuple):
@@ -77,7 +86,7 @@ def _front_matter(
 ) -> str:
     languages = languages_of(config.data)
     codes = dict.fromkeys(code.split("-")[0].lower() for code in languages or ())
-    metrics = [_HUB_METRICS.get(name, name) for name in scores if name not in _NO_HUB_METRICS]
+    metrics = [_HUB_METRICS[name] for name in scores if name in _HUB_METRICS]
     fields: dict[str, Any] = {
         "language": list(codes),
         "license": license_name,

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.types import Metric
 from seq2seq_cli.console import printable
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.decoding.translator import Translator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.types import METRICS
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.plot.figures import COLORS, DASHES, GRAY, default_style, fonts_for
 from seq2seq_cli.run_folder import RunFolder
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 XAxis = Literal["updates", "time", "tokens"]
 
 LOSSES = ("train/loss", "valid/loss")
+_RENAMED = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items()}
 LR = "train/lr"
 # What the x axis adds up or reads from the training points, and one unit of it.
 _LOGGED: dict[XAxis, tuple[str, float]] = {
@@ -52,7 +53,11 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
     points = [
-        {n: float(v) for n, v in point.items() if isinstance(v, int | float) and abs(v) < 1e300}
+        {
+            _RENAMED.get(name, name): float(value)
+            for name, value in point.items()
+            if isinstance(value, int | float) and abs(value) < 1e300
+        }
         for point in folder.metrics_points()
     ]
     points = [point for point in points if "step" in point]
@@ -90,6 +95,7 @@ def choose_metric(run_dirs: Sequence[Path], runs: Sequence[RunCurves], asked: st
         metrics = [load_config(RunFolder(path).config).validation.metric for path in run_dirs]
         found = (f"valid/{name}" for name in metrics if f"valid/{name}" in logged - {*LOSSES})
         return next(found, LOSSES[1])
+    asked = RENAMED_METRICS.get(asked, asked)
     known = [name for name in METRICS if f"valid/{name}" in logged]
     if asked not in known:
         raise UserError(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import Metric
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic

@@ -26,8 +26,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import TrainingConfig
-from seq2seq_cli.config.types import Metric
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import fsync, read_json, reading, write_atomic, write_json
 from seq2seq_cli.model.model_scores import facts_of

@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 from tqdm import tqdm
 
 from seq2seq_cli.config.loader import config_yaml, flatten, yaml_text
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import Metric
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, distributed, nn
 
-from seq2seq_cli.config.types import Metric
+from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.model.device import choose_device

@@ -35,7 +35,7 @@ from seq2seq_cli.processes import (
     process_context,
     unblock_signals,
 )
-from seq2seq_cli.tokenizers.vocabulary_size import num_pieces
+from seq2seq_cli.tokenizers.vocabulary import num_pieces
 from seq2seq_cli.training.parallel.elastic import RUN_ID
 from seq2seq_cli.training.parallel.process_group import (
     WHAT_NOW,

@@ -1,22 +1,26 @@
-"""Selects the lines that a vocabulary is learnt from: a sample, without rare characters."""
+"""The text that a vocabulary is learned from: a sample of lines without rare characters."""
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
+from seq2seq_cli.config.text import is_symbol
 from seq2seq_cli.errors import UserError
 
-MAX_LINE_BYTES = 65_536  # the vocabulary is not learnt from longer lines
+MAX_LINE_BYTES = 65_536  # the vocabulary is not learned from longer lines
 MAX_CHARACTERS = 1 << 31  # in all lines together, which SentencePiece keeps in memory
 _LINES_AT_ONCE = 10_000
+_CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
 
 # `min_character_frequency: auto`. An entry is worth its frequency. The frequency of the rarest
-# pieces of a vocabulary grows with the text, and so does that of noise.
+# pieces of a vocabulary grows with the text, as does the frequency of noise.
 LEAST_FREQUENCY = 5
 _PER_CHARACTERS = 1_000_000
 _MOST_RARE = 0.02  # of all characters; in a small text every character is rare
@@ -89,3 +93,13 @@ def _character_counts(lines: Iterable[str]) -> npt.NDArray[np.int64]:
         counts += np.bincount(points, minlength=len(counts))
     counts[ord(" ")] = 0
     return counts
+
+
+def grapheme_clusters(lines: Iterable[str], most: int) -> list[str]:
+    """Return the most frequent characters of several code points (grapheme clusters), sorted.
+
+    Clusters that cannot be entries of a vocabulary, such as a mark on a space, are left out.
+    """
+    clusters = (x for line in lines for x in _CLUSTER.findall(line) if len(x) > 1)
+    found = {x: count for x, count in Counter(clusters).items() if is_symbol(x)}
+    return sorted(sorted(found, key=lambda x: (-found[x], x))[:most])

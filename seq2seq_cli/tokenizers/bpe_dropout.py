@@ -1,54 +1,31 @@
-"""Random segmentations of text into subwords: BPE-dropout, and sampling from a unigram model.
+"""BPE-dropout: random segmentations of text into subwords of BPE.
 
-N tokens of a batch, W stretches of text (such as words), C of them that may change, L symbols of
-the longest, E edges of a lattice, V vocabulary.
+N tokens of a batch, W stretches of text (such as words), L symbols of the longest, V vocabulary.
 """
 
-import array
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from seq2seq_cli.config.types import TokenizerKind
-from seq2seq_cli.tokenizers.tokenizer import UNK_ID, LearnedPiece
-
-Ids = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.uint64]
-Pieces = Mapping[str, LearnedPiece]
+from seq2seq_cli.tokenizers.subword_sampling import (
+    NO_SEGMENTATIONS,
+    Counts,
+    Ids,
+    Numbers,
+    Pieces,
+    Segmentations,
+    Stretches,
+    find_in_sorted,
+    mix,
+    ranges,
+)
+from seq2seq_cli.tokenizers.tokenizer import UNK_ID
 
 _IMPOSSIBLE = np.int32(2**31 - 1)  # the rank of no merge
 _MOST_SYMBOLS = 1 << 22  # merged at once, 32 MiB
-_MOST_EDGES = 1 << 20
-
-
-class Stretches(NamedTuple):
-    """Stretches of text that are segmented apart from one another."""
-
-    ids_N: Ids  # of all text, as the tokenizer segments it without sampling
-    starts_W: Counts  # of each stretch in `ids_N`
-    sizes_W: Counts  # in tokens
-    numbers_W: Numbers  # random bits of each, which determine its segmentation
-
-
-class Segmentations(NamedTuple):
-    """New ids of the stretches that may differ, one after the other."""
-
-    changed_C: Counts  # the indices of these stretches, in order
-    sizes_C: Counts  # in tokens
-    ids_N: Counts
-
-
-class Segmenter(Protocol):
-    """A way of sampling segmentations."""
-
-    def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None: ...
-
-    def segment(self, stretches: Stretches) -> Segmentations: ...
 
 
 class BpeDropout:
@@ -84,11 +61,11 @@ class BpeDropout:
         lengths_N = self._lengths_V[ids_N]
         lengths_W = np.add.reduceat(lengths_N, starts_W)
         if self._p == 0:
-            return _NO_SEGMENTATIONS
+            return NO_SEGMENTATIONS
         steps_kept_W = np.log1p(-uniform(numbers_W)) / math.log1p(-self._p)
         changed = np.flatnonzero(steps_kept_W < lengths_W - sizes_W)
         if not len(changed):
-            return _NO_SEGMENTATIONS
+            return NO_SEGMENTATIONS
         ends_N = np.cumsum(lengths_N)  # characters of all text
         offsets_N = np.repeat(self._characters_start_V[ids_N] - (ends_N - lengths_N), lengths_N)
         text = self._characters[offsets_N + np.arange(ends_N[-1])]
@@ -181,125 +158,6 @@ def _in_order(order_C: Counts, sizes_C: Counts, ids_N: Counts) -> tuple[Counts, 
     """Return sizes and ids of stretches sorted by their numbers, which are `order_C`."""
     starts_C, sorted_C = np.cumsum(sizes_C) - sizes_C, np.argsort(order_C)
     return sizes_C[sorted_C], ids_N[ranges(starts_C[sorted_C], sizes_C[sorted_C])]
-
-
-class UnigramSampling:
-    """Samples a segmentation in proportion to its probability to the power of α (Kudo 2018).
-
-    From left to right, each piece is drawn in proportion to the sum of all segmentations that go on
-    with it: forward filtering and backward sampling, with the directions exchanged. The lattices of
-    the most recent stretches are kept, one after the other: node n stands for a place in a stretch
-    of text, and its edges, which have the values n + cumulative probability, for the pieces that
-    may follow.
-    """
-
-    def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None:
-        self._pieces, self._alpha = pieces, strength
-        self._longest = max(map(len, pieces), default=0)
-        self._texts = {entry.id: piece for piece, entry in pieces.items()}
-        self._lengths_V = np.zeros(vocab_size, np.int64)
-        for piece, entry in pieces.items():
-            self._lengths_V[entry.id] = len(piece)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._first_node: dict[tuple[int, ...], int] = {}
-        self._num_nodes = 0
-        self._values_E = array.array("d")
-        self._next_node_E = array.array("q")  # -1: the end
-        self._ids_E = array.array("q")
-
-    def segment(self, stretches: Stretches) -> Segmentations:
-        ids_N, starts_W, sizes_W, numbers_W = stretches
-        lengths_W = np.add.reduceat(self._lengths_V[ids_N], starts_W)
-        changed = (lengths_W > 1).nonzero()[0]
-        if not len(changed):
-            return _NO_SEGMENTATIONS
-        ids, numbers_W = ids_N.tolist(), numbers_W[changed]
-        drawn: list[tuple[Counts, Counts]] = []
-        nodes: list[int] = []
-        for start, size in zip(starts_W[changed].tolist(), sizes_W[changed].tolist(), strict=True):
-            if len(self._values_E) > _MOST_EDGES:
-                drawn.append(self._draw(nodes, numbers_W[: len(nodes)]))
-                numbers_W, nodes = numbers_W[len(nodes) :], []
-                self._forget()
-            nodes.append(self._node(tuple(ids[start : start + size])))
-        drawn.append(self._draw(nodes, numbers_W))
-        return Segmentations(changed, *map(np.concatenate, zip(*drawn, strict=True)))
-
-    def _draw(self, nodes: list[int], numbers_W: Numbers) -> tuple[Counts, Counts]:
-        """Draw pieces from the first node of each stretch to its end; return sizes and ids."""
-        nodes_W, rows_W = np.array(nodes, np.int64), np.arange(len(nodes))
-        drawn: list[tuple[Counts, Counts]] = [(np.zeros(0, np.int64),) * 2]  # stretches, their ids
-        values_E = np.frombuffer(self._values_E)
-        next_node_E, ids_E = (np.frombuffer(x, np.int64) for x in (self._next_node_E, self._ids_E))
-        while len(rows_W):
-            # With 32 bits, node + u is exact, and never that of the next node.
-            u_W = (numbers_W >> np.uint64(32)).astype(np.float64) * 2.0**-32
-            edges_W = np.searchsorted(values_E, nodes_W + u_W, side="right")
-            drawn.append((rows_W, ids_E[edges_W]))
-            nodes_W = next_node_E[edges_W]
-            goes_on = nodes_W >= 0
-            nodes_W, rows_W, numbers_W = nodes_W[goes_on], rows_W[goes_on], mix(numbers_W[goes_on])
-        rows_N, sampled_N = map(np.concatenate, zip(*drawn, strict=True))
-        sizes_C = np.bincount(rows_N, minlength=len(nodes))
-        return sizes_C, sampled_N[np.argsort(rows_N, kind="stable")]
-
-    def _node(self, stretch: tuple[int, ...]) -> int:
-        """Return the first node of a stretch, given by its usual ids."""
-        node = self._first_node.get(stretch)
-        if node is None:
-            node = self._first_node[stretch] = self._num_nodes
-            self._add_lattice("".join([self._texts[number] for number in stretch]))
-        return node
-
-    def _add_lattice(self, text: str) -> None:
-        log_sums = [0.0] * (len(text) + 1)  # of all segmentations from a place on
-        edges_of = []
-        for place in reversed(range(len(text))):
-            edges = []
-            for end in range(place + 1, min(place + self._longest, len(text)) + 1):
-                if entry := self._pieces.get(text[place:end]):
-                    edges.append((self._alpha * entry.score + log_sums[end], end, entry.id))
-            largest = max(edges)[0]
-            weights = [math.exp(log_weight - largest) for log_weight, _, _ in edges]
-            log_sums[place] = largest + math.log(sum(weights))
-            edges_of.append((edges, weights))
-        first = self._num_nodes
-        for edges, weights in reversed(edges_of):
-            sums = list(itertools.accumulate(weights))
-            self._values_E.extend([self._num_nodes + x / sums[-1] for x in sums])
-            self._next_node_E.extend(
-                [first + end if end < len(text) else -1 for _, end, _ in edges]
-            )
-            self._ids_E.extend([number for _, _, number in edges])
-            self._num_nodes += 1
-
-
-_NO_SEGMENTATIONS = Segmentations(*np.zeros((3, 0), np.int64))
-
-SEGMENTERS: dict[TokenizerKind, type[Segmenter]] = {"bpe": BpeDropout, "unigram": UnigramSampling}
-
-
-def find_in_sorted(table: Counts, values: Counts) -> tuple[npt.NDArray[np.bool_], Counts]:
-    """Return whether the sorted table, which is not empty, has each value, and the place."""
-    places = np.searchsorted(table, values).clip(max=len(table) - 1)
-    return table[places] == values, places
-
-
-def ranges(starts: Counts, sizes: Counts) -> Counts:
-    """Return the numbers from each start on, as many as its size, one range after the other."""
-    ends = np.cumsum(sizes)
-    positions: Counts = np.repeat(starts - (ends - sizes), sizes) + np.arange(sizes.sum())
-    return positions
-
-
-def mix(numbers: Numbers) -> Numbers:
-    """Return a hash of 64-bit numbers (SplitMix64: Steele et al. 2014)."""
-    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
 
 
 def uniform(numbers: Numbers) -> npt.NDArray[np.float64]:

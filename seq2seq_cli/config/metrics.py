@@ -1,0 +1,78 @@
+"""The table of metrics. Scoring is in the package `metrics`."""
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+
+class MetricFacts(NamedTuple):
+    """What is known of a metric; `scorer` names the class or function in `metrics/` that makes it.
+
+    Every validation computes a metric of text unless it is `on_request`.
+    """
+
+    unit: str
+    scorer: str | None = None  # as `module.name`; None: computed without translations
+    higher_is_better: bool = True
+    on_request: str = ""  # what it measures, for the help of `validation.metrics`
+    is_of_strings: bool = False  # suits pronunciations, forms and other strings
+    ranks_lines: bool = True  # says how bad a line is, not only whether it is right
+
+    @property
+    def is_of_text(self) -> bool:
+        """True if it compares translations, which must be made first."""
+        return self.scorer is not None
+
+
+# Every metric: the config, the options of commands, and scoring read this table.
+METRICS: dict[str, MetricFacts] = {
+    "loss": MetricFacts("nats per target token", higher_is_better=False),
+    "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
+    "accuracy": MetricFacts("% of target tokens"),
+    "bleu": MetricFacts("0 to 100", "ngram_metrics.bleu"),
+    "chrf": MetricFacts("0 to 100", "ngram_metrics.chrf"),
+    "chrf++": MetricFacts(
+        "0 to 100", "ngram_metrics.chrf_plus_plus", on_request="chrF with pairs of words"
+    ),
+    "ter": MetricFacts(
+        "% of reference words",
+        "ngram_metrics.ter",
+        higher_is_better=False,
+        on_request="translation edit rate, which takes seconds for sentences of 200 words",
+    ),
+    "exact_match": MetricFacts(
+        "% of lines", "error_rates.ExactMatch", is_of_strings=True, ranks_lines=False
+    ),
+    "symbol_error_rate": MetricFacts(
+        "% of reference symbols",
+        "error_rates.SymbolErrorRate",
+        higher_is_better=False,
+        on_request="edits per symbol, such as phones, which spaces separate",
+        is_of_strings=True,
+    ),
+    "cer": MetricFacts(
+        "% of reference characters",
+        "error_rates.CharacterErrorRate",
+        higher_is_better=False,
+        on_request="character error rate",
+        is_of_strings=True,
+    ),
+    "exact_match_error": MetricFacts(
+        "% of lines",
+        "error_rates.ExactMatchError",
+        higher_is_better=False,
+        on_request="100 - exact_match, the word error rate where each line is a word",
+        is_of_strings=True,
+        ranks_lines=False,
+    ),
+}
+TEXT_METRICS = tuple(name for name, facts in METRICS.items() if facts.is_of_text)
+METRICS_ON_REQUEST = tuple(name for name, facts in METRICS.items() if facts.on_request)
+
+# Names of earlier versions, which are read in configs, scores of weights, and options.
+RENAMED_METRICS = {"ser": "symbol_error_rate", "wer": "exact_match_error"}
+
+if TYPE_CHECKING:
+    Metric: TypeAlias = str
+    MetricOnRequest: TypeAlias = str
+else:
+    Metric = Literal[("auto", *METRICS)]
+    MetricOnRequest = Literal[METRICS_ON_REQUEST]

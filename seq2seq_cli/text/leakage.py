@@ -1,0 +1,109 @@
+"""Leakage and duplicates: held-out lines that are also trained on, lines that a text repeats."""
+
+import unicodedata
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import OnBadLine
+from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
+
+_EXAMPLES = 2
+_NO_PAIR = 0  # the hash of a line without a pair; no real line is likely to have it
+
+Hashes = npt.NDArray[np.int64]
+
+
+def normalized(text: str) -> str:
+    """Return the text as it is compared: without case, width and extra white space."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def count_corpus(
+    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
+) -> tuple[CorpusCounts, CorpusCounts | None]:
+    """Read both texts once: count lines, and validation sentences that are also trained on.
+
+    Memory does not grow with the training text. Raises UserError if training is impossible:
+    unreadable lines, files of unequal length, no pairs.
+    """
+    train_counts, valid_counts = CorpusCounts(), None if valid is None else CorpusCounts()
+    held_out, leaked = LineHashes(), LineHashes()
+    if valid is not None and valid_counts is not None:
+        for pair in count_pairs(valid.once(), on_bad_line, valid_counts):
+            held_out.add(pair)
+    wanted = set(held_out.sources)
+    for pair in count_pairs(train.once(), on_bad_line, train_counts):
+        if wanted and source_hash(pair) in wanted:
+            leaked.add(pair)
+    if valid is not None and valid_counts is not None:
+        valid_counts.read_times(valid.num_directions)
+        valid_counts.overlap = held_out.found_in(leaked).sources.count
+    train_counts.read_times(train.num_directions)
+    return train_counts, valid_counts
+
+
+def source_hash(pair: Pair) -> int:
+    """Return a hash of the source with its features, another one in each process."""
+    return hash(normalized(pair.source_line))
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Lines that also occur elsewhere."""
+
+    count: int
+    examples: list[tuple[int, int]]  # such a line and its first occurrence, counted from 1
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Lines whose source also occurs elsewhere, and those whose whole pair does."""
+
+    sources: Repeats
+    pairs: Repeats
+
+
+class LineHashes:
+    """64-bit hashes of the source and of the pair of every line: 16 bytes per line."""
+
+    def __init__(self) -> None:
+        self.sources = array("q")
+        self._pairs = array("q")
+
+    def add(self, pair: Pair | None) -> None:
+        """Add the next line; None if it has no pair."""
+        source = _NO_PAIR if pair is None else source_hash(pair)
+        self.sources.append(source)
+        self._pairs.append(_NO_PAIR if pair is None else hash((source, normalized(pair.tgt))))
+
+    def repeated(self) -> Overlap:
+        """Return the lines that repeat an earlier line of the same text."""
+
+        def repeats(numbers: "array[int]") -> Repeats:
+            hashes = np.asarray(numbers, dtype=np.int64)
+            is_repeat = np.ones(len(hashes), np.bool_)
+            is_repeat[np.unique(hashes, return_index=True)[1]] = False  # first occurrences
+            return _repeats(is_repeat, hashes, hashes)
+
+        return Overlap(repeats(self.sources), repeats(self._pairs))
+
+    def found_in(self, other: "LineHashes") -> Overlap:
+        """Return the lines that also occur in another text."""
+
+        def repeats(numbers: "array[int]", others: "array[int]") -> Repeats:
+            hashes, other_hashes = (np.asarray(each, dtype=np.int64) for each in (numbers, others))
+            return _repeats(np.isin(hashes, other_hashes), hashes, other_hashes)
+
+        return Overlap(repeats(self.sources, other.sources), repeats(self._pairs, other._pairs))
+
+
+def _repeats(is_repeat: npt.NDArray[np.bool_], hashes: Hashes, others: Hashes) -> Repeats:
+    lines = np.flatnonzero(is_repeat & (hashes != _NO_PAIR))
+    examples = [
+        (int(line) + 1, int(np.argmax(others == hashes[line])) + 1) for line in lines[:_EXAMPLES]
+    ]
+    return Repeats(len(lines), examples)

@@ -1,0 +1,244 @@
+"""The tokenizers of SentencePiece: words, characters, BPE and unigram subwords."""
+
+import functools
+import io
+import itertools
+import re
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import sentencepiece
+
+from seq2seq_cli.config.text import SUBWORDS, TokenizerConfig
+from seq2seq_cli.config.types import TOKENIZER_KINDS, Normalization, Side, TokenizerKind
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.text import quoting
+from seq2seq_cli.tokenizers.tokenizer import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    UNK_ID,
+    LearnedPiece,
+    Tokenizer,
+)
+from seq2seq_cli.tokenizers.training_text import (
+    MAX_LINE_BYTES,
+    grapheme_clusters,
+    sample,
+    without_rare_characters,
+)
+
+_FEW_LINES = 200  # take less time than to start threads for them
+_SPECIAL = ("pad", "unk", "bos", "eos")
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A vocabulary of SentencePiece; ▁ is the space before a word."""
+
+    def __init__(self, model: bytes, shared_with: Tokenizer | None = None) -> None:
+        """Load a serialized model; raises UserError for other bytes."""
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+            ids = range(self._processor.vocab_size())
+            pieces = [str(self._processor.id_to_piece(i)) for i in ids]
+        except (RuntimeError, UnicodeDecodeError):  # damaged entries may be no text
+            raise UserError("this is not a SentencePiece model") from None
+        special_ids = tuple(getattr(self._processor, f"{name}_id")() for name in _SPECIAL)
+        if special_ids != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
+            raise UserError(f"the SentencePiece model has {', '.join(_SPECIAL)} ids {special_ids}")
+        super().__init__(model, pieces, shared_with)
+
+    @functools.cached_property
+    def kind(self) -> TokenizerKind:
+        spec = _parsed(self.model).trainer_spec
+        name = spec.ModelType.Name(spec.model_type)
+        return next(kind for kind in TOKENIZER_KINDS if kind.upper() == name)
+
+    @classmethod
+    def read(cls, model: bytes, shared_with: Tokenizer | None) -> Self:
+        return cls(model, shared_with)
+
+    @classmethod
+    def learn(
+        cls, lines: Iterable[str], config: TokenizerConfig, side: Side, features: Sequence[str]
+    ) -> Self:
+        kind = config.kind.of(side)
+        symbols = sorted(config.user_defined_symbols, key=len, reverse=True)
+        symbol = re.compile("|".join(map(re.escape, symbols)))
+
+        def learnable(line: str) -> str:  # without symbols, which are entries already
+            if symbols and kind == "word":
+                line = " ".join(word for word in line.split() if not symbol.search(word))
+            return quoting.prepare(symbol.sub(" ", line) if symbols else line)
+
+        min_frequency = config.min_character_frequency
+        if kind == "word" or (kind == "char" and min_frequency == "auto"):
+            min_frequency = 1
+        sampled = sample(map(learnable, lines), config.max_sentences)
+        learned_from = without_rare_characters(sampled, min_frequency)
+        if config.graphemes and kind == "char":
+            vocab_size, frequent = config.vocab_size.of(side), list(learned_from)
+            assert vocab_size != "auto", "resolved before a vocabulary is learned"
+            characters = sorted(set(itertools.chain.from_iterable(frequent)))
+            room = vocab_size - EOS_ID - 1 - len(symbols) - len(features) - len(characters)
+            config = config.with_symbols(grapheme_clusters(frequent, max(0, room)))
+            # SentencePiece looks for characters outside of symbols only.
+            learned_from = iter([*frequent, " ".join(characters)])
+        return cls(_train_model(learned_from, config, side, features=features))
+
+    @classmethod
+    def normalizer(cls, rule: Normalization, symbols: Sequence[str]) -> Callable[[str], str]:
+        return str if rule == "identity" else cls(_normalizer_model(rule, symbols)).normalize
+
+    def with_normalization(self, rule: Normalization, symbols: Sequence[str]) -> Tokenizer:
+        if rule == "identity":
+            return self
+        model, normalizer = _parsed(self.model), _parsed(_normalizer_model(rule, symbols))
+        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of a moment
+        model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
+        return SentencePieceTokenizer(model.SerializeToString(), shared_with=self)
+
+    def normalize(self, text: str) -> str:
+        normalized: str = self._processor.normalize(quoting.prepare(text))
+        return quoting.unquote(normalized.replace(quoting.SPACE, " ").strip())
+
+    def to_ids_batch(self, lines: Sequence[str], num_threads: int | None = None) -> list[list[int]]:
+        prepared = [quoting.prepare(line) for line in lines]
+        if len(prepared) < _FEW_LINES:
+            return [self._processor.encode(line) for line in prepared]
+        ids: list[list[int]] = self._processor.encode(prepared, num_threads=num_threads)
+        return ids
+
+    def to_inner_ids(self, text: str) -> list[int]:
+        ids: list[int] = self._without_first_space.encode(quoting.prepare(text))
+        return ids
+
+    @functools.cached_property
+    def _without_first_space(self) -> sentencepiece.SentencePieceProcessor:
+        processor = sentencepiece.SentencePieceProcessor()
+        # A repeated protobuf field replaces the first: normalizer_spec.add_dummy_prefix = false.
+        processor.LoadFromSerializedProto(self.model + b"\x1a\x02\x18\x00")
+        return processor
+
+    def to_pieces(self, text: str) -> list[str]:
+        return list(self._processor.encode(quoting.prepare(text), out_type=str))
+
+    def learned_pieces(self) -> dict[str, LearnedPiece]:
+        return {
+            entry.piece: LearnedPiece(number, entry.score)
+            for number, entry in enumerate(_parsed(self.model).pieces)
+            if entry.type == entry.NORMAL
+        }
+
+    def user_defined_symbols(self) -> list[str]:
+        """Return tags and `tokenizer.user_defined_symbols`, without words' second entries, ▁…."""
+        entries = _parsed(self.model).pieces
+        symbols = [entry.piece for entry in entries if entry.type == entry.USER_DEFINED]
+        return [symbol for symbol in symbols if not symbol.startswith(quoting.SPACE)]
+
+    def to_text(self, ids: Sequence[int]) -> str:
+        if not self._bytes.keys().isdisjoint(ids):  # SentencePiece writes U+FFFD for broken ones
+            return super().to_text(ids)
+        return quoting.unquote(quoting.normalize_spaces(self._processor.decode(list(ids))))
+
+    @functools.cached_property
+    def _bytes(self) -> dict[int, int]:
+        """The tokens of single bytes, with their values."""
+        tokens = filter(self._processor.is_byte, range(len(self)))
+        return {token: int(self._pieces[token][3:-1], 16) for token in tokens}
+
+    def spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        text = quoting.normalize_spaces(text)
+        quoted, offsets = quoting.quote_with_offsets(text)
+        normalized, origins = self._processor.normalize(quoted, with_offsets=True)
+        spans = []
+        start = num_bytes = 0  # bytes seen of the character at `start`
+        surfaces = self._processor.encode(quoted, out_type=str)  # also of unknown tokens
+        for token, surface in zip(self._processor.encode(quoted), surfaces, strict=True):
+            is_byte = self.is_byte(token)
+            end = min(start + (1 if is_byte else len(surface)), len(normalized))
+            spans.append((offsets[origins[start]], offsets[origins[end]]))
+            num_bytes += is_byte
+            if not is_byte or num_bytes == len(normalized[start:end].encode()):
+                start, num_bytes = end, 0
+        return text, spans
+
+
+def _parsed(model: bytes) -> Any:
+    """Return a model as SentencePiece's protocol buffer."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+
+
+def _train_model(
+    lines: Iterator[str],
+    config: TokenizerConfig,
+    side: Side,
+    features: Sequence[str] = (),
+    **normalizer: Any,
+) -> bytes:
+    """Train a SentencePiece model; raises UserError if text and vocabulary size do not fit.
+
+    `normalizer` is an option of SentencePiece that says how the model normalizes.
+    """
+    model, kind, vocab_size = io.BytesIO(), config.kind.of(side), config.vocab_size.of(side)
+    assert vocab_size != "auto", "resolved before a vocabulary is learned"
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            byte_fallback=kind in SUBWORDS,
+            character_coverage=1.0,
+            split_digits=config.split_digits and kind in SUBWORDS,
+            user_defined_symbols=list(config.user_defined_symbols),
+            control_symbols=list(features),
+            **(normalizer or {"normalization_rule_name": "identity"}),
+            max_sentence_length=MAX_LINE_BYTES,
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            num_threads=2,  # fixed, because sums in unigram training depend on it
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(_fit_message(error, vocab_size)) from None
+    return model.getvalue()
+
+
+def _normalizer_model(normalization: Normalization, symbols: Sequence[str]) -> bytes:
+    """Train a minimal SentencePiece model with this normalization and the user's symbols."""
+    config = TokenizerConfig.model_validate(
+        {"kind": "char", "vocab_size": 8 + len(symbols), "user_defined_symbols": symbols}
+    )
+    if normalization != "nfd":
+        return _train_model(iter(["a"]), config, "src", normalization_rule_name=normalization)
+    with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as rules:
+        for character in map(chr, range(sys.maxunicode + 1)):
+            if (decomposed := unicodedata.normalize("NFD", character)) != character:
+                code_points = " ".join(f"{ord(part):X}" for part in decomposed)
+                rules.write(f"{ord(character):X}\t{code_points}\n")
+        rules.flush()
+        return _train_model(iter(["a"]), config, "src", normalization_rule_tsv=rules.name)
+
+
+def _fit_message(error: RuntimeError, vocab_size: int) -> str:
+    """Translate SentencePiece's message, which names its own source and options, into ours."""
+    if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
+        return (
+            f"tokenizer.vocab_size {vocab_size:,} is too small: the characters of this "
+            f"text and the special tokens alone require {int(needed[1]):,} entries"
+        )
+    reason = str(error).rpartition("] ")[2].strip() or str(error)
+    return (
+        f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from "
+        f"this text: {reason}"
+    )
