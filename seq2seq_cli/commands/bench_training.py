@@ -103,7 +103,7 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
             num_positions.append(sum(batch.num_positions for batch in batches))
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
     tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
-    passes = len(run.loss.terms.cross_entropy)  # over each batch
+    passes = run.loss.passes
     seconds = sum(ms.values()) / 1000 * updates
     waiting, communication = ranks.waiting_and_communication()
     memory = ranks.all_reduce_sum(peak_memory_mb(run.device))

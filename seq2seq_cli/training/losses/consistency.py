@@ -48,6 +48,8 @@ _KINDS: dict[ConsistencyKind, Terms] = {
 class ConsistencyLoss(BatchLoss):
     """The loss of a whole batch with consistency training."""
 
+    passes = 2
+
     def __init__(
         self,
         model: Transformer,
@@ -64,12 +66,9 @@ class ConsistencyLoss(BatchLoss):
 
     def forward(self, batch: Batch) -> Losses:
         batch = twice(batch.to(self.model.device))
-        cut = ()
+        cut: list[Tensor] = []
         if self.cutoff is not None:
-            cut = (
-                draw_cutoff(batch.src_BS, self.cutoff),
-                draw_cutoff(batch.tgt_in_BT, self.cutoff),
-            )
+            cut = [draw_cutoff(ids, self.cutoff) for ids in (batch.src_BS, batch.tgt_in_BT)]
         with self.states_and_labels(batch, *cut) as (states_RD, labels_R):
             weight_VD = self.model.projection.weight
             return two_pass_loss(states_RD, weight_VD, labels_R, self.label_smoothing, self.terms)

@@ -31,6 +31,7 @@ class Losses(NamedTuple):
 class BatchLoss(nn.Module):
     """The training loss of a whole batch: a model with its batch layout and its precision."""
 
+    passes = 1  # over each batch
     cross_entropies = 1.0  # how often the total counts the cross-entropy of a token
 
     def __init__(
@@ -174,7 +175,7 @@ def log_probabilities(p_y_N: Tensor, x_ND: Tensor, w_VD: Tensor, y_N: Tensor) ->
     """
     log_p_y_N = p_y_N.log()
     underflown = (p_y_N < torch.finfo(torch.float32).tiny).nonzero()[:, 0]
-    for n_C in underflown.split(max(_CHUNK_ELEMENTS // len(w_VD), 1)):
+    for n_C in torch.split(underflown, max(_CHUNK_ELEMENTS // len(w_VD), 1)):
         log_p_CV = (x_ND[n_C] @ w_VD.T).float().log_softmax(dim=-1)
         log_p_y_N[n_C] = log_p_CV.gather(1, y_N[n_C, None])[:, 0]
     return log_p_y_N
