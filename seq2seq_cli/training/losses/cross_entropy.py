@@ -163,7 +163,7 @@ def filled_up(x_ND: Tensor) -> Tensor:
 
 def chunks(x_PD: Tensor, vocabulary: int) -> list[slice]:
     """Split the rows of x, and of any matrices in front, for `_CHUNK_ELEMENTS` logits at once."""
-    passes = x_PD[..., 0, 0].numel()
+    passes = x_PD.shape[:-2].numel()
     size = max(_CHUNK_ELEMENTS // (passes * vocabulary) // _CHUNK_STEP, 1) * _CHUNK_STEP
     return [slice(start, start + size) for start in range(0, x_PD.size(-2), size)]
 
