@@ -66,10 +66,9 @@ class ConsistencyLoss(BatchLoss):
 
     def forward(self, batch: Batch) -> Losses:
         batch = twice(batch.to(self.model.device))
-        cut: tuple[Tensor, ...] = ()
+        cut: list[Tensor] = []
         if self.cutoff is not None:
-            sides = (batch.src_BS, batch.tgt_in_BT)
-            cut = tuple(draw_cutoff(ids_BT, self.cutoff) for ids_BT in sides)
+            cut = [draw_cutoff(ids, self.cutoff) for ids in (batch.src_BS, batch.tgt_in_BT)]
         with self.states_and_labels(batch, *cut) as (states_RD, labels_R):
             weight_VD = self.model.projection.weight
             return two_pass_loss(states_RD, weight_VD, labels_R, self.label_smoothing, self.terms)

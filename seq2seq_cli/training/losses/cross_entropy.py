@@ -31,6 +31,7 @@ class Losses(NamedTuple):
 class BatchLoss(nn.Module):
     """The training loss of a whole batch: a model with its batch layout and its precision."""
 
+    passes = 1  # over each batch
     cross_entropies = 1.0  # how often the total counts the cross-entropy of a token
     passes = 1  # forward passes over each batch
 
@@ -163,7 +164,7 @@ def filled_up(x_ND: Tensor) -> Tensor:
 
 def chunks(x_PD: Tensor, vocabulary: int) -> list[slice]:
     """Split the rows of x, and of any matrices in front, for `_CHUNK_ELEMENTS` logits at once."""
-    passes = x_PD[..., 0, 0].numel()
+    passes = x_PD.shape[:-2].numel()
     size = max(_CHUNK_ELEMENTS // (passes * vocabulary) // _CHUNK_STEP, 1) * _CHUNK_STEP
     return [slice(start, start + size) for start in range(0, x_PD.size(-2), size)]
 
