@@ -33,7 +33,6 @@ class BatchLoss(nn.Module):
 
     passes = 1  # over each batch
     cross_entropies = 1.0  # how often the total counts the cross-entropy of a token
-    passes = 1  # forward passes over each batch
 
     def __init__(
         self, model: Transformer, label_smoothing: float, use_bf16: bool, compiles: bool = False
