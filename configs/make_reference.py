@@ -1,16 +1,17 @@
 """Write `reference.yaml`, `schema.json` and the presets beside this file from the code.
 
-The code is the one place where an option, its default and its description stand; run
-`python configs/make_reference.py` after changing it (a test says when that was forgotten).
+An option, its default and, as the docstring below it, its description are written once, in
+`seq2seq_cli/config`. Run `python configs/make_reference.py` after changing one.
 """
 
+import ast
+import itertools
 import json
 from pathlib import Path
 from textwrap import wrap
-from typing import get_args
+from typing import Any, get_args
 
-from pydantic.fields import FieldInfo
-
+import seq2seq_cli.config
 from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.presets import PRESETS, preset_yaml
 from seq2seq_cli.config.schema import Config
@@ -39,14 +40,37 @@ def reference_yaml() -> str:
 
 def schema_json() -> str:
     """The JSON schema that editors complete and check a config with."""
-    return json.dumps(Config.model_json_schema(), indent=2) + "\n"
+    schema = Config.model_json_schema()
+    for name, described in descriptions().items():
+        section = schema if name == "Config" else schema["$defs"].get(name, {})
+        for option, text in described.items():
+            if option in (properties := section.get("properties", {})):
+                properties[option] = dict(
+                    sorted({**properties[option], "description": text}.items())
+                )
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def descriptions() -> dict[str, dict[str, str]]:
+    """Return the descriptions of options, by section (the name of its class) and option."""
+    found: dict[str, dict[str, str]] = {}
+    for path in Path(seq2seq_cli.config.__path__[0]).glob("*.py"):
+        for section in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(section, ast.ClassDef):
+                options = found.setdefault(section.name, {})
+                for option, below in itertools.pairwise(section.body):
+                    if isinstance(option, ast.AnnAssign) and isinstance(below, ast.Expr):
+                        assert isinstance(option.target, ast.Name)
+                        options[option.target.id] = " ".join(ast.literal_eval(below.value).split())
+    return found
 
 
 def _section(section: Section, depth: int) -> str:
     text = ""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        text += _comment(field, depth) + "  " * depth
+        described = field.description or _DESCRIPTIONS[type(section).__name__][name]
+        text += _comment(described, field.annotation, depth) + "  " * depth
         if inner := inner_sections(value):
             text += f"{name}:\n{_section(inner[''], depth + 1)}"
         else:
@@ -55,11 +79,14 @@ def _section(section: Section, depth: int) -> str:
     return text
 
 
-def _comment(field: FieldInfo, depth: int) -> str:
-    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
-    text = str(field.description) + (f" ({' | '.join(choices)})" if choices else "")
+def _comment(description: str, annotation: Any, depth: int) -> str:
+    choices = [choice for choice in get_args(annotation) if isinstance(choice, str)]
+    text = description + (f" ({' | '.join(choices)})" if choices else "")
     indent = "  " * depth
     return "".join(f"{indent}# {line}\n" for line in wrap(text, 96 - len(indent)))
+
+
+_DESCRIPTIONS = descriptions()
 
 
 def generated() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The value types of options, and the base class of sections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import (
@@ -8,11 +8,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    field_validator,
     model_serializer,
 )
-from pydantic.config import JsonDict
 
 T = TypeVar("T")
 
@@ -33,6 +34,13 @@ def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], A
             raise ValueError(f"must be {wanted}, not {value!r}") from None
 
     return validate
+
+
+def one_for_all(*names: str) -> Callable[[Any], Any]:
+    """Accept a single value in place of a section: all of its options have it."""
+    return lambda value: (
+        value if isinstance(value, dict | BaseModel) else dict.fromkeys(names, value)
+    )
 
 
 AutoOrPositiveInt = Annotated[
@@ -131,9 +139,9 @@ METRICS: dict[Metric, MetricFacts] = {
 # Whether a run may be resumed with another value of an option: free; ask: only with
 # `--allow-changed`; fixed: never, since its weights or its data order would mean something else.
 OnResume = Literal["free", "ask", "fixed"]
-FREE_ON_RESUME: JsonDict = {"on_resume": "free"}
-ASK_ON_RESUME: JsonDict = {"on_resume": "ask"}
-FIXED_ON_RESUME: JsonDict = {"on_resume": "fixed"}
+Free = Annotated[T, Field(json_schema_extra={"on_resume": "free"})]
+Ask = Annotated[T, Field(json_schema_extra={"on_resume": "ask"})]
+Fixed = Annotated[T, Field(json_schema_extra={"on_resume": "fixed"})]
 
 
 class Section(BaseModel):
@@ -149,14 +157,29 @@ class Section(BaseModel):
         extra = cls.model_fields[name].json_schema_extra
         return cast(OnResume, extra["on_resume"]) if isinstance(extra, dict) else cls.on_resume
 
+    @classmethod
+    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with an option, given the valid options above it in the section."""
+        return None
+
+    @field_validator("*")
+    @classmethod
+    def _has_no_mistake(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        if mistake := cls.mistake(info.field_name, value, info.data):
+            raise ValueError(mistake)
+        return value
+
 
 class BySide(BaseModel, Generic[T]):
     """The values of an option for both sides, written as one if they are equal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    src: T = Field(description="The value of the source.")
-    tgt: T = Field(description="The value of the target.")
+    src: T
+    """The value of the source."""
+    tgt: T
+    """The value of the target."""
 
     def of(self, side: Side) -> T:
         return self.src if side == "src" else self.tgt
