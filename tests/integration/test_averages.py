@@ -375,7 +375,7 @@ def test_optimizers_do_not_continue_each_other(config, runs, seq2seq: Command):
 def test_schedule_free_adamw_takes_no_schedule_and_no_ema(config, seq2seq: Command, tmp_path):
     settings = ("--set", "training.optimizer=schedule_free_adamw")
     result = seq2seq("check", config, *settings, "--set", "training.ema_decay=0.9")
-    assert "inverse_sqrt cannot be the schedule of schedule_free_adamw" in result.stderr
+    assert "inverse_sqrt cannot be combined with schedule_free_adamw" in result.stderr
     assert "schedule_free_adamw averages the weights itself" in result.stderr
     result = seq2seq(
         "check", config, "--set", "training.average_checkpoints=2",
