@@ -99,7 +99,7 @@ def init(
         raise UserError("give --valid or --valid-size, not both")
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--output {output}: the name of a config ends in .yaml")
-    from seq2seq_cli.commands.init.new_run import NewRun, choose_preset, look_at, text_of
+    from seq2seq_cli.commands.init.init import NewRun, choose_preset, look_at, text_of
 
     train = text_of(files, fields, features)
     held_out = _held_out_text(valid, fields, features) if valid else None
@@ -145,7 +145,7 @@ def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
 
 def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
     """Write the quickstart to a folder, and print how to train and use it."""
-    from seq2seq_cli.commands.init.example_run import differing_files, example_files, write_files
+    from seq2seq_cli.commands.init.example_files import differing_files, example_files, write_files
 
     if len(folders) > 1:
         raise UserError("--example writes to one folder")
@@ -204,7 +204,7 @@ def _held_out_text(
     files: Sequence[Path], fields: tuple[str, str] | None, features: str | None
 ) -> "ParallelText":
     """Return a text in a file of pairs like that of the training text, or in two files."""
-    from seq2seq_cli.commands.init.new_run import text_of
+    from seq2seq_cli.commands.init.init import text_of
 
     if len(files) == 1:
         return text_of(files, fields, features)

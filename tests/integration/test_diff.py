@@ -69,9 +69,9 @@ def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     assert found.stdout == expected
     del weights[name]
     save_file(weights, copy / "model.safetensors")
-    assert f"other names or shapes: {name}" in seq2seq("diff", run, copy).stdout
+    assert f"different names or shapes: {name}" in seq2seq("diff", run, copy).stdout
     (copy / "model.safetensors").unlink()
-    assert "best model: there | None" in seq2seq("diff", run, copy).stdout
+    assert "best model: present | missing" in seq2seq("diff", run, copy).stdout
 
 
 def test_diff_compares_manifests(run, copy, seq2seq):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 
-from seq2seq_cli.commands.init.time_limit import less_dropout
+from seq2seq_cli.commands.init.init import less_dropout
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, preset_for
 from seq2seq_cli.config.schema import Config
@@ -279,7 +279,7 @@ def test_config_is_checked_and_trained(text, seq2seq):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all.tsv", "--valid-size", 599), "too few to set"),
+        (("all.tsv", "--valid-size", 599), "too few to hold out"),
         (("all.tsv", "--preset", "huge"), "valid: small, medium, large"),
         (("all.tsv", "all.tsv", "all.tsv"), "3 are given"),
         (("nowhere.tsv",), "there is no file nowhere.tsv"),
