@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+from seq2seq_cli import plugins
 from seq2seq_cli.errors import UserError, pip_arguments, short
 
 _WILD = frozenset("*?[")
@@ -37,12 +38,13 @@ def remote_path(given: str) -> Path | None:
     url = _URL.fullmatch(given)
     if url is None:
         return None
-    try:
-        from upath import UPath
+    plugins.require("upath", "remote", given)
+    from upath import UPath
 
+    try:
         path = UPath(f"{url['scheme']}://{url['rest']}")
         assert path.fs  # imports what the scheme needs
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError) as error:  # of fsspec, which names the package
         raise UserError(f"{given}: {error}; pip install {pip_arguments('remote')}") from None
     return cast(Path, path)
 

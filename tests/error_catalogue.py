@@ -26,7 +26,7 @@ ERRORS = {
 OPTION_FILES = {
     f"config/{name}.py" for name in ("schema", "text", "decoding", "validation", "regularization")
 }
-WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option", "_wrong_choice"]}
+WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option"]}
 VARIES = "…"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
