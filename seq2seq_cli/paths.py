@@ -50,13 +50,13 @@ def remote_path(given: str) -> Path | None:
 
 
 def is_remote(path: object) -> bool:
-    """Return True for a path of another file system than those of this machine."""
+    """Return True for a path in a remote file system."""
     return hasattr(path, "protocol")  # of fsspec
 
 
 @contextmanager
 def remote_errors(path: object) -> Iterator[None]:
-    """Turn what the library of a remote file system raises in the block into UserError."""
+    """Turn exceptions of a remote file system's library in the block into UserError."""
     try:
         yield
     except (UserError, OSError):
@@ -68,11 +68,11 @@ def remote_errors(path: object) -> Iterator[None]:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files that a path stands for: itself, those of a folder or of a pattern.
+    """Return the files that a path stands for: itself, the files of a folder, or of a pattern.
 
-    Patterns are those of `glob`, as `text/*.de.gz` and `text/**/*.tsv`. Hidden files are left out.
-    They are sorted by their varying parts, so that those of `*.de` and `*.en` correspond. If a
-    folder or pattern has no files, the path itself is returned.
+    Patterns such as `text/*.de.gz` and `text/**/*.tsv` are `glob` patterns. Hidden files are left
+    out. Files are sorted by their varying parts, so that `*.de` and `*.en` correspond. A folder or
+    pattern without files is returned itself.
     """
     folder, pattern = _split(path)
     if not pattern or (path != folder and path.is_file()):

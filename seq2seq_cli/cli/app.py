@@ -34,7 +34,7 @@ class _Program(TyperGroup):
     """Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the commands of the core in the order of their use, then those of extras."""
+        """List the core's commands in the order of their use, then the commands of extras."""
         known = {name: rank for rank, name in enumerate(_ORDER)}
         return sorted(super().list_commands(ctx), key=lambda name: (known.get(name, 99), name))
 

@@ -203,7 +203,7 @@ def _text_or_size(
 def _held_out_text(
     files: Sequence[Path], fields: tuple[str, str] | None, features: str | None
 ) -> "ParallelText":
-    """Return a text in a file of pairs like that of the training text, or in two files."""
+    """Return a text in a file of pairs with the training text's fields, or in two files."""
     from seq2seq_cli.commands.init.init import text_of
 
     if len(files) == 1:

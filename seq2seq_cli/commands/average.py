@@ -1,4 +1,4 @@
-"""`seq2seq average`: averages weights that a run has kept, and scores the average."""
+"""`seq2seq average`: averages weights of a run, and scores the average."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ _LAST = 5  # checkpoints, or as many as there are
 
 
 class Selection(NamedTuple):
-    """Which weights of a run are averaged; by default those of the last checkpoints."""
+    """Which weights of a run to average; by default the last checkpoints."""
 
     last: int | None = None
     best: int | None = None
@@ -44,10 +44,9 @@ def average_weights(
 ) -> str:
     """Average weights of a run, and score the average and the run's model on its validation text.
 
-    The average becomes the run's model if it is better or with `force`, or else is written to the
-    file `output` whatever its scores, or without any if that text is gone. Returns what to print.
-    Raises UserError if there are not so many weights, or if the run has no validation text though
-    it has to decide.
+    The average replaces the run's model if it is better, or with `force`. With `output` it is
+    written to a file instead, without a score if the text is gone. Returns what to print. Raises
+    UserError if the run has not kept enough weights, or lacks the validation text to decide.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
@@ -94,7 +93,7 @@ def average_weights(
 
 
 def _check_output(folder: RunFolder, output: Path) -> None:
-    """Raise UserError for a file that cannot be written, and for weights that the run needs."""
+    """Raise UserError for a file that cannot be written or belongs to the run."""
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no folder {output.parent}")
     path = output.resolve()
@@ -104,7 +103,7 @@ def _check_output(folder: RunFolder, output: Path) -> None:
 
 
 def select(folder: RunFolder, selection: Selection) -> Candidate:
-    """Return the average that is asked for. Raises UserError if its weights are not there."""
+    """Return the selected average. Raises UserError if the run has not kept its weights."""
     kept = {step: path for step, path in folder.all_weights().items() if step > 0}
     if selection.steps:
         files = {step: kept[step] for step in selection.steps if step in kept}
@@ -128,7 +127,7 @@ def _check_number(
     if len(files) < wanted:
         steps = ", ".join(map(str, sorted(kept))) or "none"
         raise UserError(
-            f"{folder.path} has not kept the weights to average, only those of steps {steps}; "
+            f"{folder.path} has not kept the weights to average, only steps {steps}; "
             "training.average_checkpoints, keep_last and keep_every, and for the best models "
             "validation.keep_best, determine what a run keeps"
         )

@@ -1,4 +1,4 @@
-"""Updates as `train` makes them, of a temporary run: for `bench train`, `check` and `find-lr`."""
+"""Training updates of a temporary run, for `bench train`, `check` and `find-lr`."""
 
 import functools
 import gc
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class DryRun:
-    """Times the updates of a run that is thrown away, in one of its processes."""
+    """Times the updates of a temporary run, in one of its processes."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -72,7 +72,7 @@ class DryRun:
             state.epoch, state.position = state.epoch + 1, 0
 
     def update_from(self, batch: Batch) -> None:
-        """Make the next update from another batch than its own, without counting it."""
+        """Make an update from the given batch, without counting it."""
         self._stopwatch.start()
         self._train_on([batch])
 
@@ -106,14 +106,14 @@ def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Return this process's peak memory in MB: allocated on its GPU, or else resident."""
+    """Return this process's peak memory in MB: allocated on the GPU, or else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / (1 << 20)
     return peak_memory() / (1 << 20)
 
 
 class _Stopwatch:
-    """Measures the parts of every update through hooks, so that the code that trains is timed."""
+    """Times the parts of every update with hooks on the code that trains."""
 
     def __init__(self, run: Run) -> None:
         self.seconds: dict[str, list[float]] = {}
@@ -130,7 +130,7 @@ class _Stopwatch:
         self._last = self._now()
 
     def note(self, name: str) -> None:
-        """Count the time since the last note as that of this part."""
+        """Add the time since the last note to this part."""
         now = self._now()
         self.seconds[name][-1] += now - self._last
         self._last = now

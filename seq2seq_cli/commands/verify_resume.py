@@ -19,7 +19,7 @@ from seq2seq_cli.training.setup import with_training
 
 @dataclass(frozen=True)
 class Verdict:
-    """Compares an uninterrupted with an interrupted run; without differences, resuming is exact."""
+    """The differences between an uninterrupted and an interrupted run."""
 
     steps: int
     stops: Sequence[int]
@@ -49,8 +49,8 @@ class Verdict:
 def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     """Train `steps` updates with and without interruptions, and compare all results.
 
-    Without `training.max_hours`, with which the schedule depends on the clock. Raises UserError if
-    the run has fewer updates, or if interruptions outnumber them.
+    `training.max_hours` is ignored, as it makes the schedule depend on the clock. Raises UserError
+    if the run has fewer updates or as many interruptions.
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")

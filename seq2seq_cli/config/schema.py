@@ -362,7 +362,7 @@ class Config(Section):
 
     @property
     def valid_text(self) -> ParallelText | None:
-        """The held-out text; `decoding.tag` is that of corpora without one."""
+        """The held-out text; corpora without a tag get `decoding.tag`."""
         if self.data.valid is None:
             return None
         return ParallelText(self.data.valid, self.data.direction).with_tag(self.decoding.tag)

@@ -1,4 +1,4 @@
-"""Audits a text for `check`: counts, suspicious lines, and the first examples of each kind.
+"""Audits a text for `check`: counts, suspicious lines, and the first examples of each defect.
 
 Memory grows by 24 bytes per line (hashes and length ratios), temporarily by about 100.
 """
@@ -33,7 +33,7 @@ from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 OUTLIER_FACTOR = 3  # between a pair's length ratio and the median
 OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences vary
 
-_MAIN_SHARE = 0.2  # the fraction of a side's letters from which a script is a main script
+_MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
 _LINES_AT_ONCE = 10_000
@@ -78,7 +78,7 @@ class LengthRatio:
     median: float
     percentile_1: float
     percentile_99: float
-    outliers: Finding  # more than OUTLIER_FACTOR off the median; the farthest are the examples
+    outliers: Finding  # more than OUTLIER_FACTOR off the median, with the farthest as examples
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class TextAudit:
 def audit_text(
     text: ParallelText, tokenizers: Tokenizers, data: DataConfig, like: TextAudit | None = None
 ) -> tuple[TextAudit, LineHashes]:
-    """Audit a text; its main scripts are expected to be those of `like`, or else its own.
+    """Audit a text; its main scripts should be the main scripts of `like`, if given.
 
     Raises UserError if the text cannot be read or has no pairs.
     """

@@ -32,20 +32,20 @@ _PAIR_DEFECTS = {
     "unreadable": "that cannot be read",
     "empty": "with an empty side",
     "too_long": "over data.max_length, {max_length:,} tokens",
-    "copied": "with the same text on both sides",
+    "copied": "with equal source and target",
 }
 _SIDE_DEFECTS = {
     "wrong_script": "without a letter of {scripts}",
-    "control": "with control characters, or with byte-order marks inside",
-    "replaced": "with U+FFFD in place of lost characters",
-    "mojibake": "with what seems to be UTF-8 read as Latin-1",
+    "control": "with control characters or inner byte-order marks",
+    "replaced": "with U+FFFD, which replaces lost characters",
+    "mojibake": "with UTF-8 that seems to be decoded as Latin-1",
     "not_nfc": "not in Unicode's composed form, NFC",
 }
-# Of sentences, where most lines are so.
+# Of sentences, if most lines have the defect.
 _PREPROCESSED = {
-    "tokenized": "with spaces before commas and periods, or as in can 't; give detokenized text, "
-    "which reads, and is scored, as users write",
-    "lower_case": "without capital letters; give the text with its capitals, as users write it",
+    "tokenized": "with spaces before commas and periods, or as in can 't; use detokenized text, as "
+    "users write it",
+    "lower_case": "without capital letters; use text with capitals, as users write it",
 }
 
 
@@ -65,12 +65,12 @@ class LongestBatches:
     shapes: list[BatchShape]
     seconds: float  # of the slower update
     peak_memory_mb: float  # resident, of all processes; on GPUs allocated, of the fullest one
-    growth_mb: float  # above the peak before, which on a CPU is that of reading the text
+    growth_mb: float  # above the peak before, which on a CPU is the peak of reading the text
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The time of updates, which were timed, and of validations, estimated from the text's size."""
+    """The measured time of updates, and the estimated time of validations."""
 
     updates: int  # that were timed
     seconds_per_update: float
@@ -90,7 +90,7 @@ class Report:
     summary: str  # as printed by `train`
     numbers: dict[str, Any]  # of the summary
     max_length: int
-    vocabularies: dict[str, VocabularyAudit]  # of subwords that were learnt from this text
+    vocabularies: dict[str, VocabularyAudit]  # of subwords, learned from this text
     texts: dict[str, TextAudit]  # train, valid, test
     overlaps: dict[str, Overlap]  # by "valid in train" and the like
     longest_batches: LongestBatches
@@ -139,7 +139,7 @@ class Report:
         yield (
             "length ratio",
             f"target/source tokens {ratio.median:.2f} in the median, {ratio.percentile_1:.2f} to "
-            f"{ratio.percentile_99:.2f} in 98% of the pairs",
+            f"{ratio.percentile_99:.2f} in 98 % of the pairs",
         )
 
     def _update_rows(self) -> Iterator[tuple[str, str]]:
@@ -167,8 +167,8 @@ class Report:
         train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
         warnings = []
         if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
-            few = f"train: {counted(train.pairs, 'pair')}, which is very little text for sentences"
-            warnings.append(Warned(f"{few}: others may come out as nonsense", []))
+            few = f"train: {counted(train.pairs, 'pair')}, very little text for sentences"
+            warnings.append(Warned(f"{few}: expect nonsense for new sentences", []))
         warnings += [
             w for name, text in self.texts.items() for w in self._text_warnings(name, text)
         ]
@@ -188,7 +188,7 @@ class Report:
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
-        defect = f"with lengths {OUTLIER_FACTOR} times off the median ratio, or more"
+        defect = f"with a length ratio {OUTLIER_FACTOR} times above or below the median, or more"
         yield from warn(name, text.length_ratio.outliers, defect)
         kinds = self.numbers["vocabulary"]["kind"]
         for where, side, kind in (
