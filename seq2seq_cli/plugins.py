@@ -2,7 +2,7 @@
 
 The core never imports them. It finds them here by name: `seq2seq --help` lists all of their
 commands, and a command whose packages are not installed answers with the `pip install` line. The
-extra `remote` has no folder: its few lines are in `paths.py`, since every path of text may be a URL.
+extra `remote` has no folder: its lines are few and in `paths.py`, as any path of text may be a URL.
 """
 
 import importlib

@@ -32,7 +32,7 @@ _PAIR_DEFECTS = {
     "unreadable": "that cannot be read",
     "empty": "with an empty side",
     "too_long": "over data.max_length, {max_length:,} tokens",
-    "copied": "with equal source and target",
+    "copied": "with the same text on both sides",
 }
 _SIDE_DEFECTS = {
     "wrong_script": "without a letter of {scripts}",
@@ -139,7 +139,7 @@ class Report:
         yield (
             "length ratio",
             f"target/source tokens {ratio.median:.2f} in the median, {ratio.percentile_1:.2f} to "
-            f"{ratio.percentile_99:.2f} in 98 % of the pairs",
+            f"{ratio.percentile_99:.2f} in 98% of the pairs",
         )
 
     def _update_rows(self) -> Iterator[tuple[str, str]]:
