@@ -37,4 +37,4 @@ def verify_resume(
 
     verdict = verify(loaded, steps, interruptions)
     typer.echo(verdict.table())
-    raise typer.Exit(0 if verdict.is_exact else 1)
+    raise typer.Exit(1 if verdict.differences else 0)

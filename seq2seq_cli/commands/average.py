@@ -1,6 +1,6 @@
 """`seq2seq average`: averages weights of a run, and scores the average."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,34 +96,24 @@ def _check_output(folder: RunFolder, output: Path) -> None:
     """Raise UserError for a file that cannot be written or belongs to the run."""
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no folder {output.parent}")
-    path = output.resolve()
     own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
-    if any(path.is_relative_to(one) for one in own):
+    if any(output.resolve().is_relative_to(one) for one in own):
         raise UserError(f"{output} belongs to the run: choose another --output")
 
 
 def select(folder: RunFolder, selection: Selection) -> Candidate:
     """Return the selected average. Raises UserError if the run has not kept its weights."""
-    kept = {step: path for step, path in folder.all_weights().items() if step > 0}
+    kept = {step: path for step, path in sorted(folder.all_weights().items()) if step > 0}
     if selection.steps:
+        wanted = len(selection.steps)
         files = {step: kept[step] for step in selection.steps if step in kept}
-        _check_number(kept, files, len(selection.steps), folder)
-        return average_of(files)
-    if selection.best is not None:
-        last = folder.last_checkpoint
-        best = {} if last is None else best_files(folder, read_state(last))
-        files = dict(list(best.items())[: selection.best])
-        _check_number(best, files, selection.best, folder)
-        return Candidate(f"average of the best {len(files)}", tuple(files.values()))
-    count = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
-    files = dict(sorted(kept.items())[-count:])
-    _check_number(kept, files, count, folder)
-    return average_of(files)
-
-
-def _check_number(
-    kept: Iterable[int], files: Mapping[int, Path], wanted: int, folder: RunFolder
-) -> None:
+    elif selection.best is not None:
+        wanted, last = selection.best, folder.last_checkpoint
+        kept = {} if last is None else best_files(folder, read_state(last))
+        files = dict(list(kept.items())[:wanted])
+    else:
+        wanted = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
+        files = dict(list(kept.items())[-wanted:])
     if len(files) < wanted:
         steps = ", ".join(map(str, sorted(kept))) or "none"
         raise UserError(
@@ -131,3 +121,6 @@ def _check_number(
             "training.average_checkpoints, keep_last and keep_every, and for the best models "
             "validation.keep_best, determine what a run keeps"
         )
+    if selection.best is not None:
+        return Candidate(f"average of the best {len(files)}", tuple(files.values()))
+    return average_of(files)

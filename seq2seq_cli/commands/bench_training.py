@@ -2,7 +2,6 @@
 
 import functools
 import math
-import statistics
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -92,17 +91,14 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
     run, ranks = trial.run, trial.run.ranks
     if not run.is_sharded:  # as in training
         retain_freed_pages()
-    num_tokens, num_src_tokens, num_positions = [], [], []
-    for step in range(1, warmup + updates + 1):
-        batches = trial.update()
-        if step == warmup:
-            ranks.waiting_and_communication()  # of the updates before
-        if step > warmup:
-            num_tokens.append(sum(batch.num_tokens for batch in batches))
-            num_src_tokens.append(sum(batch.num_src_tokens for batch in batches))
-            num_positions.append(sum(batch.num_positions for batch in batches))
+    for _ in range(warmup):
+        trial.update()
+    ranks.waiting_and_communication()  # of the warm-up
+    batches = [batch for _ in range(updates) for batch in trial.update()]
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
-    tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
+    tokens = sum(batch.num_tokens for batch in batches)
+    src_tokens = sum(batch.num_src_tokens for batch in batches)
+    positions = sum(batch.num_positions for batch in batches)
     passes = len(run.loss.terms.cross_entropy)  # over each batch
     seconds = sum(ms.values()) / 1000 * updates
     waiting, communication = ranks.waiting_and_communication()
@@ -120,13 +116,10 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
         threads=torch.get_num_threads(),
         updates=updates,
         tokens_per_second=tokens / seconds,
-        tokens_per_update=statistics.mean(num_tokens),
-        padding=1 - (tokens + src_tokens) / sum(num_positions),
+        tokens_per_update=tokens / updates,
+        padding=1 - (tokens + src_tokens) / positions,
         ms_per_update=sum(ms.values()),
-        ms_data=ms["data"],
-        ms_forward=ms["forward"],
-        ms_backward=ms["backward"],
-        ms_optimizer=ms["optimizer"],
+        **{f"ms_{name}": part for name, part in ms.items()},
         ms_waiting=None if run.is_sharded else 1000 * waiting / updates,
         ms_communication=None if run.is_sharded else 1000 * communication / updates,
         peak_memory_mb=memory,

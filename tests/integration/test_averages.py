@@ -348,9 +348,9 @@ def test_average_command_works_where_the_text_is_not(runs, seq2seq: Command, tmp
 def test_average_command_refuses_what_is_not_there(runs, seq2seq: Command, tmp_path):
     run = runs["schedule_free"]
     for given, message in (
-        (("--last", 9), "has not kept the weights to average, only those of steps 12, 16, 20;"),
-        (("--best", 2), "only those of steps 20;"),
-        (("--steps", "12,13"), "only those of steps 12, 16, 20;"),
+        (("--last", 9), "has not kept the weights to average, only steps 12, 16, 20;"),
+        (("--best", 2), "only steps 20;"),
+        (("--steps", "12,13"), "only steps 12, 16, 20;"),
         (("--steps", "12"), "give two steps or more"),
         (("--last", 2, "--best", 2), "give one of --last, --best and --steps"),
         (("--output", tmp_path / "x"), "ends in .safetensors"),

@@ -161,10 +161,7 @@ def test_train_and_check_count_leaked_sources_alike(page: list[str], found: dict
 
 def test_very_little_text_is_pointed_out(clean: Path, seq2seq: Command):
     result = seq2seq("check", clean, "--set", "tokenizer.kind=bpe")
-    assert (
-        "WARNING          train: 300 pairs, very little text for sentences"
-        in result.stdout
-    )
+    assert "WARNING          train: 300 pairs, very little text for sentences" in result.stdout
 
 
 def test_preprocessed_text_is_pointed_out(clean: Path, seq2seq: Command, tmp_path: Path):

@@ -139,8 +139,12 @@ def audit_text(
     if not num_pairs:
         reason = "no line is readable and has text on both sides"
         raise UserError(f"no pairs in {text.name}: {reason}")
+    file_audits = []
+    for part in (part for corpus in text.corpora for part in corpus.parts()):
+        with files_of_lines(part) as files:
+            file_audits += [_audit_file(name, file) for name, file in files.items()]
     audit = TextAudit(
-        files=_audit_files(text),
+        files=file_audits,
         lines=num_lines,
         pairs=num_pairs,
         findings=findings,
@@ -152,15 +156,6 @@ def audit_text(
     return audit, hashes
 
 
-def _audit_files(text: ParallelText) -> list[FileAudit]:
-    audits = []
-    for corpus in text.corpora:
-        for part in corpus.parts():
-            with files_of_lines(part) as files:
-                audits += [_audit_file(name, file) for name, file in files.items()]
-    return audits
-
-
 def _audit_file(name: str, file: BinaryIO) -> FileAudit:
     num_lines = crlf = invalid = 0
     has_mark = False
@@ -168,16 +163,11 @@ def _audit_file(name: str, file: BinaryIO) -> FileAudit:
         has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
         num_lines += 1
         crlf += raw.endswith(b"\r\n")
-        invalid += not _is_utf8(raw)
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError:
+            invalid += 1
     return FileAudit(name, num_lines, has_mark, crlf, invalid)
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _example(line: int, *sides: str) -> Example:
