@@ -192,7 +192,7 @@ def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> An
 def _text_or_size(
     answer: str, fields: tuple[str, str] | None, features: str | None
 ) -> "tuple[ParallelText | None, int]":
-    """Return the validation text, or the number of pairs to set aside."""
+    """Return the validation text, or the number of pairs to hold out."""
     if answer.replace(",", "").isdecimal():
         return None, _size(answer)
     files = [answer] if expanded(answer).exists() else answer.split()

@@ -32,11 +32,7 @@ class DryRun:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._stopwatch = _Stopwatch(run)
-
-    @property
-    def seconds(self) -> dict[str, list[float]]:
-        """The seconds of all updates, by part: data, forward, backward, optimizer."""
-        return self._stopwatch.seconds
+        self.seconds = self._stopwatch.seconds  # of all updates, by part
 
     @property
     def seconds_of_last(self) -> float:

@@ -8,7 +8,6 @@ from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.audit import (
     OUTLIER_FACTOR,
     Example,
-    FileAudit,
     Finding,
     SideAudit,
     TextAudit,
@@ -169,15 +168,24 @@ class Report:
         if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
             few = f"train: {counted(train.pairs, 'pair')}, very little text for sentences"
             warnings.append(Warned(f"{few}: expect nonsense for new sentences", []))
-        warnings += [
-            w for name, text in self.texts.items() for w in self._text_warnings(name, text)
-        ]
+        for name, audit in self.texts.items():
+            warnings += self._text_warnings(name, audit)
         for name, overlap in self.overlaps.items():
             if overlap.sources.count:
-                warnings.append(Warned(f"{name}: {_overlap(overlap)}", []))
+                sources = counted(overlap.sources.count, "source")
+                pairs = counted(overlap.pairs.count, "whole pair")
+                text = f"{name}: {sources} and {pairs}, ignoring case{_examples(overlap.sources)}"
+                warnings.append(Warned(text, []))
         for name, vocabulary in self.vocabularies.items():
-            if vocabulary.rare_characters > _MANY_RARE * vocabulary.entries:
-                warnings.append(Warned(f"{name}: {_rare(vocabulary)}", []))
+            rare, entries = vocabulary.rare_characters, vocabulary.entries
+            if rare > _MANY_RARE * entries:
+                characters = ", ".join(truncate_for_terminal(c, 10) for c in vocabulary.examples)
+                text = (
+                    f"{name}: {rare:,} of {entries:,} entries ({rare / entries:.1%}) are single "
+                    f"characters that occur fewer than {LEAST_FREQUENCY} times ({characters}, "
+                    "...); raise tokenizer.min_character_frequency"
+                )
+                warnings.append(Warned(text, []))
         return warnings
 
     def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
@@ -209,19 +217,15 @@ class Report:
             yield Warned(f"{name} has many duplicates: {_repeated(text)}", [])
 
     def _encoding(self) -> str:
-        notes = [
-            note for text in self.texts.values() for file in text.files for note in _notes(file)
-        ]
+        notes = []
+        for file in (file for text in self.texts.values() for file in text.files):
+            if file.byte_order_mark:
+                notes.append(f"{file.path} begins with a byte-order mark")
+            if file.crlf:
+                notes.append(f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}")
+            if file.invalid_utf8:
+                notes.append(f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8")
         return "; ".join(notes) or "UTF-8, no byte-order marks, lines end in LF"
-
-
-def _notes(file: FileAudit) -> Iterator[str]:
-    if file.byte_order_mark:
-        yield f"{file.path} begins with a byte-order mark"
-    if file.crlf:
-        yield f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}"
-    if file.invalid_utf8:
-        yield f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8"
 
 
 def _scripts(side: SideAudit) -> str:
@@ -234,23 +238,6 @@ def _repeated(text: TextAudit) -> str:
     return (
         f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
         f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
-    )
-
-
-def _rare(vocabulary: VocabularyAudit) -> str:
-    rare, entries = vocabulary.rare_characters, vocabulary.entries
-    characters = ", ".join(truncate_for_terminal(c, 10) for c in vocabulary.examples)
-    return (
-        f"{rare:,} of {entries:,} entries ({rare / entries:.1%}) are single characters that occur "
-        f"fewer than {LEAST_FREQUENCY} times ({characters}, ...); raise "
-        "tokenizer.min_character_frequency"
-    )
-
-
-def _overlap(overlap: Overlap) -> str:
-    return (
-        f"{counted(overlap.sources.count, 'source')} and "
-        f"{counted(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
     )
 
 
