@@ -32,7 +32,9 @@ _REPLACED_BY_OVERRIDE = {
 # Sections that may be given as a single value for all their options.
 _SHORTHANDS: dict[Location, tuple[str, ...]] = {
     ("model", "layers"): ("encoder", "decoder"),
-    **{("tokenizer", name): SIDES for name in ("kind", "vocab_size", "normalization")},
+    ("tokenizer", "kind"): SIDES,
+    ("tokenizer", "vocab_size"): SIDES,
+    ("tokenizer", "normalization"): SIDES,
     ("training", "subword_sampling"): SIDES,
 }
 

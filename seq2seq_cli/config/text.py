@@ -68,16 +68,14 @@ def _expanded(path: Path, info: ValidationInfo) -> Path:
 
 
 def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
-    """Accept a path, or a URL of fsspec; one of a run folder may need packages that are missing."""
-    if isinstance(given, str):
-        try:
-            if remote := remote_path(given):
-                return remote
-        except UserError as error:
-            if _is_given_now(info):
-                raise ValueError(str(error)) from None
-        return cast(Path, as_path(given))
-    return given if is_remote(given) else cast(Path, as_path(given))
+    """Accept a path or a URL; a URL of a run folder may need packages that are not installed."""
+    try:
+        remote = remote_path(given) if isinstance(given, str) else None
+    except UserError as error:
+        if _is_given_now(info):
+            raise ValueError(str(error)) from None
+        remote = None
+    return remote or (given if is_remote(given) else cast(Path, as_path(given)))
 
 
 class MissingFile(ValueError):
@@ -236,8 +234,12 @@ class Corpus(Section):
             raise ValueError("needs src and tgt, or pairs alone")
         if not _is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
             return self  # a folder, whose files say their format: it may be gone
-        if _is_given_now(info):
-            self._check_that_files_correspond()
+        if _is_given_now(info) and self.src and self.tgt:
+            src, tgt = map(files_by_varying_part, (self.src, self.tgt))
+            for path, file in (*src.items(), *tgt.items()):
+                if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
+                    other = self.tgt if path in src else self.src
+                    raise ValueError(f"{file} has no counterpart among the files of {other}")
         if self.pairs is None and self.fields:
             raise ValueError("fields are for pairs: leave them out with src and tgt")
         if self.pairs and not self.field_names:
@@ -245,35 +247,21 @@ class Corpus(Section):
                 f"{self.pairs} needs its two languages: fields: [de, en] in a config, --fields de "
                 "en on the command line"
             )
-        if self.features:
-            self._check_features(self.features)
+        if self.features and self.format not in (None, ".tsv", ".jsonl"):
+            raise ValueError("only .tsv, .jsonl and src have features: leave features out")
+        if self.features and self.pairs is None and self.features != "2":
+            raise ValueError("features of src are its second column, after a tab: features: 2")
+        if self.features in self.field_names:
+            raise ValueError(
+                f"features have the field of source or target ({self.features}): name all three, "
+                "as fields: [1, 3] and features: 2 in a config, or --fields 1 3 --features 2"
+            )
         columns = self.all_fields if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
             raise ValueError(
                 "fields and features of a .tsv file are the numbers of its columns, as [1, 2]"
             )
         return self
-
-    def _check_that_files_correspond(self) -> None:
-        """Of two patterns or folders, each file of one has a counterpart in the other."""
-        if self.src is None or self.tgt is None:
-            return
-        src, tgt = map(files_by_varying_part, (self.src, self.tgt))
-        for path, file in (*src.items(), *tgt.items()):
-            if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
-                other = self.tgt if path in src else self.src
-                raise ValueError(f"{file} has no counterpart among the files of {other}")
-
-    def _check_features(self, features: str) -> None:
-        if self.format not in (None, ".tsv", ".jsonl"):
-            raise ValueError("only .tsv, .jsonl and src have features: leave features out")
-        if self.pairs is None and features != "2":
-            raise ValueError("features of src are its second column, after a tab: features: 2")
-        if features in self.field_names:
-            raise ValueError(
-                f"features have the field of source or target ({features}): name all three, "
-                "as fields: [1, 3] and features: 2 in a config, or --fields 1 3 --features 2"
-            )
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -389,16 +377,13 @@ class ParallelText(NamedTuple):
 
     def in_folder(self, folder: Path) -> "ParallelText":
         """Return the text with its relative paths starting from a folder."""
-        corpora = []
+        moved = []
         for corpus in self.corpora:
-            files = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
-            moved = {
-                name: path if is_remote(path) else folder / path
-                for name, path in files.items()
-                if path is not None
-            }
-            corpora.append(corpus.model_copy(update=moved))
-        return self._replace(corpora=tuple(corpora))
+            given = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
+            local = {name: path for name, path in given.items() if path and not is_remote(path)}
+            update = {name: folder / path for name, path in local.items()}
+            moved.append(corpus.model_copy(update=update))
+        return self._replace(corpora=tuple(moved))
 
     def once(self) -> "ParallelText":
         """Return the text in one direction, which has all of its sentences."""
@@ -571,7 +556,7 @@ class TokenizerConfig(Section):
     @classmethod
     def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
         kind: Kinds | None = above.get("kind")
-        kinds = set(SUBWORDS) | {"char"} if kind is None else {kind.src, kind.tgt}
+        kinds: set[str] = {*SUBWORDS, "char"} if kind is None else {kind.src, kind.tgt}
         match option:
             case "shared" if value:
                 for name in ("kind", "vocab_size"):

@@ -43,34 +43,24 @@ def one_for_all(*names: str) -> Callable[[Any], Any]:
     )
 
 
-AutoOrPositiveInt = Annotated[
-    Literal["auto"] | PositiveInt,
-    WrapValidator(with_message("auto or a whole number greater than 0")),
-]
-AutoOrNonNegativeInt = Annotated[
-    Literal["auto"] | NonNegativeInt,
-    WrapValidator(with_message("auto or a whole number of at least 0")),
-]
+def _auto_or(wanted: str) -> WrapValidator:
+    return WrapValidator(with_message(f"auto or {wanted}"))
+
+
 VocabSize = Annotated[int, Field(ge=8, le=10_000_000)]
-AutoOrVocabSize = Annotated[
-    Literal["auto"] | VocabSize,
-    WrapValidator(with_message("auto or a whole number from 8 to 10,000,000")),
-]
-AutoOrThousand = Annotated[
-    Literal["auto"] | UpToThousand,
-    WrapValidator(with_message("auto or a whole number from 1 to 1,000")),
-]
-AutoOrTenThousand = Annotated[
-    Literal["auto"] | Annotated[int, Field(gt=0, le=10_000)],
-    WrapValidator(with_message("auto or a whole number from 1 to 10,000")),
-]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Factor = Annotated[float, Field(ge=0, le=100)]
-AutoOrFactor = Annotated[
-    Literal["auto"] | Factor, WrapValidator(with_message("auto or a number from 0 to 100"))
+Auto = Literal["auto"]
+AutoOrPositiveInt = Annotated[Auto | PositiveInt, _auto_or("a whole number greater than 0")]
+AutoOrNonNegativeInt = Annotated[Auto | NonNegativeInt, _auto_or("a whole number of at least 0")]
+AutoOrVocabSize = Annotated[Auto | VocabSize, _auto_or("a whole number from 8 to 10,000,000")]
+AutoOrThousand = Annotated[Auto | UpToThousand, _auto_or("a whole number from 1 to 1,000")]
+AutoOrTenThousand = Annotated[
+    Auto | Annotated[int, Field(gt=0, le=10_000)], _auto_or("a whole number from 1 to 10,000")
 ]
+AutoOrFactor = Annotated[Auto | Factor, _auto_or("a number from 0 to 100")]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]
