@@ -317,6 +317,7 @@ def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("Error: ") == 8
     assert "there is no file valit.tsv" in result.stdout
+    assert "2h is not a number of hours" in result.stdout
     assert len(read_part(Path("mine"), "valid")) >= 20
     assert len(read_part(Path("mine"), "test")) >= 10
 
