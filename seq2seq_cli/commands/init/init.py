@@ -136,7 +136,7 @@ class NewRun:
                 valid = text_of(list(parts["valid"].values()), features=features)
         chosen = choose(text, preset, train, valid) | limits
         if (languages := languages_in_names(self.train.corpora[0])) is not None:
-            chosen["data.languages"] = Choice(languages._asdict(), "by the names of the text")
+            chosen["data.languages"] = Choice(languages._asdict(), "from the names of the text")
         write_atomic(self.config, config_text(text, preset, in_order(chosen)).encode())
         return [*files, self.config], load_config(self.config, is_given_now=True)
 
@@ -219,17 +219,16 @@ def look_at(given: ParallelText) -> Text:
 
 def _side(lines: Sequence[str]) -> Side:
     letters = Counter(script_of(letter) for line in lines for letter in set(line))
-    counted = {s: n for s, n in letters.items() if s not in (None, CONTROL, REPLACEMENT)}
-    main = [
-        s for s, n in Counter(counted).most_common() if n >= _MAIN_SHARE * sum(counted.values())
-    ]
+    for other in (None, CONTROL, REPLACEMENT):
+        del letters[other]
+    main = [s for s, n in letters.most_common() if s and n >= _MAIN_SHARE * letters.total()]
     ends = [unicodedata.category(line.strip()[-1]) for line in lines]
     return Side(
         words=sum(len(line.split()) for line in lines) / len(lines),
         characters=sum(map(len, lines)) / len(lines),
         sentences=ends.count("Po") / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
-        scripts=[script for script in main if script is not None],
+        scripts=main,
         separated=_separated(lines),
     )
 
@@ -246,12 +245,12 @@ def _separated(lines: Sequence[str]) -> str:
 
 def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
     """Return the preset with this name, or else the one for so many pairs."""
+    names = {str(name): name for name in PRESETS}
     if asked is None:
         return preset_for(num_pairs)
-    for name in PRESETS:
-        if name == asked:
-            return name
-    raise UserError(f"--preset {asked}: unknown preset (valid: {', '.join(PRESETS)})")
+    if asked not in names:
+        raise UserError(f"--preset {asked}: unknown preset (valid: {', '.join(names)})")
+    return names[asked]
 
 
 def choose(
