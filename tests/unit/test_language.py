@@ -14,7 +14,9 @@ FILES = sorted(
     file
     for path in (ROOT / "seq2seq_cli" / name for name in COVERED)
     for file in (path.rglob("*.py") if path.is_dir() else [path])
-) + sorted((ROOT / "configs").glob("*.yaml"))
+)
+FILES += sorted((ROOT / "configs").glob("*.yaml"))
+FILES += [ROOT / name for name in ("CONTRIBUTING.md", "docs/data.md", "docs/new_run.md")]
 INSTEAD = {
     r"(un)?learnt": "learned",
     r"colour\w*": "color",
