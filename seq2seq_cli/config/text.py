@@ -511,10 +511,9 @@ class TokenizerConfig(Section):
     ] = Field(
         VocabSizes(),
         description="Maximum vocabulary size, one for both sides or one for each; smaller if the "
-        "text has fewer different tokens. auto: for bpe and unigram, bytes and characters and by "
-        "the number of pairs 1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 "
-        f"(4.5 million); for char and word all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed "
-        "run keeps the number.",
+        "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters and "
+        "1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 (4.5 million); for char "
+        f"and word, all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed run keeps the number.",
     )
     shared: bool = True
     """Use one vocabulary for source and target; by default false if their kinds or sizes differ."""
