@@ -94,11 +94,13 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
     for _ in range(warmup):
         trial.update()
     ranks.waiting_and_communication()  # of the warm-up
-    batches = [batch for _ in range(updates) for batch in trial.update()]
+    tokens = src_tokens = positions = 0
+    for _ in range(updates):
+        for batch in trial.update():
+            tokens += batch.num_tokens
+            src_tokens += batch.num_src_tokens
+            positions += batch.num_positions
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
-    tokens = sum(batch.num_tokens for batch in batches)
-    src_tokens = sum(batch.num_src_tokens for batch in batches)
-    positions = sum(batch.num_positions for batch in batches)
     passes = len(run.loss.terms.cross_entropy)  # over each batch
     seconds = sum(ms.values()) / 1000 * updates
     waiting, communication = ranks.waiting_and_communication()
