@@ -25,7 +25,7 @@ UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 
 
 def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
-    """Replace pydantic's messages, one for each alternative of a union, by a single one."""
+    """Replace pydantic's messages for the alternatives of a union with a single one."""
 
     def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -127,7 +127,7 @@ METRICS: dict[Metric, MetricFacts] = {
 
 
 # Whether a run may be resumed with another value of an option: free; ask: only with
-# `--allow-changed`; fixed: never, since its weights or its data order would mean something else.
+# `--allow-changed`; fixed: never, as it would change the meaning of the weights or the data order.
 OnResume = Literal["free", "ask", "fixed"]
 Free = Annotated[T, Field(json_schema_extra={"on_resume": "free"})]
 Ask = Annotated[T, Field(json_schema_extra={"on_resume": "ask"})]
@@ -139,7 +139,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    on_resume: ClassVar[OnResume] = "ask"  # of the options without a policy of their own
+    on_resume: ClassVar[OnResume] = "ask"  # for options without a policy of their own
 
     @classmethod
     def resume_policy(cls, name: str) -> OnResume:
@@ -167,9 +167,9 @@ class BySide(BaseModel, Generic[T]):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     src: T
-    """The value of the source."""
+    """Value for the source."""
     tgt: T
-    """The value of the target."""
+    """Value for the target."""
 
     def of(self, side: Side) -> T:
         return self.src if side == "src" else self.tgt
@@ -180,9 +180,9 @@ class BySide(BaseModel, Generic[T]):
 
 
 def inner_sections(value: Any) -> dict[str, Section]:
-    """Return the sections that are the value of an option, by what is added to its name.
+    """Return the sections in the value of an option, by the suffix of their names.
 
-    A section is added nothing; of several in a tuple each is added its number, from 0.
+    The suffix is empty for a single section; several in a tuple have `.0`, `.1` and so on.
     """
     if isinstance(value, Section):
         return {"": value}
