@@ -376,7 +376,7 @@ def test_init_says_that_there_is_no_validation_text(text, seq2seq):
     write_tsv(text, PAIRS[:1])
     result = seq2seq("init", text, "--yes")
     assert result.exit_code == 0, result.stderr
-    assert "note             there is no validation text" in result.stdout
+    assert "note             no validation text" in result.stdout
     assert "training text    1 pair; dropped" in result.stdout
     write_tsv(text, PAIRS)
     assert "validation text" not in seq2seq("init", text, "--yes", "-o", "b.yaml").stdout
@@ -393,7 +393,7 @@ def test_init_says_which_exports_the_config_supports(text, seq2seq):
 def test_symbols_between_marks_are_pointed_out(text, seq2seq):
     write_tsv(text, [("".join(w) + "x" * n, ".".join(w)) for n in range(9) for w in WORDS])
     result = seq2seq("init", text, "--valid-size", 0, "--yes")
-    assert "the target looks like symbols that a mark separates, such as r.e.d" in result.stdout
+    assert "the target looks like symbols with a separator, such as r.e.d" in result.stdout
     write_tsv(text, [("well-known", "in U.S. terms"), ("e-mail", "a so-called one")] * 30)
     assert "a mark" not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
 
