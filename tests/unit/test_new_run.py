@@ -395,7 +395,10 @@ def test_symbols_between_marks_are_pointed_out(text, seq2seq):
     result = seq2seq("init", text, "--valid-size", 0, "--yes")
     assert "the target looks like symbols with a separator, such as r.e.d" in result.stdout
     write_tsv(text, [("well-known", "in U.S. terms"), ("e-mail", "a so-called one")] * 30)
-    assert "a separator" not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
+    assert (
+        "a separator"
+        not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
+    )
 
 
 def test_columns_are_written_as_the_documents_write_them(text, seq2seq):
