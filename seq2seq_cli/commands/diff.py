@@ -136,7 +136,7 @@ def _progress(run: RunFolder) -> dict[str, Any]:
     def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if hasattr(value, "_asdict"):
             value = value._asdict()
-        if isinstance(value, list) and value and hasattr(value[0], "_asdict"):
+        if isinstance(value, list) and (not value or hasattr(value[0], "_asdict")):
             value = {str(number): part for number, part in enumerate(value, 1)}
         if not isinstance(value, dict):
             yield name, value

@@ -56,6 +56,8 @@ def test_diff_names_a_different_seed_and_its_consequences(run, config, seq2seq, 
     assert lines[0] == "option       training.seed: 1 | 2"
     assert [line.split()[0] for line in lines[1:3]] == ["weights", "weights"]
     assert "metrics      train/loss at step 20: " in result.stdout
+    assert "progress     best_models.1.loss: " in result.stdout
+    assert "BestModel" not in result.stdout
     assert "tokens_per_second" not in result.stdout
 
 
