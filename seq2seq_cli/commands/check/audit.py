@@ -5,6 +5,7 @@ Memory grows by 24 bytes per line (hashes and length ratios), temporarily by abo
 
 import itertools
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from seq2seq_cli.commands.check.duplicates import LineHashes, Overlap
 from seq2seq_cli.commands.check.scripts import (
     CONTROL,
     REPLACEMENT,
-    is_nfc,
     lacks_capitals,
     looks_like_mojibake,
     looks_tokenized,
@@ -37,6 +37,13 @@ _MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
 _LINES_AT_ONCE = 10_000
+
+_DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
+    "mojibake": looks_like_mojibake,
+    "not_nfc": lambda text: not unicodedata.is_normalized("NFC", text),
+    "tokenized": looks_tokenized,
+    "lower_case": lacks_capitals,
+}
 
 Ratios = npt.NDArray[np.float32]
 
@@ -182,8 +189,7 @@ class _SideCounter:
         self._tokens = self._unknown = 0
         self._letters: Counter[str] = Counter()
         self._by_scripts: dict[frozenset[str], Finding] = {}
-        names = ("mojibake", "not_nfc", "tokenized", "lower_case", "unknown")
-        self._findings = {name: Finding() for name in names}
+        self._findings = {name: Finding() for name in (*_DEFECTS, "unknown")}
 
     def add(self, line: int, text: str, ids: list[int]) -> None:
         scripts = Counter(filter(None, map(script_of, set(text))))
@@ -192,30 +198,22 @@ class _SideCounter:
         num_unknown = ids.count(UNK_ID)
         self._tokens += len(ids) + 1
         self._unknown += num_unknown
-        defects = (
-            looks_like_mojibake(text),
-            not is_nfc(text),
-            looks_tokenized(text),
-            lacks_capitals(text),
-            num_unknown > 0,
-        )
-        for finding, has_defect in zip(self._findings.values(), defects, strict=True):
-            if has_defect:
-                finding.add(line, text)
+        for name, has_defect in _DEFECTS.items():
+            if has_defect(text):
+                self._findings[name].add(line, text)
+        if num_unknown:
+            self._findings["unknown"].add(line, text)
 
     def audit(self, main_scripts: list[str] | None) -> SideAudit:
         """Return the audit; every line should have letters of `main_scripts`, or of its own."""
-        letters = Counter(
-            {name: n for name, n in self._letters.items() if name not in (CONTROL, REPLACEMENT)}
-        )
+        letters = self._letters.copy()
+        del letters[CONTROL], letters[REPLACEMENT]
         scripts = {name: n / letters.total() for name, n in letters.most_common()}
         if main_scripts is None:
             main_scripts = [name for name, share in scripts.items() if share >= _MAIN_SHARE]
 
         def lines_with(is_defect: Callable[[frozenset[str]], bool]) -> Finding:
-            findings = [
-                f for line_scripts, f in self._by_scripts.items() if is_defect(line_scripts)
-            ]
+            findings = [f for scripts, f in self._by_scripts.items() if is_defect(scripts)]
             examples = sorted(itertools.chain.from_iterable(f.examples for f in findings))
             return Finding(sum(finding.count for finding in findings), examples[:_EXAMPLES])
 
