@@ -169,8 +169,8 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
         left_out = {option: values[option] for option in values if option in excluded - given}
         if left_out:
             logger.warning(
-                "with %s in the config, related options have their defaults not the values of "
-                "preset %s; to use these, also set %s",
+                "with %s in the config, related options have their defaults, not the values of "
+                "preset %s; to use the preset's values, also set %s",
                 " and ".join(f"{section}.{option}" for option in sorted(excluded & given)),
                 name,
                 " and ".join(f"{section}.{o}={yaml_text(value)}" for o, value in left_out.items()),

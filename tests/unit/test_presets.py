@@ -133,7 +133,7 @@ def test_what_goes_with_a_given_option_is_named(caplog):
     """A learning rate alone leaves optimizer and schedule to the defaults, which surprises."""
     warn_of_defaults(config(training={"lr": 0.01}), 10)
     assert "with training.lr in the config, related options have their defaults" in caplog.text
-    assert "give training.optimizer=muon and training.schedule=cosine as well" in caplog.text
+    assert "also set training.optimizer=muon and training.schedule=cosine" in caplog.text
     caplog.clear()
     chosen = {"lr": 0.01, "optimizer": "muon", "schedule": "cosine", "max_steps": 10}
     warn_of_defaults(config(training=chosen), 10)
