@@ -412,7 +412,7 @@ def test_columns_are_written_as_the_documents_write_them(text, seq2seq):
 def test_more_columns_name_the_options_that_choose_them(text, seq2seq):
     Path("all.tsv").write_text("a\tb\tc\n")
     result = seq2seq("init", "all.tsv", "--yes")
-    assert "or --fields 1 3 --features 2" in result.stderr
+    assert "--fields 1 3 --features 2 on the command line" in result.stderr
 
 
 def test_init_needs_a_text_or_the_example(seq2seq, tmp_path):
