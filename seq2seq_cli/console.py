@@ -1,4 +1,4 @@
-"""Log messages on standard error, beside a progress bar; text that is safe to print, tables."""
+"""Log messages on standard error, above a progress bar; printable text; tables."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        # A full disk behind a redirected stderr, or the end of `| tee`, ends no training.
+        # A full disk behind a redirected stderr, or a closed `| tee`, must not end training.
         with suppress(OSError):
             tqdm.write(printable_lines(self.format(record)), file=sys.stderr)
 

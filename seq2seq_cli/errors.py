@@ -6,8 +6,8 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
-# They may pass: a network file system, a disk, memory or open files that others use.
-_PASSING = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
+# Temporary errors: of a network file system, a disk, or memory and files in use by others.
+_TEMPORARY = {"EIO", "ESTALE", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ETIMEDOUT"}
 
 
 class UserError(Exception):
@@ -19,9 +19,9 @@ class UserError(Exception):
 
 
 class DamagedFileError(UserError):
-    """A file is not what was written: its hash or its format is wrong, or it is gone.
+    """A file is not as written: its hash or format is wrong, or it is gone.
 
-    What only fails to be read, as on a network file system for a moment, is an OSError.
+    A file that temporarily cannot be read, as on a network file system, raises OSError.
     """
 
 
@@ -40,10 +40,10 @@ class Interrupted(Exception):
 
 
 def of_system(error: OSError) -> str:
-    """Return the system's words for an error, with the name of the file and what to do."""
+    """Return the system's message for an error, with the name of the file and what to do."""
     what = f"{error.filename or 'system'}: {error.strerror or error}"
-    if errno.errorcode.get(error.errno or 0) in _PASSING:
-        what += "; give the same command again when the cause is gone"
+    if errno.errorcode.get(error.errno or 0) in _TEMPORARY:
+        what += "; run the command again when the cause is gone"
     return what
 
 
@@ -54,10 +54,10 @@ def short(text: str) -> str:
 
 
 def pip_arguments(extra: str) -> str:
-    """Return what `pip install` needs to install this program again, with an extra.
+    """Return the arguments of `pip install` that install this program with an extra.
 
-    pip records the folder or file that it installed from (PEP 610, `direct_url.json`); without such
-    a record the program is from an index.
+    pip records the folder or file that it installed from (PEP 610, `direct_url.json`), if it was
+    not an index.
     """
     import importlib.metadata  # 20 ms, for an error only
 
@@ -69,5 +69,5 @@ def pip_arguments(extra: str) -> str:
     if url.scheme != "file" or not path.exists():
         return shlex.quote(f"seq2seq-cli[{extra}]")
     folder = "." if path.samefile(Path()) else path
-    is_editable = bool(source.get("dir_info", {}).get("editable"))  # and is to stay so
+    is_editable = bool(source.get("dir_info", {}).get("editable"))  # and stays so
     return "--editable " * is_editable + shlex.quote(f"{folder}[{extra}]")

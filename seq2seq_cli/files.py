@@ -16,7 +16,7 @@ MEBIBYTE = 1 << 20
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old content or the new; errors name the file."""
+    """Write a file so that a crash leaves the old or the new content; errors name the file."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # no other process writes it
     try:
         part.write_bytes(data)
@@ -33,10 +33,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Let errors of the block, which reads a file, tell whether the file is gone.
+    """Raise DamagedFileError if the file that the block reads is gone.
 
-    Raises DamagedFileError if it is, and OSError with the name of the file for anything else. Where
-    a network file system only says that it is gone, its folder still lists it.
+    Other errors stay OSError, with the name of the file: a file that a network file system reports
+    as missing, although its folder lists it, is not gone.
     """
     try:
         with naming(path):
@@ -49,7 +49,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of the block: where it reads or writes, the system does not."""
+    """Add the name of the file to errors of the block, which reads or writes it."""
     try:
         yield
     except OSError as error:

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Environment variables that PyTorch reads on import. Idle threads spin for about 10 µs: with the
-# milliseconds that are GNU OpenMP's default, another program on one core slows the whole process
-# down sevenfold. Large tensors are allocated on huge pages.
+# Environment variables that PyTorch reads on import. Idle threads spin for about 10 µs: with GNU
+# OpenMP's default of milliseconds, another program on one core makes the process seven times
+# slower. Large tensors are allocated on huge pages.
 TORCH_DEFAULTS = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 _ROOT = Path("/")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # glibc's malloc.h
@@ -47,7 +47,7 @@ def available_memory(root: Path = _ROOT) -> int:
 def peak_memory() -> int:
     """Return this process's peak memory in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage's peak includes that of the parent process
+    if status.exists():  # getrusage's peak includes the parent process's
         (peak,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) << 10
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+from seq2seq_cli import plugins
 from seq2seq_cli.errors import UserError, pip_arguments, short
 
 _WILD = frozenset("*?[")
@@ -37,24 +38,25 @@ def remote_path(given: str) -> Path | None:
     url = _URL.fullmatch(given)
     if url is None:
         return None
-    try:
-        from upath import UPath
+    plugins.require("upath", "remote", given)
+    from upath import UPath
 
+    try:
         path = UPath(f"{url['scheme']}://{url['rest']}")
         assert path.fs  # imports what the scheme needs
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError) as error:  # of fsspec, which names the package
         raise UserError(f"{given}: {error}; pip install {pip_arguments('remote')}") from None
     return cast(Path, path)
 
 
 def is_remote(path: object) -> bool:
-    """Return True for a path of another file system than those of this machine."""
+    """Return True for a path in a remote file system."""
     return hasattr(path, "protocol")  # of fsspec
 
 
 @contextmanager
 def remote_errors(path: object) -> Iterator[None]:
-    """Turn what the library of a remote file system raises in the block into UserError."""
+    """Turn exceptions of a remote file system's library in the block into UserError."""
     try:
         yield
     except (UserError, OSError):
@@ -66,11 +68,11 @@ def remote_errors(path: object) -> Iterator[None]:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the files that a path stands for: itself, those of a folder or of a pattern.
+    """Return the files that a path stands for: itself, the files of a folder, or of a pattern.
 
-    Patterns are those of `glob`, as `text/*.de.gz` and `text/**/*.tsv`. Hidden files are left out.
-    They are sorted by their varying parts, so that those of `*.de` and `*.en` correspond. If a
-    folder or pattern has no files, the path itself is returned.
+    Patterns such as `text/*.de.gz` and `text/**/*.tsv` are `glob` patterns. Hidden files are left
+    out. Files are sorted by their varying parts, so that `*.de` and `*.en` correspond. A folder or
+    pattern without files is returned itself.
     """
     folder, pattern = _split(path)
     if not pattern or (path != folder and path.is_file()):

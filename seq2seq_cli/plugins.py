@@ -1,7 +1,8 @@
 """The table of extras: folders of `seq2seq_cli/extras`, each named like its pip extra.
 
-The core never imports them. It finds them here by name, so that `seq2seq --help` lists all of their
-commands, and what needs a package that is not installed answers with the `pip install` line.
+The core never imports them. It finds them here by name: `seq2seq --help` lists all of their
+commands, and a command whose packages are not installed answers with the `pip install` line. The
+extra `remote` has no folder: its lines are few and in `paths.py`, as any path of text may be a URL.
 Tables of the config name implementations, which are found here too.
 """
 
@@ -15,7 +16,7 @@ from seq2seq_cli.errors import UserError, pip_arguments
 
 class Extra(NamedTuple):
     command_modules: tuple[str, ...]  # modules in its folder that register commands
-    packages: tuple[str, ...]  # what its pip extra installs and its commands cannot do without
+    packages: tuple[str, ...]  # what its pip extra installs and all of its commands need
 
 
 EXTRAS = {

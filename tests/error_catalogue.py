@@ -1,7 +1,8 @@
 """The error messages of the source and of `docs/errors.md`, with … for variable parts.
 
-A message is what is given to UserError and its kin, and in the sections of a config to ValueError;
-where that is a variable or a call of the same file, what that holds or returns.
+A message is what is given to UserError and its kin, in the sections of a config to ValueError, or
+what their `mistake` returns; where that is a variable or a call of the same file, what that holds
+or returns.
 """
 
 import ast
@@ -25,7 +26,7 @@ ERRORS = {
 OPTION_FILES = {
     f"config/{name}.py" for name in ("schema", "text", "decoding", "validation", "regularization")
 }
-WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option", "_wrong_choice"]}
+WORDED_ELSEWHERE = {"config/loader.py": ["_describe", "_unknown_option"]}
 VARIES = "…"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -36,18 +37,20 @@ def raised() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "seq2seq_cli").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)}
+        every = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+        functions = {function.name: function for function in every}
         file = path.relative_to(ROOT / "seq2seq_cli").as_posix()
         names = ERRORS | ({"ValueError"} if file in OPTION_FILES else set())
         messages = [
             text
-            for function in functions.values()
+            for function in every
             for call in ast.walk(function)
             if isinstance(call, ast.Call) and ast.unparse(call.func) in names
             for text in texts_of(message_of(call), function, functions)
         ]
-        for name in WORDED_ELSEWHERE.get(file, ()):
-            messages += returned(functions[name], functions)
+        for function in every:
+            if function.name in ("mistake", *WORDED_ELSEWHERE.get(file, ())):
+                messages += returned(function, functions)
         found |= {tidy(text): path.name for text in messages if is_worded(text)}
     return found
 

@@ -1,25 +1,31 @@
-"""The commands: each parses its arguments, calls one function and prints the result.
+"""The commands, one per file: each parses its arguments, calls one function and prints the result.
 
-Torch is imported inside commands, so that `--help` is fast. The commands of extras are in their
-folders; `plugins.py` has the table.
+Torch is imported inside commands, so that `--help` is fast. Extras register their own commands;
+`plugins.py` has the table.
 """
 
-from seq2seq_cli.cli import average, bench, compare, diff, evaluate, init, join, train, translate
+from seq2seq_cli.cli import (  # noqa: F401 (they register commands)
+    average,
+    bench,
+    check,
+    compare,
+    diff,
+    eval,
+    init,
+    join,
+    preprocess,
+    score,
+    train,
+    translate,
+    verify_resume,
+    vocab,
+)
 from seq2seq_cli.cli.app import app, main
 from seq2seq_cli.plugins import register_commands
 
 register_commands()
+for _command in app.registered_commands:
+    if _command.callback and _command.callback.__module__.startswith("seq2seq_cli.extras."):
+        _command.rich_help_panel = "Commands of extras"
 
-__all__ = [
-    "app",
-    "average",
-    "bench",
-    "compare",
-    "diff",
-    "evaluate",
-    "init",
-    "join",
-    "main",
-    "train",
-    "translate",
-]
+__all__ = ["app", "main"]

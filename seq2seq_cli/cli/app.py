@@ -25,20 +25,9 @@ if TYPE_CHECKING:
     from seq2seq_cli.config.text import ParallelText
     from seq2seq_cli.metrics.references import PublicTestSet
 
-_COMMANDS = [
-    *(
-        "init",
-        "check",
-        "vocab",
-        "preprocess",
-        "find-lr",
-        "train",
-        "average",
-        "verify-resume",
-        "plot",
-    ),
-    *("translate", "serve", "join", "translate-ray", "eval", "compare", "score"),
-    *("attend", "inspect", "diff", "export", "push", "pull", "bench"),
+_ORDER = [  # in which commands are typically used
+    *("init", "check", "vocab", "preprocess", "train", "average", "verify-resume", "translate"),
+    *("join", "eval", "compare", "score", "diff", "bench"),
 ]
 
 
@@ -46,31 +35,41 @@ class _Program(TyperGroup):
     """Turns exceptions into one message and an exit status: 2 for user errors, 130 for Ctrl-C."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the commands in the order in which they are typically used."""
-        return sorted(super().list_commands(ctx), key=_COMMANDS.index)
+        """List the core's commands in the order of their use, then the commands of extras."""
+        known = {name: rank for rank, name in enumerate(_ORDER)}
+        return sorted(super().list_commands(ctx), key=lambda name: (known.get(name, 99), name))
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _errors_reported():  # of printing --help
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _errors_reported():
             return super().invoke(ctx)
-        except UserError as error:
-            _fail(f"error: {error}", 2)
-        except Interrupted as stop:
-            _fail(str(stop), stop.exit_status)
-        except (KeyboardInterrupt, typer.Abort):  # Abort: in answer to a question
-            _fail("interrupted", 130)
-        except BrokenPipeError:  # the reader of the output is gone, as with `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(141) from None
-        except OSError as error:
-            if error.errno is None:  # not raised by the system: a bug
-                raise
-            _fail(f"error: {of_system(error)}", 2)
 
 
-def _fail(message: str, exit_status: int) -> NoReturn:
-    with contextlib.suppress(OSError):  # a full disk; Ctrl-C has also ended `| tee`
-        typer.echo(printable_lines(message), err=True)
-    raise typer.Exit(exit_status) from None
+@contextlib.contextmanager
+def _errors_reported() -> Iterator[None]:
+    def fail(message: str, exit_status: int) -> NoReturn:
+        with contextlib.suppress(OSError):  # a full disk; Ctrl-C has also ended `| tee`
+            typer.echo(printable_lines(message), err=True)
+        raise typer.Exit(exit_status) from None
+
+    try:
+        yield
+    except UserError as error:
+        fail(f"error: {error}", 2)
+    except Interrupted as stop:
+        fail(str(stop), stop.exit_status)
+    except (KeyboardInterrupt, typer.Abort):  # Abort: in answer to a question
+        fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of the output is gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(141) from None
+    except OSError as error:
+        if error.errno is None:  # not raised by the system: a bug
+            raise
+        fail(f"error: {of_system(error)}", 2)
 
 
 app = typer.Typer(
@@ -86,8 +85,8 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the `seq2seq` command.
 
-    The process exits without Python's finalization: destroying PyTorch object by object takes a
-    fifth of the time of translating one sentence.
+    The process exits without Python's finalization: destroying PyTorch's objects takes a fifth of
+    the time of translating one sentence.
     """
     try:
         app()
@@ -111,9 +110,8 @@ def _global_options(
 ) -> None:
     """Train encoder-decoder Transformers on your own parallel text, and translate with them.
 
-    Training reads a YAML config (configs/quickstart.yaml is an example, configs/reference.yaml
-    documents every option) and writes a run folder, which translate, eval and the other commands
-    read.
+    Training reads a YAML config (for example configs/quickstart.yaml; configs/reference.yaml
+    documents all options) and writes a run folder, which translate, eval and other commands read.
     """
     if version:
         typer.echo(f"seq2seq {__version__}")
@@ -149,9 +147,9 @@ def text_option(*names: str, help_text: str, **settings: Any) -> Any:
 
 
 ConfigFile = Annotated[
-    Path, path_argument("CONFIG", "YAML config; configs/reference.yaml documents every option.")
+    Path, path_argument("CONFIG", "YAML config; configs/reference.yaml documents all options.")
 ]
-RunDir = Annotated[Path, path_argument("RUN", "Run folder, as written by train.")]
+RunDir = Annotated[Path, path_argument("RUN", "Run folder written by train.")]
 Sources = Annotated[
     Path | None, text_option("--src", help_text="File of source sentences, one per line.")
 ]
@@ -162,7 +160,7 @@ Pairs = Annotated[
     Path | None,
     text_option(
         "--pairs",
-        help_text="A .tsv, .jsonl, .tmx or .zip file of pairs, instead of --src and --ref.",
+        help_text="File of pairs (.tsv, .jsonl, .tmx or .zip), instead of --src and --ref.",
     ),
 ]
 Fields = Annotated[
@@ -170,8 +168,7 @@ Fields = Annotated[
     typer.Option(
         "--fields",
         metavar="SRC TGT",
-        help="Where source and target are in a file of pairs: languages, keys or numbers of "
-        "columns.",
+        help="Source and target columns, keys or languages in --pairs.",
     ),
 ]
 Features = Annotated[
@@ -179,29 +176,29 @@ Features = Annotated[
     typer.Option(
         "--features",
         metavar="FIELD",
-        help="Where features of the source are: a key or the number of a column; 2 in a file of "
-        "sources, where they follow a tab.",
+        help="Column or key of source features in --pairs; 2 if they follow a tab in --src.",
     ),
 ]
 Tag = Annotated[
     str | None,
-    typer.Option("--tag", help="Tag to put before every source sentence (decoding.tag)."),
+    typer.Option("--tag", help="Tag to prepend to every source sentence (decoding.tag)."),
 ]
 TestSetName = Annotated[
     str | None,
     typer.Option(
-        "--test-set", metavar="NAME", help="A test set that sacreBLEU downloads, such as wmt14."
+        "--test-set", metavar="NAME", help="Test set that sacreBLEU downloads, such as wmt14."
     ),
 ]
 Languages = Annotated[
-    str | None, typer.Option("--langs", metavar="SRC-TGT", help="Languages of --test-set: en-de.")
+    str | None,
+    typer.Option("--langs", metavar="SRC-TGT", help="Languages of --test-set, such as en-de."),
 ]
 MetricNames = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
         help=f"Metrics of translations, separated by commas: {', '.join(TEXT_METRICS)}.",
-        show_default="those of the config",
+        show_default="as in the config",
     ),
 ]
 Resamples = Annotated[
@@ -211,7 +208,7 @@ Resamples = Annotated[
         metavar="N",
         min=0,
         max=1_000_000,
-        help="Resamples for the 95 % confidence intervals; 0: no intervals.",
+        help="Number of bootstrap resamples for 95 % confidence intervals; 0 disables them.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device to run on.")]
@@ -224,14 +221,14 @@ WhichModel = Annotated[
     typer.Option(
         "--model",
         metavar="WHICH",
-        help="Model to use: best, last, ema, a kept step, or a .safetensors file.",
+        help="Model to use: best, last, ema, a kept checkpoint's step, or a .safetensors file.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def check_model_of_runs(model: str, runs: Sequence[Path]) -> None:
-    """Raise UserError for a file of weights that would replace those of several runs."""
+    """Raise UserError if a weights file is given for several runs."""
     if len(runs) > 1 and model.endswith(".safetensors"):
         raise UserError(f"--model {model} belongs to one run, but {len(runs)} are given")
 
@@ -246,7 +243,7 @@ def load_config_file(
 
 
 def decoding_overrides(**given: object) -> Iterator[str]:
-    """Write the options of section decoding that are given as `--set` has them."""
+    """Yield the given options of section decoding in the form of `--set`."""
     import json
 
     for name, value in given.items():
@@ -262,7 +259,7 @@ def corpus_from_options(
     fields: tuple[str, str] | None,
     features: str | None,
 ) -> Iterator["ParallelText | None"]:
-    """Yield the text given on the command line, or None; streams are files while the block runs.
+    """Yield the text given on the command line, or None; streams are copied to temporary files.
 
     Raises UserError if a file does not exist.
     """

@@ -1,4 +1,4 @@
-"""The command average: averages weights of a run."""
+"""The command average: averages checkpoints of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,27 +22,27 @@ def average(
     ] = None,
     best: Annotated[
         int | None,
-        typer.Option(min=2, help="Average the K best models by validation.", metavar="K"),
+        typer.Option(min=2, help="Average the K best models.", metavar="K"),
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(help="Average the checkpoints of these steps, as in 500,1000."),
+        typer.Option(help="Average the checkpoints of these steps, such as 500,1000."),
     ] = None,
     output: Annotated[
         Path | None,
         path_option(
-            help_text="File (.safetensors) to write the average to; the run's model stays.",
+            help_text="File (.safetensors) to write the average to, in place of the run's model.",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the run's model even if it is better.")
+        bool, typer.Option("--force", help="Replace the run's model even if the average is worse.")
     ] = False,
     device: Device = None,
 ) -> None:
     """Average the weights of several checkpoints, and score the average on the validation text.
 
-    The average becomes the run's model if it is better. With --output it is written to a file,
-    which translate, eval and the other commands take as --model.
+    The average replaces the run's model if it is better. With --output it is written to a file
+    instead, for the option --model of translate, eval and other commands.
     """
     if sum(given is not None for given in (last, best, steps)) > 1:
         raise UserError("give one of --last, --best and --steps")

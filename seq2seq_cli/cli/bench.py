@@ -37,7 +37,7 @@ def bench_train(
 ) -> None:
     """Measure training: tokens per second, time per phase, memory, and hardware utilization.
 
-    Utilization is relative to the speed of large matrix products, measured at the same time.
+    Utilization is relative to the speed of large matrix products, measured in the same run.
     """
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.commands.bench_training import measure_training
@@ -77,7 +77,7 @@ def bench_translate(
 ) -> None:
     """Measure translation: sentences and tokens per second, latency, and memory, per precision.
 
-    Each precision runs in one process; p50 and p95 are latencies of single sentences.
+    Each precision runs in a new process; p50 and p95 are the latencies of single sentences.
     """
     from seq2seq_cli.commands.bench_decoding import measure_decoding, table
 

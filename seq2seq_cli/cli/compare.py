@@ -1,4 +1,4 @@
-"""The command compare: tests whether systems translate significantly better than another."""
+"""The command compare: tests differences between systems for significance."""
 
 import functools
 import json
@@ -30,9 +30,7 @@ from seq2seq_cli.cli.app import (
 )
 from seq2seq_cli.errors import UserError
 
-RunDirs = Annotated[
-    list[Path] | None, path_argument("[RUN]...", "Run folders, as written by train.")
-]
+RunDirs = Annotated[list[Path] | None, path_argument("[RUN]...", "Run folders written by train.")]
 TranslationFiles = Annotated[
     list[Path] | None,
     path_option(
@@ -41,7 +39,7 @@ TranslationFiles = Annotated[
 ]
 Test = Annotated[
     Literal["randomization", "bootstrap"],
-    typer.Option(help="Paired approximate randomization, or paired bootstrap resampling."),
+    typer.Option(help="Paired approximate randomization or paired bootstrap resampling."),
 ]
 Trials = Annotated[
     int | None,
@@ -54,10 +52,11 @@ Trials = Annotated[
 ]
 Tokenize = Annotated[
     Literal["13a", "intl", "zh", "char", "none"] | None,
-    typer.Option(help="Tokenization of BLEU.", show_default="that of the first run, or 13a"),
+    typer.Option(help="Tokenization for BLEU.", show_default="as in the first run, or 13a"),
 ]
 Lowercase = Annotated[
-    bool, typer.Option("--lowercase", help="Ignore case, even if the first run does not.")
+    bool,
+    typer.Option("--lowercase", help="Ignore case, even if the first run's config does not."),
 ]
 
 
@@ -88,10 +87,10 @@ def compare(
     device: Device = None,
     model: WhichModel = "best",
 ) -> None:
-    """Compare systems: score ± 95 % confidence interval, p-value of the difference from the first.
+    """Score systems with 95 % confidence intervals, and test their differences from the first one.
 
-    A system is a run or a file of translations. Without files of text, the validation text of the
-    first run is used. (seq2seq diff finds out in what two runs differ.)
+    A system is a run or a file of translations. The default text is the validation text of the
+    first run. (seq2seq diff compares the options and weights of two runs.)
     """
     if len([*(run_dirs or ()), *(hypotheses or ())]) < 2:
         raise UserError("compare needs two systems or more: runs, or files as --hypotheses")

@@ -16,12 +16,12 @@ from seq2seq_cli.cli.app import AsJson, RunDir, app, path_argument
 )
 def diff(
     run_dir: RunDir,
-    other_dir: Annotated[Path, path_argument("OTHER", "Run folder to compare with.")],
+    other_dir: Annotated[Path, path_argument("OTHER", "Other run folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Report where two runs differ: options, text, vocabulary, versions, machine, weights, metrics.
+    """Show the differences between two runs: options, text, versions, machine, weights, metrics.
 
-    The exit status is 0 if they are equal and 1 if they differ. Weights must be equal bit by bit;
+    The exit status is 0 if they are equal and 1 if they differ. Weights are compared bit by bit;
     timings are not compared.
     """
     from seq2seq_cli.commands.diff import compare_runs

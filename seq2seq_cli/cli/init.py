@@ -1,6 +1,7 @@
-"""The command init: looks at a text, asks what it cannot know, and writes a config."""
+"""The command init: writes the config of a first run for a training text."""
 
 import functools
+import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -33,36 +34,40 @@ Files = Annotated[
     list[Path] | None,
     path_argument(
         "FILE...",
-        "Training text: two files of sentences, or one file of pairs; the folder of --example.",
+        "Training text: two files of sentences or one file of pairs; with --example, a folder.",
     ),
 ]
 Output = Annotated[Path, path_option("--output", "-o", help_text="Config to write.")]
 Valid = Annotated[
     list[Path] | None,
     path_option(
-        help_text="Validation text: one file of pairs, or two files by giving the option twice."
+        help_text="Validation text: one file of pairs, or two files with the option given twice."
     ),
 ]
 ValidSize = Annotated[
-    int | None, typer.Option(min=0, help="Pairs to set aside for validation; 0: no validation.")
+    int | None, typer.Option(min=0, help="Number of pairs to hold out for validation; 0: none.")
 ]
-TestSize = Annotated[int | None, typer.Option(min=0, help="Pairs to set aside for tests.")]
+TestSize = Annotated[int | None, typer.Option(min=0, help="Number of pairs to hold out for tests.")]
 Hours = Annotated[
     float | None,
-    typer.Option(min=0, help="Hours that training may take on this machine; 0: no limit."),
+    typer.Option(
+        min=0,
+        help="Maximum training time in hours (training.max_hours); times some updates to adapt the "
+        "config. 0: no limit.",
+    ),
 ]
 PresetName = Annotated[
     str | None,
-    typer.Option("--preset", help="small, medium or large.", show_default="by the pairs"),
+    typer.Option("--preset", help="small, medium or large.", show_default="by number of pairs"),
 ]
 Example = Annotated[
     bool,
     typer.Option(
-        "--example", help="Write the config and the text of the quickstart instead, to this folder."
+        "--example", help="Write config and text of the quickstart to this folder instead."
     ),
 ]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Ask nothing: use the defaults, overwrite nothing.")
+    bool, typer.Option("--yes", "-y", help="Ask no questions: use defaults, overwrite nothing.")
 ]
 
 
@@ -80,10 +85,10 @@ def init(
     yes: Yes = False,
     example: Example = False,
 ) -> None:
-    """Look at a training text, ask what it cannot tell, and write the config of a first run.
+    """Analyze a training text, ask for missing information, and write the config of a first run.
 
-    Pairs that are set aside, and those left to train on, are written to a folder with the name of
-    the config. No source is in two parts, and the same text is always split in the same way.
+    Held-out pairs and the remaining training pairs are written to a folder with the name of the
+    config. All pairs with the same source are in one part, and the split is deterministic.
     """
     if example:
         _write_example(files or [], yes=yes)
@@ -94,7 +99,7 @@ def init(
         raise UserError("give --valid or --valid-size, not both")
     if output.suffix not in (".yaml", ".yml"):
         raise UserError(f"--output {output}: the name of a config ends in .yaml")
-    from seq2seq_cli.commands.init.new_run import NewRun, choose_preset, look_at, text_of
+    from seq2seq_cli.commands.init.init import NewRun, choose_preset, look_at, text_of
 
     train = text_of(files, fields, features)
     held_out = _held_out_text(valid, fields, features) if valid else None
@@ -106,16 +111,16 @@ def init(
         valid_size = 0 if held_out else text.held_out
         if not (held_out or yes):
             held_out, valid_size = _ask(
-                "Validation text: its file or two files, or the number of pairs to set aside",
+                "Validation text: one or two files, or the number of pairs to hold out",
                 valid_size,
                 functools.partial(_text_or_size, fields=fields, features=features),
             )
     if test_size is None:
         test_size = min(text.held_out, valid_size)
         if test_size and not yes:
-            test_size = _ask("Pairs to set aside for tests", test_size, _size)
+            test_size = _ask("Number of pairs to hold out for tests", test_size, _size)
     if hours is None:
-        question = "Hours that training may take on this machine (0: no limit)"
+        question = "Maximum training time in hours (0: no limit)"
         hours = 0.0 if yes else _ask(question, 0, _hours)
     new = NewRun(output, train, held_out, {"valid": valid_size, "test": test_size})
     _ask_to_overwrite(new.existing_files(), "choose another --output", yes=yes)
@@ -123,24 +128,24 @@ def init(
 
 
 def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
-    """Say what was written, what it is without, and what to do next."""
+    """Print what was written, what is missing, and the next commands."""
     limits = plugins.load("export", "limits")
     for path in written:
         typer.echo(f"wrote {printable(str(path))}")
     typer.echo(f"{'exports':<16} {limits.exports_text(limits.exports(config))}")
     if config.data.valid is None:
         typer.echo(
-            f"{'note':<16} there is no validation text: nothing says which model is best. Name one "
-            "by --valid, or set pairs aside by --valid-size"
+            f"{'note':<16} no validation text, so the best model cannot be chosen. Name one with "
+            "--valid, or hold out pairs with --valid-size"
         )
-    typer.echo("Next, look for mistakes in the text, then train:")
+    typer.echo("Next, check the text for problems, then train:")
     for command in ("check", "train"):
         typer.echo(f"  seq2seq {command} {shlex.quote(printable(str(output)))}")
 
 
 def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
-    """Write the quickstart to a folder, and say how to train and use it."""
-    from seq2seq_cli.commands.init.example_run import differing_files, example_files, write_files
+    """Write the quickstart to a folder, and print how to train and use it."""
+    from seq2seq_cli.commands.init.example_files import differing_files, example_files, write_files
 
     if len(folders) > 1:
         raise UserError("--example writes to one folder")
@@ -158,14 +163,14 @@ def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
 
 
 def _ask_to_overwrite(existing: Sequence[Path], otherwise: str, *, yes: bool) -> None:
-    """Raise UserError if files exist and are to be kept; nothing is asked with `yes`."""
+    """Raise UserError if existing files are to be kept; `yes` keeps them without asking."""
     names = " and ".join(map(str, existing))
     if existing and (yes or not typer.confirm(f"Overwrite {printable(names)}?")):
         raise UserError(f"{names} would be overwritten: {otherwise}")
 
 
 def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> Answer:
-    """Ask until there is an answer that can be used."""
+    """Ask until the answer is valid."""
 
     def parsed(answer: str) -> Answer:
         try:
@@ -187,7 +192,7 @@ def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> An
 def _text_or_size(
     answer: str, fields: tuple[str, str] | None, features: str | None
 ) -> "tuple[ParallelText | None, int]":
-    """Return the validation text, or the number of pairs to set aside."""
+    """Return the validation text, or the number of pairs to hold out."""
     if answer.replace(",", "").isdecimal():
         return None, _size(answer)
     files = [answer] if expanded(answer).exists() else answer.split()
@@ -198,8 +203,8 @@ def _text_or_size(
 def _held_out_text(
     files: Sequence[Path], fields: tuple[str, str] | None, features: str | None
 ) -> "ParallelText":
-    """Return a text in a file of pairs like that of the training text, or in two files."""
-    from seq2seq_cli.commands.init.new_run import text_of
+    """Return a text in a file of pairs with the training text's fields, or in two files."""
+    from seq2seq_cli.commands.init.init import text_of
 
     if len(files) == 1:
         return text_of(files, fields, features)
@@ -213,6 +218,10 @@ def _size(answer: str) -> int:
 
 
 def _hours(answer: str) -> float:
-    if not (hours := float(answer)) >= 0:  # NaN too
+    try:
+        hours = float(answer)
+    except ValueError:
+        hours = math.nan
+    if not hours >= 0:  # NaN too
         raise ValueError(f"{answer} is not a number of hours")
     return hours

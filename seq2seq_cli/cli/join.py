@@ -1,4 +1,4 @@
-"""The command join: joins the translations of the shards of a file."""
+"""The command join: joins the outputs of translate --shard."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,17 +16,16 @@ from seq2seq_cli.cli.app import app, path_option
 def join(
     parts: Annotated[
         list[Path],
-        typer.Argument(help="What translate --shard has written, in any order.", metavar="PART..."),
+        typer.Argument(help="Outputs of translate --shard, in any order.", metavar="PART..."),
     ],
     output_file: Annotated[
         Path | None,
         path_option("--output", "-o", help_text="File to write; - is stdout.", show_default=False),
     ] = None,
 ) -> None:
-    """Join the translations of all shards of a file, in order.
+    """Join the translations of all shards of a file.
 
-    Refuses parts that are missing, cut short, or of another text, model or options; nothing is
-    written then.
+    If a shard is missing, incomplete, or of another text, model or options, nothing is written.
     """
     from seq2seq_cli.decoding.lines.shards import join_shards
 

@@ -117,7 +117,7 @@ Sampling = Annotated[
 Ensemble = Annotated[
     list[Path] | None,
     path_option(
-        help_text="Another run with the same vocabulary, to form an ensemble; may be repeated.",
+        help_text="Further run with the same vocabulary, for an ensemble; may be repeated.",
         metavar="RUN",
         rich_help_panel=SEARCH,
     ),
@@ -132,7 +132,7 @@ Precision = Annotated[
 Prefix = Annotated[
     str,
     typer.Option(
-        help="Text that every translation starts with; a trailing space makes it whole words.",
+        help="Text that translations must start with; a trailing space ends its last word.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -140,7 +140,7 @@ Require = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT",
-        help="Words that every translation must contain; may be repeated.",
+        help="Words that translations must contain; may be repeated.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -148,7 +148,7 @@ Ban = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WORD",
-        help="Word that no translation may contain; may be repeated.",
+        help="Word that translations may not contain; may be repeated.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -156,7 +156,7 @@ ReplaceUnk = Annotated[
     bool,
     typer.Option(
         "--replace-unk",
-        help="Replace unknown tokens by the source token with the highest attention weight.",
+        help="Replace unknown tokens with the source token of highest attention weight.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -175,7 +175,7 @@ ShardNumber = Annotated[
     typer.Option(
         "--shard",
         metavar="K/N",
-        help="Translate shard K of N of the file; seq2seq join joins all of them.",
+        help="Translate shard K of N of the file; seq2seq join joins their outputs.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -288,7 +288,7 @@ def _check_files(
         with suppress(OSError, ValueError):  # too long for a name
             if Path(sentence).is_file():
                 logger.warning(
-                    "%s is translated as a sentence; --input translates the file", sentence
+                    "%s is translated as a sentence; use --input to translate the file", sentence
                 )
     if not sentences and source is None and output and is_terminal(sys.stdin):
         raise UserError("--output needs sentences or --input")
@@ -297,9 +297,9 @@ def _check_files(
 
 
 def check_empty(output: Path) -> None:
-    """Refuse to overwrite a file, which may be what the translations are to be compared with.
+    """Raise UserError rather than overwrite a file, which may hold the references.
 
-    Shards are made again if their text or their model has changed.
+    Shards are translated again if their text or model has changed.
     """
     if output.is_file() and output.stat().st_size:
         raise UserError(
@@ -315,7 +315,7 @@ def _opened(
     output: Path | None,
     shard: str | None,
 ) -> Iterator[tuple[Iterable[str], "Place", Callable[[list[str]], None]]]:
-    """Give the lines to translate, their place in the file, and what writes their translations.
+    """Yield the lines to translate, their place in the file, and a writer of translations.
 
     Ends the command if the shard is complete already.
     """
@@ -341,7 +341,7 @@ def _opened(
 
 @contextmanager
 def _printer(path: Path | None, *, is_watched: bool) -> Iterator[Callable[[list[str]], None]]:
-    """Give a function that writes a translation's lines, counted on a bar if somebody watches."""
+    """Yield a function that writes a translation's lines, with a progress bar at a terminal."""
     from tqdm import tqdm
 
     from seq2seq_cli.text.io import line_writer
@@ -360,7 +360,7 @@ def _printer(path: Path | None, *, is_watched: bool) -> Iterator[Callable[[list[
 
 
 def _interactive(job: "Job") -> None:
-    """Ask for a line, translate it and print the result, until the input ends."""
+    """Prompt for lines and print their translations, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
 
     from seq2seq_cli.decoding.lines.segmentation import Cuts

@@ -1,6 +1,6 @@
-"""`seq2seq average`: averages weights that a run has kept, and scores the average."""
+"""`seq2seq average`: averages weights of a run, and scores the average."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ _LAST = 5  # checkpoints, or as many as there are
 
 
 class Selection(NamedTuple):
-    """Which weights of a run are averaged; by default those of the last checkpoints."""
+    """Which weights of a run to average; by default the last checkpoints."""
 
     last: int | None = None
     best: int | None = None
@@ -45,10 +45,9 @@ def average_weights(
 ) -> str:
     """Average weights of a run, and score the average and the run's model on its validation text.
 
-    The average becomes the run's model if it is better or with `force`, or else is written to the
-    file `output` whatever its scores, or without any if that text is gone. Returns what to print.
-    Raises UserError if there are not so many weights, or if the run has no validation text though
-    it has to decide.
+    The average replaces the run's model if it is better, or with `force`. With `output` it is
+    written to a file instead, without a score if the text is gone. Returns what to print. Raises
+    UserError if the run has not kept enough weights, or lacks the validation text to decide.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
@@ -95,41 +94,34 @@ def average_weights(
 
 
 def _check_output(folder: RunFolder, output: Path) -> None:
-    """Raise UserError for a file that cannot be written, and for weights that the run needs."""
+    """Raise UserError for a file that cannot be written or belongs to the run."""
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no folder {output.parent}")
-    path = output.resolve()
     own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
-    if any(path.is_relative_to(one) for one in own):
+    if any(output.resolve().is_relative_to(one) for one in own):
         raise UserError(f"{output} belongs to the run: choose another --output")
 
 
 def select(folder: RunFolder, selection: Selection) -> Candidate:
-    """Return the average that is asked for. Raises UserError if its weights are not there."""
-    kept = {step: path for step, path in folder.all_weights().items() if step > 0}
+    """Return the selected average. Raises UserError if the run has not kept its weights."""
+    kept = {step: path for step, path in sorted(folder.all_weights().items()) if step > 0}
     if selection.steps:
+        wanted = len(selection.steps)
         files = {step: kept[step] for step in selection.steps if step in kept}
-        _check_number(kept, files, len(selection.steps), folder)
-        return average_of(files)
-    if selection.best is not None:
-        last = folder.last_checkpoint
-        best = {} if last is None else best_files(folder, read_state(last))
-        files = dict(list(best.items())[: selection.best])
-        _check_number(best, files, selection.best, folder)
-        return Candidate(f"average of the best {len(files)}", tuple(files.values()))
-    count = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
-    files = dict(sorted(kept.items())[-count:])
-    _check_number(kept, files, count, folder)
-    return average_of(files)
-
-
-def _check_number(
-    kept: Iterable[int], files: Mapping[int, Path], wanted: int, folder: RunFolder
-) -> None:
+    elif selection.best is not None:
+        wanted, last = selection.best, folder.last_checkpoint
+        kept = {} if last is None else best_files(folder, read_state(last))
+        files = dict(list(kept.items())[:wanted])
+    else:
+        wanted = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
+        files = dict(list(kept.items())[-wanted:])
     if len(files) < wanted:
         steps = ", ".join(map(str, sorted(kept))) or "none"
         raise UserError(
-            f"{folder.path} has not kept the weights to average, only those of steps {steps}; "
+            f"{folder.path} has not kept the weights to average, only steps {steps}; "
             "training.average_checkpoints, keep_last and keep_every, and for the best models "
             "validation.keep_best, determine what a run keeps"
         )
+    if selection.best is not None:
+        return Candidate(f"average of the best {len(files)}", tuple(files.values()))
+    return average_of(files)

@@ -65,13 +65,19 @@ def measure_decoding(
     for precision in precisions:
         load_config(run.config, [f"decoding.precision={precision}", *overrides])
     lines = _lines(run, source, num_lines)
-    speeds = []
-    for precision in precisions:
-        options = (f"decoding.precision={precision}", *overrides)
-        speeds.append(
-            call_in_new_process(partial(_measure, run_dir, precision, options, device, lines))
+    return [
+        call_in_new_process(
+            partial(
+                _measure,
+                run_dir,
+                precision,
+                (f"decoding.precision={precision}", *overrides),
+                device,
+                lines,
+            )
         )
-    return speeds
+        for precision in precisions
+    ]
 
 
 def table(speeds: Sequence[DecodingSpeed]) -> str:
@@ -98,7 +104,12 @@ def _measure(
     results = translator.search(lines)
     seconds = time.perf_counter() - started
     num_tokens = sum(len(translations[0].tokens) + 1 for translations in results)
-    latencies = sorted(_latency(translator, line) for line in lines[: _WARM_UP * 2])
+    latencies = []
+    for line in lines[: _WARM_UP * 2]:
+        started = time.perf_counter()
+        translator.search([line])
+        latencies.append(time.perf_counter() - started)
+    latencies.sort()
     return DecodingSpeed(
         precision=precision,
         engine="C" if isinstance(translator.decoder, CpuDecoder) else "PyTorch",
@@ -109,12 +120,6 @@ def _measure(
         p95_ms=1_000 * latencies[int(0.95 * (len(latencies) - 1))],
         memory_mb=peak_memory() / (1 << 20),
     )
-
-
-def _latency(translator: Translator, line: TranslationInput) -> float:
-    started = time.perf_counter()
-    translator.search([line])
-    return time.perf_counter() - started
 
 
 def _lines(run: RunFolder, source: Path | None, num_lines: int) -> list[TranslationInput]:

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import statistics
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,17 +88,16 @@ def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
 
 def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
     run, parallel = trial.run, trial.run.parallel
-    num_tokens, num_src_tokens, num_positions = [], [], []
-    for step in range(1, warmup + updates + 1):
-        batches = trial.update()
-        if step == warmup:
-            parallel.waiting_and_communication()  # of the updates before
-        if step > warmup:
-            num_tokens.append(sum(batch.num_tokens for batch in batches))
-            num_src_tokens.append(sum(batch.num_src_tokens for batch in batches))
-            num_positions.append(sum(batch.num_positions for batch in batches))
+    for _ in range(warmup):
+        trial.update()
+    parallel.waiting_and_communication()  # of the warm-up
+    tokens = src_tokens = positions = 0
+    for _ in range(updates):
+        for batch in trial.update():
+            tokens += batch.num_tokens
+            src_tokens += batch.num_src_tokens
+            positions += batch.num_positions
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
-    tokens, src_tokens = sum(num_tokens), sum(num_src_tokens)
     passes = run.loss.passes
     seconds = sum(ms.values()) / 1000 * updates
     lost = parallel.waiting_and_communication()
@@ -117,13 +115,10 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
         threads=torch.get_num_threads(),
         updates=updates,
         tokens_per_second=tokens / seconds,
-        tokens_per_update=statistics.mean(num_tokens),
-        padding=1 - (tokens + src_tokens) / sum(num_positions),
+        tokens_per_update=tokens / updates,
+        padding=1 - (tokens + src_tokens) / positions,
         ms_per_update=sum(ms.values()),
-        ms_data=ms["data"],
-        ms_forward=ms["forward"],
-        ms_backward=ms["backward"],
-        ms_optimizer=ms["optimizer"],
+        **{f"ms_{name}": part for name, part in ms.items()},
         ms_waiting=None if lost is None else 1000 * lost[0] / updates,
         ms_communication=None if lost is None else 1000 * lost[1] / updates,
         peak_memory_mb=memory,

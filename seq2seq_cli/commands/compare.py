@@ -11,6 +11,7 @@ from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.console import table
+from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.translator import Translator, check_features
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import valid_text
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class System(NamedTuple):
-    """A system's translations, and the (first) references as it would spell them."""
+    """A system's translations, and the references with its normalization."""
 
     name: str
     hypotheses: Texts
@@ -49,7 +50,7 @@ def scoring_of(
     metrics: str | None,
     test_set: PublicTestSet | None,
 ) -> Scoring:
-    """Return the scoring of the first run, or the default one, with other options."""
+    """Return the scoring of the first run (or the default) with other options."""
     scoring = (
         Scoring.of_run(runs[0][1].config, metrics, test_set=test_set)
         if runs
@@ -65,10 +66,10 @@ def scoring_of(
 def read_systems(
     runs: Sequence[Run], files: Sequence[Path], text: ParallelText | None
 ) -> tuple[list[System], list[Pair]]:
-    """Translate a text with runs and read its translations by others; also return its pairs.
+    """Translate a text with runs and read other translations from files; also return its pairs.
 
-    Without a text, it is the validation text of the first run. Raises UserError if there is no
-    text, or if a file has not one translation for each of its lines.
+    The default text is the validation text of the first run. Raises UserError if there is no text,
+    or if the number of translations in a file differs from the number of lines.
     """
     if text is None and not runs:
         raise UserError("give the text: --src and --ref, --pairs, or --test-set and --langs")
@@ -84,18 +85,19 @@ def read_systems(
     for _, run in runs:
         check_features(pairs, run.tokenizers, text.name)
     read = [_read_translations(path, pairs) for path in files]
-    return [*(_translated(name, run, pairs) for name, run in runs), *read], pairs
-
-
-def _translated(name: str, translator: Translator, pairs: Sequence[Pair]) -> System:
-    normalize = translator.tokenizers.tgt.normalize
-    hypotheses = [""] * len(pairs)
     groups = group_by_source(pairs, merge=True)  # each source is translated once
-    firsts = [pairs[group[0]] for group in groups]
-    for group, hypothesis in zip(groups, translator.translate_pairs(firsts), strict=True):
-        for number in group:
-            hypotheses[number] = hypothesis
-    return System(name, hypotheses, [normalize(pair.tgt) for pair in pairs])
+    systems, cuts = [], list[Cuts]()
+    for name, run in runs:
+        hypotheses = [""] * len(pairs)
+        translations = run.translate_pairs([pairs[first] for first, *_ in groups], cuts.append)
+        for group, hypothesis in zip(groups, translations, strict=True):
+            for number in group:
+                hypotheses[number] = hypothesis
+        references = [run.tokenizers.tgt.normalize(pair.tgt) for pair in pairs]
+        systems.append(System(name, hypotheses, references))
+    for distinct in dict.fromkeys(cuts):  # runs that cut the same lines warn once
+        distinct.report()
+    return [*systems, *read], pairs
 
 
 def _read_translations(path: Path, pairs: Sequence[Pair]) -> System:
@@ -167,9 +169,9 @@ def compare_systems(
     test: TestName,
     trials: int | None = None,
 ) -> Comparison:
-    """Score systems on a text, and test the difference between the first and each other one.
+    """Score systems on a text, and test the difference of each from the first.
 
-    Intervals are of sacreBLEU's number of resamples, or of those of a test by bootstrap.
+    Confidence intervals use sacreBLEU's number of resamples, or the number of bootstrap trials.
     """
     groups = group_by_source(pairs, merge=scoring.merge_references)
     references = _references(systems, pairs, groups, scoring)
@@ -195,16 +197,16 @@ def compare_systems(
 def _references(
     systems: Sequence[System], pairs: Sequence[Pair], groups: Sequence[LineGroup], scoring: Scoring
 ) -> Sequence[References]:
-    """Return the references in the one spelling of all systems, otherwise as they are.
+    """Return the references normalized as by all systems, or unchanged if the systems differ.
 
-    Those of public test sets are always as they are.
+    References of public test sets are not normalized.
     """
     if scoring.test_set:
         return scoring.test_set.read_references()
     if all(system.references == systems[0].references for system in systems):
         return references_of(systems[0].references, groups)
     logger.warning(
-        "the systems normalize text in different ways (tokenizer.normalization): they are compared "
-        "with the references as they are"
+        "the systems differ in tokenizer.normalization: they are scored on references without "
+        "normalization"
     )
     return references_of([pair.tgt for pair in pairs], groups)

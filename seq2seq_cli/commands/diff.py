@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq_cli.config.loader import differing_options, load_config
+from seq2seq_cli.config.loader import differing_options, load_config, yaml_text
 from seq2seq_cli.model.weights import read_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.checkpoint import read_state
@@ -18,6 +18,7 @@ from seq2seq_cli.training.checkpoints.optimizer_state import read_whole
 
 # Scalars that say how a run went, not what it learned; the last part of their names.
 _CIRCUMSTANCES = {"tokens_per_second", "seconds", "waiting", "communication", "processes", "starts"}
+_TIMINGS = {"seconds", "updating", "validation_seconds", "window.seconds", "plan.pace"}
 _RESULTS = ("weights", "progress", "metrics")
 _ENVIRONMENT = ("from", "device", "threads", "processes", "python", "seq2seq_cli", "git")
 
@@ -32,8 +33,13 @@ class Difference(NamedTuple):
     note: str = ""  # instead of two values
 
     def __str__(self) -> str:
-        name = f"{self.name}: " if self.name else ""
-        return f"{self.kind:<12} {name}{self.note or f'{self.first} | {self.second}'}"
+        shown = [
+            value if isinstance(value, str) else "none" if value is None else yaml_text(value)
+            for value in (self.first, self.second)
+        ]
+        return (
+            f"{self.kind:<12} {self.name}{': ' * bool(self.name)}{self.note or ' | '.join(shown)}"
+        )
 
 
 def differing_results(first_dir: Path, second_dir: Path) -> list[Difference]:
@@ -90,9 +96,9 @@ def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
+    """Compare the weights of the best models and everything in the last checkpoints."""
     yield from _compare_tensors("best model", first.model, second.model)
-    files = {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}
-    for name, file in files.items():
+    for name, file in {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}.items():
         checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
         paths = (
             shards if (shards := checkpoint / file).is_dir() else checkpoint / f"{file}.safetensors"
@@ -103,14 +109,17 @@ def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference
 
 def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Difference]:
     """Compare two files, or folders of shards, bit by bit."""
-    exists = ["there" if path.exists() else None for path in (first, second)]
-    if None in exists:  # nothing differs if neither is there, as an EMA in most runs
-        yield from _compare_values("weights", {name: exists[0]}, {name: exists[1]})
+    exists = ["present" if path.exists() else "missing" for path in (first, second)]
+    if "missing" in exists:
+        if exists[0] != exists[1]:  # most runs have no EMA
+            yield Difference("weights", name, *exists)
         return
     a, b = (read_whole(p) if p.is_dir() else read_tensors(p) for p in (first, second))
     shapes = [{n: (t.dtype, t.shape) for n, t in tensors.items()} for tensors in (a, b)]
     if reshaped := sorted(d.name for d in _compare_values("weights", *shapes)):
-        yield Difference("weights", name, note=f"other names or shapes: {', '.join(reshaped[:3])}")
+        yield Difference(
+            "weights", name, note=f"different names or shapes: {', '.join(reshaped[:3])}"
+        )
     elif unequal := [n for n in a if not _same_bits(a[n], b[n])]:
         greatest, where = max((float((a[n] - b[n]).abs().max()), n) for n in unequal)
         note = f"greatest absolute difference {greatest:.3g}, in {where}"
@@ -122,22 +131,32 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _progress(run: RunFolder) -> dict[str, Any]:
-    """Return the state in the last checkpoint, without timings."""
+    """Return the state in the last checkpoint without timings, by names such as plan.total."""
+
+    def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if hasattr(value, "_asdict"):
+            value = value._asdict()
+        if isinstance(value, list) and (not value or hasattr(value[0], "_asdict")):
+            value = {str(number): part for number, part in enumerate(value, 1)}
+        if not isinstance(value, dict):
+            yield name, value
+            return
+        for key, part in value.items():
+            yield from flat(f"{name}.{key}" if name else key, part)
+
     if run.last_checkpoint is None:
         return {}
-    state = asdict(read_state(run.last_checkpoint))
-    del state["seconds"], state["updating"], state["validation_seconds"]
-    del state["window"]["seconds"]
-    return state
+    state = flat("", asdict(read_state(run.last_checkpoint)))
+    return {name: value for name, value in state if name not in _TIMINGS}
 
 
 def _compare_metrics(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
-    """Return the differences at the first logged step that differs, timings aside."""
+    """Return the differences at the first logged step that differs, except timings."""
     missing: dict[str, str] = {}
     for a, b in itertools.zip_longest(_points(first), _points(second), fillvalue=missing):
         step = a.get("step", b.get("step"))
         if not (a and b):
-            yield Difference("metrics", f"step {step}", note="logged in one run only")
+            yield Difference("metrics", f"step {step}", note="logged in only one run")
             return
         if differences := list(_compare_values("metrics", a, b)):
             yield from (d._replace(name=f"{d.name} at step {step}") for d in differences)
@@ -147,9 +166,8 @@ def _compare_metrics(first: RunFolder, second: RunFolder) -> Iterator[Difference
 def _points(run: RunFolder) -> Iterator[dict[str, str]]:
     """Yield the entries of metrics.jsonl, with numbers as text, so that NaN equals itself."""
     for point in run.metrics_points():
-        results = (name for name in point if not _is_circumstance(name))
-        yield {name: str(point[name]) for name in results}
-
-
-def _is_circumstance(scalar: str) -> bool:
-    return scalar.startswith("train/") and scalar.rpartition("/")[2] in _CIRCUMSTANCES
+        yield {
+            name: str(value)
+            for name, value in point.items()
+            if not (name.startswith("train/") and name.rpartition("/")[2] in _CIRCUMSTANCES)
+        }

@@ -1,4 +1,4 @@
-"""Updates as `train` makes them, of a temporary run: for `bench train`, `check` and `find-lr`."""
+"""Training updates of a temporary run, for `bench train`, `check` and `find-lr`."""
 
 import functools
 import gc
@@ -27,16 +27,21 @@ Result = TypeVar("Result")
 
 
 class DryRun:
-    """Times the updates of a run that is thrown away, in one of its processes."""
+    """Times the updates of a temporary run, in one of its processes.
+
+    The parts of an update are timed by hooks on the code that trains.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._stopwatch = _Stopwatch(run)
-
-    @property
-    def seconds(self) -> dict[str, list[float]]:
-        """The seconds of all updates, by part: data, forward, backward, optimizer."""
-        return self._stopwatch.seconds
+        # The seconds of all updates, by part.
+        self.seconds: dict[str, list[float]] = {
+            name: [] for name in ("data", "forward", "backward", "optimizer")
+        }
+        self._last = 0.0
+        run.loss.register_forward_pre_hook(lambda *_: self._note("backward"))
+        run.loss.register_forward_hook(lambda *_: self._note("forward"))
+        run.optimizer.register_step_pre_hook(lambda *_: self._note("backward"))
 
     @property
     def seconds_of_last(self) -> float:
@@ -44,19 +49,24 @@ class DryRun:
 
     def update(self) -> list[Batch]:
         """Make the next update of the run; return its batches."""
-        self._stopwatch.start()
+        self._start()
         batches = self.run.next_batches()
-        self._stopwatch.note("data")
+        self._note("data")
         self._train_on(batches)
         self._count(batches)
         return batches
+
+    def update_from(self, batch: Batch) -> None:
+        """Make an update from the given batch, without counting it."""
+        self._start()
+        self._train_on([batch])
 
     def update_at(self, lr: float) -> float:
         """Make the next update at another learning rate; return its loss in nats per target token.
 
         An update whose loss or gradient is not finite is not applied; its loss is returned as NaN.
         """
-        self._stopwatch.start()
+        self._start()
         run, batches = self.run, self.run.next_batches()
         training = {"lr": lr, "schedule": "constant"}
         set_lr(run.optimizer, run.config.training.model_copy(update=training), 1, Plan())
@@ -65,23 +75,34 @@ class DryRun:
         num_tokens = sum(batch.num_tokens for batch in batches)
         return result.loss / num_tokens if result.is_finite else math.nan
 
+    def _train_on(self, batches: Sequence[Batch]) -> None:
+        run, step = self.run, self.run.state.step + 1
+        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.state.plan)
+        if not train_step(run, batches).is_finite:
+            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
+        self._note("optimizer")
+
     def _count(self, batches: Sequence[Batch]) -> None:
         state = self.run.state
         state.step, state.position = state.step + 1, state.position + len(batches)
         if state.position == self.run.data.batches.num_left(state.epoch, state.earlier_parts):
             state.epoch, state.position = state.epoch + 1, 0
 
-    def update_from(self, batch: Batch) -> None:
-        """Make the next update from another batch than its own, without counting it."""
-        self._stopwatch.start()
-        self._train_on([batch])
+    def _start(self) -> None:
+        for times in self.seconds.values():
+            times.append(0.0)
+        self._last = self._now()
 
-    def _train_on(self, batches: Sequence[Batch]) -> None:
-        run, step = self.run, self.run.state.step + 1
-        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.state.plan)
-        if not train_step(run, batches).is_finite:
-            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
-        self._stopwatch.note("optimizer")
+    def _note(self, name: str) -> None:
+        """Add the time since the last note to this part of the update."""
+        now = self._now()
+        self.seconds[name][-1] += now - self._last
+        self._last = now
+
+    def _now(self) -> float:
+        if self.run.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
@@ -106,36 +127,7 @@ def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Return this process's peak memory in MB: allocated on its GPU, or else resident."""
+    """Return this process's peak memory in MB: allocated on the GPU, or else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / (1 << 20)
     return peak_memory() / (1 << 20)
-
-
-class _Stopwatch:
-    """Measures the parts of every update through hooks, so that the code that trains is timed."""
-
-    def __init__(self, run: Run) -> None:
-        self.seconds: dict[str, list[float]] = {}
-        self._device = run.device
-        self._last = 0.0
-        run.loss.register_forward_pre_hook(lambda *_: self.note("backward"))
-        run.loss.register_forward_hook(lambda *_: self.note("forward"))
-        run.optimizer.register_step_pre_hook(lambda *_: self.note("backward"))
-
-    def start(self) -> None:
-        """Start an update."""
-        for name in ("data", "forward", "backward", "optimizer"):
-            self.seconds.setdefault(name, []).append(0.0)
-        self._last = self._now()
-
-    def note(self, name: str) -> None:
-        """Count the time since the last note as that of this part."""
-        now = self._now()
-        self.seconds[name][-1] += now - self._last
-        self._last = now
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()

@@ -3,8 +3,8 @@
 import functools
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seq2seq_cli.commands.diff import Difference, differing_results
 from seq2seq_cli.config.loader import load_config
@@ -17,26 +17,19 @@ from seq2seq_cli.training.run import Hooks, TrainingState
 from seq2seq_cli.training.setup import with_training
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Compares an uninterrupted with an interrupted run; without differences, resuming is exact."""
+class Verdict(NamedTuple):
+    """The differences between an uninterrupted and an interrupted run."""
 
     steps: int
     stops: Sequence[int]
     differences: list[Difference]
 
-    @property
-    def is_exact(self) -> bool:
-        return not self.differences
-
     def table(self) -> str:
         """Return the output of `verify-resume`."""
         stops = ", ".join(map(str, self.stops))
-        result = (
-            "identical bit for bit: resuming is exact"
-            if self.is_exact
-            else "NOT identical: resuming is not exact"
-        )
+        result = "identical bit for bit: resuming is exact"
+        if self.differences:
+            result = "NOT identical: resuming is not exact"
         return "\n".join(
             [
                 f"{self.steps} updates without interruption, and interrupted after {stops}",
@@ -49,8 +42,8 @@ class Verdict:
 def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     """Train `steps` updates with and without interruptions, and compare all results.
 
-    Without `training.max_hours`, with which the schedule depends on the clock. Raises UserError if
-    the run has fewer updates, or if interruptions outnumber them.
+    `training.max_hours` is ignored, as it makes the schedule depend on the clock. Raises UserError
+    if the run has fewer updates or as many interruptions.
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
@@ -58,18 +51,19 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
     stops = [round(steps * part / (interruptions + 1)) for part in range(1, interruptions + 1)]
     with tempfile.TemporaryDirectory(prefix="seq2seq-verify-") as folder:
         whole, interrupted = Path(folder) / "whole", Path(folder) / "interrupted"
-        _train_in_new_process(config, whole, steps)
+        _train_until(steps, config, whole)
         last = max(RunFolder(whole).all_checkpoints())
         if last < steps:
             raise UserError(f"--steps {steps}: the run of this config ends after {last} updates")
         config = load_config(RunFolder(whole).config)  # with `auto` resolved
         for stop in [*stops, steps]:
-            _train_in_new_process(config, interrupted, stop)
+            _train_until(stop, config, interrupted)
         return Verdict(steps, stops, differing_results(whole, interrupted))
 
 
-def _train_in_new_process(config: Config, folder: Path, stop_at: int) -> None:
-    hooks = Hooks(on_step=functools.partial(_is_at, stop_at))
+def _train_until(step: int, config: Config, folder: Path) -> None:
+    """Train in a new process, which is interrupted after so many updates."""
+    hooks = Hooks(on_step=functools.partial(_is_at, step))
     call_in_new_process(functools.partial(train, config, folder, hooks=hooks))
 
 

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from seq2seq_cli import plugins
 from seq2seq_cli.config.text import Corpus, DataConfig, without_compression
-from seq2seq_cli.errors import UserError, pip_arguments, short
+from seq2seq_cli.errors import UserError, short
 
 _AS_OPTION = re.compile(
     r"([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)-([A-Za-z]{2,3}(?:_[A-Za-z0-9]{2,8})*)"
@@ -21,7 +22,7 @@ class LanguagePair(NamedTuple):
 
 
 def languages_of(data: DataConfig) -> LanguagePair | None:
-    """Return the languages that a run translates from and to; None if nothing names them."""
+    """Return the languages that a run translates from and to; None if they are unknown."""
     if data.languages is not None:
         pair = LanguagePair(data.languages.src, data.languages.tgt)
     elif (named := languages_in_names(data.train[0])) is not None:
@@ -32,8 +33,13 @@ def languages_of(data: DataConfig) -> LanguagePair | None:
 
 
 def languages_in_names(corpus: Corpus) -> LanguagePair | None:
-    """Return the languages that the names of a text's files or fields say; None if they do not."""
-    src, tgt = map(_code_in, _names_of_sides(corpus) or ("", ""))
+    """Return the languages in the names of a text's files or fields; None if there are none."""
+    if corpus.src is not None and corpus.tgt is not None:
+        paths = (corpus.src, corpus.tgt)
+        names = [Path(without_compression(path.name)).suffix.removeprefix(".") for path in paths]
+    else:
+        names = [name.rpartition(".")[2] for name in corpus.fields or ("", "")]
+    src, tgt = map(_code_in, names)
     return None if src is None or tgt is None or src == tgt else LanguagePair(src, tgt)
 
 
@@ -48,16 +54,13 @@ def languages_from_option(given: str) -> LanguagePair:
 
 
 def language_name(code: str, display: str = "en") -> str:
-    """Return the name of a language in another one, such as German for de; its code if unknown.
+    """Return the name of a language in the language `display`; its code if unknown.
 
     Raises UserError if the package babel, which has the names of CLDR, is not installed.
     """
-    try:
-        from babel import Locale, UnknownLocaleError
-    except ImportError:
-        raise UserError(
-            f"names of languages need the package babel: pip install {pip_arguments('export')}"
-        ) from None
+    plugins.require("babel", "export", "names of languages")
+    from babel import Locale, UnknownLocaleError
+
     try:
         name = Locale.parse(code, sep="-").get_display_name(display)
     except (UnknownLocaleError, ValueError):  # no language with data, but perhaps with a name
@@ -65,16 +68,8 @@ def language_name(code: str, display: str = "en") -> str:
     return name or code
 
 
-def _names_of_sides(corpus: Corpus) -> list[str]:
-    """Return what may name the two languages: extensions of files, or the fields of pairs."""
-    if corpus.src is not None and corpus.tgt is not None:
-        paths = (corpus.src, corpus.tgt)
-        return [Path(without_compression(path.name)).suffix.removeprefix(".") for path in paths]
-    return [name.rpartition(".")[2] for name in corpus.fields or ()]
-
-
 def _code_in(name: str) -> str | None:
-    """Return the language code that a name such as de or pt_BR is; None if it is none."""
+    """Return the language code for a name such as de or pt_BR; None if it is not one."""
     if not (match := _IN_A_NAME.fullmatch(name)):
         return None
     language, region = match[1].lower(), match[2]

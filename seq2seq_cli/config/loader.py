@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from seq2seq_cli.config.safe_yaml import MOST_BYTES, Dumper, parse_yaml
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import MissingFile
-from seq2seq_cli.config.types import OnResume, Section, inner_sections
+from seq2seq_cli.config.types import SIDES, OnResume, Section, inner_sections
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.files import read_bounded
 from seq2seq_cli.paths import files_of, is_remote
@@ -23,23 +23,19 @@ _MOST_MISTAKES = 20  # listed in one message
 Location = tuple[str | int, ...]
 
 # The two ways of giving a corpus: an override of one replaces the other.
-_REPLACED_BY_OVERRIDE: dict[Location, tuple[str, ...]] = {
-    ("data", corpus, name): others
-    for corpus in ("train", "valid")
-    for name, others in (
-        ("pairs", ("src", "tgt")),
-        ("src", ("pairs", "fields")),
-        ("tgt", ("pairs", "fields")),
-    )
+_REPLACED_BY_OVERRIDE = {
+    "pairs": ("src", "tgt"),
+    "src": ("pairs", "fields"),
+    "tgt": ("pairs", "fields"),
 }
 
 # Sections that may be given as a single value for all their options.
 _SHORTHANDS: dict[Location, tuple[str, ...]] = {
     ("model", "layers"): ("encoder", "decoder"),
-    ("tokenizer", "kind"): ("src", "tgt"),
-    ("tokenizer", "vocab_size"): ("src", "tgt"),
-    ("tokenizer", "normalization"): ("src", "tgt"),
-    ("training", "subword_sampling"): ("src", "tgt"),
+    ("tokenizer", "kind"): SIDES,
+    ("tokenizer", "vocab_size"): SIDES,
+    ("tokenizer", "normalization"): SIDES,
+    ("training", "subword_sampling"): SIDES,
 }
 
 
@@ -67,7 +63,16 @@ def load_config(path: Path, overrides: Sequence[str] = (), *, is_given_now: bool
     ]
     missing = [cause.path for cause in causes if isinstance(cause, MissingFile)]
     note = _start_of_paths(missing, path.parent)
-    raise UserError(_message(path, lines, len(mistakes), note))
+    if len(mistakes) == 1:
+        start = ", " if lines[0].startswith("line ") else ": "
+        raise UserError(f"{path}{start}{lines[0]}{f'; {note}' if note else ''}")
+    limit = "" if len(lines) == len(mistakes) else f"; the first {len(lines)} are"
+    listed = [*lines, note] if note else lines
+    raise UserError(
+        "\n".join(
+            [f"{path} has {len(mistakes)} mistakes{limit}", *(f"  {line}" for line in listed)]
+        )
+    )
 
 
 def config_yaml(config: Config) -> str:
@@ -145,13 +150,15 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
         raise UserError(f"--set {short(override)}: the value is not valid YAML") from None
     section: Any = tree
     for depth, part in enumerate(parts, 1):
-        key = _key(section, part)
-        if key is None:
-            count, full = len(section), ".".join(parts[: depth - 1])
-            raise UserError(
-                f"--set {short(override)}: {full} is a list of {count:,}; write {full}.0 for the "
-                "first"
-            )
+        key: Any = part
+        if isinstance(section, list):
+            if not (part.isascii() and part.isdigit() and int(part) < len(section)):
+                count, full = len(section), ".".join(parts[: depth - 1])
+                raise UserError(
+                    f"--set {short(override)}: {full} is a list of {count:,}; write {full}.0 for "
+                    "the first"
+                )
+            key = int(part)
         if depth == len(parts):
             section[key] = value
             break
@@ -166,22 +173,10 @@ def _apply_override(tree: dict[str, Any], override: str) -> Location:
             )
         section[key] = inner.copy()  # YAML aliases may share one mapping
         section = section[key]
-    if value is not None:
-        for replaced in _REPLACED_BY_OVERRIDE.get(_without_numbers(parts), ()):
+    if value is not None and parts[0] == "data" and len(parts) > 2:
+        for replaced in _REPLACED_BY_OVERRIDE.get(parts[-1], ()):
             section.pop(replaced, None)
     return parts
-
-
-def _key(section: dict[str, Any] | list[Any], part: str) -> Any:
-    """Return the key of a part of an option's name, in a list a number; None if it has no such."""
-    if isinstance(section, dict):
-        return part
-    is_number = part.isascii() and part.isdigit()
-    return int(part) if is_number and int(part) < len(section) else None
-
-
-def _without_numbers(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(part for part in parts if not part.isdigit())
 
 
 def _option(location: Location, tree: Any) -> Location:
@@ -235,15 +230,6 @@ def _line(location: Location, node: yaml.Node | None) -> int | None:
     return line
 
 
-def _message(path: Path, lines: Sequence[str], count: int, note: str) -> str:
-    if len(lines) == 1:
-        start = ", " if lines[0].startswith("line ") else ": "
-        return f"{path}{start}{lines[0]}" + (f"; {note}" if note else "")
-    limit = "" if len(lines) == count else f"; the first {len(lines)} are"
-    listed = [*lines, note] if note else lines
-    return "\n".join([f"{path} has {count} mistakes{limit}", *(f"  {line}" for line in listed)])
-
-
 def _start_of_paths(missing: Sequence[Path], folder_of_config: Path) -> str:
     """Return where relative paths of missing files start, and whether the config's folder has them.
 
@@ -263,11 +249,17 @@ def _start_of_paths(missing: Sequence[Path], folder_of_config: Path) -> str:
 def _describe(details: Any, location: Location) -> str:
     """Describe one mistake, given as an entry of pydantic's list of errors."""
     error_type, given, context = details["type"], details["input"], details.get("ctx", {})
-    value = _value_text(given)
+    try:
+        value = short(repr(given) if isinstance(given, str) else yaml_text(given))
+    except (ValueError, RecursionError):  # numbers of thousands of digits, deeply nested lists
+        value = "the given value"
     if error_type == "extra_forbidden":
         return _unknown_option(location)
     if error_type == "literal_error":
-        return _wrong_choice(value, given, re.findall("'([^']+)'", context["expected"]))
+        choices = re.findall("'([^']+)'", context["expected"])
+        similar = difflib.get_close_matches(str(given), choices, n=1)
+        hint = f", did you mean {similar[0]}?" if similar else ""
+        return f"must be one of {', '.join(choices)}, not {value}{hint}"
     if error_type == "value_error":
         return str(context["error"])
     if error_type == "missing":
@@ -278,28 +270,17 @@ def _describe(details: Any, location: Location) -> str:
     return f"must be {expected.format(**context)}, not {value}"
 
 
-def _value_text(given: Any) -> str:
-    try:
-        return short(repr(given) if isinstance(given, str) else yaml_text(given))
-    except (ValueError, RecursionError):  # numbers of thousands of digits, deeply nested lists
-        return "the given value"
-
-
 _EXPECTED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(
+        ("model_type", "model_attributes_type", "dict_type"), "a section (a mapping of options)"
+    ),
     "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "string_type": "text",
     "path_type": "a path",
     "tuple_type": "a list",
-    "model_type": "a section (a mapping of options)",
-    "model_attributes_type": "a section (a mapping of options)",
-    "dict_type": "a section (a mapping of options)",
     "greater_than": "greater than {gt}",
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}",
@@ -309,7 +290,10 @@ _EXPECTED = {
 
 
 def _unknown_option(location: Location) -> str:
-    section = _section_at(location[:-1])
+    section: type[BaseModel] = Config
+    for part in location[:-1]:
+        if not isinstance(part, int):
+            section = _sections(section)[part]
     name = str(location[-1])
     similar = difflib.get_close_matches(name, section.model_fields, n=1, cutoff=0.5)
     suggestions = [".".join([*map(str, location[:-1]), similar_name]) for similar_name in similar]
@@ -319,34 +303,20 @@ def _unknown_option(location: Location) -> str:
     return f"unknown option (valid: {', '.join(section.model_fields)})"
 
 
-def _wrong_choice(value: str, given: Any, choices: Sequence[str]) -> str:
-    similar = difflib.get_close_matches(str(given), choices, n=1)
-    hint = f", did you mean {similar[0]}?" if similar else ""
-    return f"must be one of {', '.join(choices)}, not {value}{hint}"
-
-
-def _section_at(location: Location) -> type[BaseModel]:
-    section: type[BaseModel] = Config
-    for part in location:
-        if not isinstance(part, int):
-            section = _sections(section)[part]
-    return section
-
-
 def _sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """Return the sub-sections of a section by name; `Corpus | None` counts as `Corpus`."""
+
+    def types_in(annotation: Any) -> Iterator[Any]:
+        yield annotation
+        for part in get_args(annotation):
+            yield from types_in(part)
+
     return {
         name: candidate
         for name, field in section.model_fields.items()
-        for candidate in _types_in(field.annotation)
+        for candidate in types_in(field.annotation)
         if isinstance(candidate, type) and issubclass(candidate, BaseModel)
     }
-
-
-def _types_in(annotation: Any) -> Iterator[Any]:
-    yield annotation
-    for part in get_args(annotation):
-        yield from _types_in(part)
 
 
 def _all_options(section: type[BaseModel], prefix: str = "") -> list[str]:

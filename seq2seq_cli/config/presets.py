@@ -1,8 +1,7 @@
 """Presets: the options of a first run, by the number of sentence pairs.
 
-`configs/small.yaml` and its kin are generated from this table, `seq2seq init` starts from it, and a
-config that leaves options out gets them from here: each number and the reason for it stand here
-only.
+`configs/small.yaml`, `medium.yaml` and `large.yaml` are generated from this table, `seq2seq init`
+starts from it, and it fills in the options that a config leaves out.
 """
 
 import itertools
@@ -24,7 +23,7 @@ _WIDTH = 100  # characters of a line
 
 
 class Choice(NamedTuple):
-    """The value of an option, and where it comes from."""
+    """The value of an option, and the reason for it."""
 
     value: Any
     reason: str = ""
@@ -34,7 +33,7 @@ Choices = Mapping[str, Choice]  # by full name: model.d_model
 
 
 class Preset(NamedTuple):
-    """Options for corpora from so many pairs on, up to where the next preset begins."""
+    """Options for corpora of at least so many pairs, up to the next preset."""
 
     fewest_pairs: int
     description: str
@@ -47,56 +46,56 @@ PRESETS: dict[PresetName, Preset] = {
         "up to 75,000 sentence pairs",
         {
             "model.d_model": Choice(
-                128, "small models translate better after so little text (Wu et al. 2021)"
+                128, "small models translate better with little text (Wu et al. 2021)"
             ),
             "model.heads": Choice(4),
-            "model.layers": Choice(4, "of the encoder, and as many of the decoder"),
+            "model.layers": Choice(4, "layers each in encoder and decoder"),
             "model.d_ff": Choice(256, "twice d_model"),
-            "model.dropout": Choice(0.3, "the less text, the more dropout"),
-            "model.positions": Choice("rotary", "learns faster than sinusoidal"),
+            "model.dropout": Choice(0.3, "less text needs more dropout"),
+            "model.positions": Choice("rotary", "converges faster than sinusoidal"),
             "training.max_steps": Choice(2_600),
             "training.tokens_per_batch": Choice(4_096),
-            "training.optimizer": Choice("muon", "learns faster than adamw"),
-            "training.lr": Choice(2e-2, "small models bear high rates, with muon even higher ones"),
+            "training.optimizer": Choice("muon", "converges faster than adamw"),
+            "training.lr": Choice(2e-2, "small models tolerate high learning rates"),
             "training.warmup_steps": Choice(300),
-            "training.schedule": Choice("cosine", "falls to 0 at max_steps"),
+            "training.schedule": Choice("cosine", "decays to 0 at max_steps"),
         },
     ),
     "medium": Preset(
         75_000,
         "75,000 to 500,000 sentence pairs",
         {
-            "model.d_model": Choice(192, "as large as two cores can train in hours"),
+            "model.d_model": Choice(192, "trains on two cores in hours"),
             "model.heads": Choice(4),
-            "model.layers": Choice(4, "of the encoder, and as many of the decoder"),
+            "model.layers": Choice(4, "layers each in encoder and decoder"),
             "model.d_ff": Choice(768, "four times d_model"),
-            "model.dropout": Choice(0.2, "the less text, the more dropout"),
-            "model.positions": Choice("rotary", "learns faster than sinusoidal"),
+            "model.dropout": Choice(0.2, "less text needs more dropout"),
+            "model.positions": Choice("rotary", "converges faster than sinusoidal"),
             "training.max_steps": Choice(12_000),
             "training.tokens_per_batch": Choice(4_096),
-            "training.optimizer": Choice("muon", "learns faster than adamw"),
-            "training.lr": Choice(1.4e-2, "the larger the model, the lower"),
+            "training.optimizer": Choice("muon", "converges faster than adamw"),
+            "training.lr": Choice(1.4e-2, "larger models need lower learning rates"),
             "training.warmup_steps": Choice(500),
-            "training.schedule": Choice("cosine", "falls to 0 at max_steps"),
+            "training.schedule": Choice("cosine", "decays to 0 at max_steps"),
         },
     ),
     "large": Preset(
         500_000,
-        "more than 500,000 sentence pairs, and a GPU or days of time",
+        "more than 500,000 sentence pairs, and a GPU or days of training",
         {
             "model.d_model": Choice(512, "the base model of Vaswani et al. 2017"),
             "model.heads": Choice(8),
-            "model.layers": Choice(6, "of the encoder, and as many of the decoder"),
+            "model.layers": Choice(6, "layers each in encoder and decoder"),
             "model.d_ff": Choice(2_048, "four times d_model"),
             "model.dropout": Choice(0.1),
             "training.max_steps": Choice(100_000),
             "training.tokens_per_batch": Choice(
-                25_000, "if memory is short: half, and gradient_accumulation: 2"
+                25_000, "if memory is short, use half and gradient_accumulation: 2"
             ),
             "training.lr": Choice(1e-3),
             "training.warmup_steps": Choice(4_000, "as in Vaswani et al. 2017"),
             "training.schedule": Choice("inverse_sqrt", "as in Vaswani et al. 2017"),
-            "validation.every": Choice(2_000, "an epoch would be too rare"),
+            "validation.every": Choice(2_000, "epochs are too long"),
             "validation.unit": Choice("steps"),
         },
     ),
@@ -110,7 +109,7 @@ _EXAMPLE_TEXT = {
 
 _SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
 
-# Options that depend on each other: of those a preset gives all or, if the config has one, none.
+# Groups of dependent options: a preset sets none of a group if the config sets one.
 _LENGTH = {"max_steps", "max_epochs", "warmup_steps"}
 _TOGETHER = (
     _LENGTH,
@@ -120,12 +119,12 @@ _TOGETHER = (
 
 
 def preset_for(num_pairs: int) -> PresetName:
-    """Return the name of the preset for a corpus of so many pairs."""
+    """Return the preset for a corpus of so many pairs."""
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 
 def chooses_preset(config: Config) -> bool:
-    """Return True if a preset is chosen for a config: it names none, and says nothing of a size."""
+    """Return True if `preset: auto` resolves to a preset: the config does not set the size."""
     return config.preset == "auto" and not config.model.model_fields_set & _SIZE
 
 
@@ -133,12 +132,12 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
     """Return the config with the values of its preset for the options that it leaves out.
 
     `auto` is resolved for a training text of so many pairs. A run that has `begun` keeps its values
-    of the options that may not change in a run: the preset may be another one today. Raises
-    UserError for options that do not go together with those of the preset.
+    of options that may not change in a run, as the preset may have changed since. Raises UserError
+    for options that cannot be combined with the preset.
     """
     name = _preset_of(config, num_pairs)
     updated: dict[str, Any] = {"preset": name}
-    for section, values in (as_tree(PRESETS[name].choices) if name in PRESETS else {}).items():
+    for section, values in _values(name).items():
         present = getattr(config, section)
         given = present.model_fields_set
         taken = {
@@ -153,25 +152,25 @@ def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> 
         except ValidationError as error:
             problems = [mistake["msg"].removeprefix("Value error, ") for mistake in error.errors()]
             raise UserError(
-                f"section {section} does not go together with preset {name}: {'; '.join(problems)}"
+                f"section {section} cannot be combined with preset {name}: {'; '.join(problems)}"
             ) from None
     return config.model_copy(update=updated)
 
 
 def warn_of_defaults(config: Config, num_pairs: int) -> None:
-    """Warn of options that `with_preset` does not set because the config has one of their group.
+    """Warn of options that `with_preset` does not set because the config sets one of their group.
 
-    Those of the length of a run are not meant: `warmup_steps: auto` follows any length.
+    Except the length of a run, to which `warmup_steps: auto` adapts.
     """
     name = _preset_of(config, num_pairs)
-    for section, values in (as_tree(PRESETS[name].choices) if name in PRESETS else {}).items():
+    for section, values in _values(name).items():
         given = getattr(config, section).model_fields_set
         excluded = _excluded(given) - _LENGTH
         left_out = {option: values[option] for option in values if option in excluded - given}
         if left_out:
             logger.warning(
-                "with %s, options that go together with it have their defaults, not the values of "
-                "the preset %s: give %s as well to have these",
+                "with %s in the config, related options have their defaults, not the values of "
+                "preset %s; to use the preset's values, also set %s",
                 " and ".join(f"{section}.{option}" for option in sorted(excluded & given)),
                 name,
                 " and ".join(f"{section}.{o}={yaml_text(value)}" for o, value in left_out.items()),
@@ -185,13 +184,17 @@ def _preset_of(config: Config, num_pairs: int) -> PresetName:
     return preset_for(num_pairs) if chooses_preset(config) else "none"
 
 
+def _values(name: PresetName) -> dict[str, dict[str, Any]]:
+    return as_tree(PRESETS[name].choices) if name in PRESETS else {}
+
+
 def _excluded(given: Set[str]) -> set[str]:
     """Return the options that a preset does not set if these are given."""
     return set().union(*(group for group in _TOGETHER if group & given))
 
 
 def _merged(taken: Mapping[str, Any], present: Section) -> dict[str, Any]:
-    """Return options of a preset and in their place those that the config gives, one depth too."""
+    """Return the options of a preset, overridden by the config, which may set one depth only."""
     given = present.model_dump(include=present.model_fields_set)
     if isinstance(present, ModelConfig) and "layers" in given and "layers" in taken:
         depths = ModelConfig.model_validate({"layers": taken["layers"]}).layers
@@ -203,13 +206,13 @@ def preset_yaml(name: PresetName) -> str:
     """Return a preset as a config whose paths are examples."""
     head = [
         f"A preset for {PRESETS[name].description}. seq2seq init writes a config like this one, "
-        "with the paths and numbers of your text; or replace the paths yourself.",
+        "adapted to your text; or replace the paths yourself.",
     ]
     return commented_yaml(head, {**_EXAMPLE_TEXT, **PRESETS[name].choices}, "schema.json")
 
 
 def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) -> str:
-    """Return a config in which each option has its reason as a comment; `head` are paragraphs.
+    """Return a config with the reasons as comments; `head` are paragraphs.
 
     `schema` is the path of the JSON schema, for editors.
     """
@@ -229,7 +232,7 @@ def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) ->
 
 
 def as_tree(choices: Choices) -> dict[str, dict[str, Any]]:
-    """Return the options as a config is read from YAML."""
+    """Return the options as a nested mapping."""
     tree: dict[str, dict[str, Any]] = {}
     for name, (value, _) in choices.items():
         section, option = name.split(".")

@@ -1,10 +1,11 @@
 """Parts of the section `training`: subword sampling and consistency training."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
-from seq2seq_cli.config.types import OnResume, PositiveFloat, Probability, Section
+from seq2seq_cli.config.types import PositiveFloat, Probability, Section
 
 ConsistencyKind = Literal["r_drop", "simcut"]
 
@@ -15,16 +16,13 @@ _CUTOFF = 0.05
 class SubwordSampling(Section):
     """`subword_sampling: 0.1` is short for `subword_sampling: {src: 0.1, tgt: 0.1}`."""
 
-    on_resume: ClassVar[OnResume] = "ask"
-
-    src: Probability | None = Field(
-        None,
-        description="Sampling of the source's segmentations, anew in every epoch; null: none. With "
-        "kind bpe the probability of dropping a merge (BPE-dropout), usually 0.1; with kind "
-        "unigram the exponent of the segmentations' probabilities, usually 0.2: the smaller, the "
-        "more they vary.",
-    )
-    tgt: Probability | None = Field(None, description="The same of the target.")
+    src: Probability | None = None
+    """Subword regularization of the source: segmentations are re-sampled in each epoch; null
+    disables it. With kind bpe, the probability of dropping a merge (BPE-dropout), usually 0.1; with
+    kind unigram, the exponent of the probabilities of segmentations, usually 0.2: smaller values
+    give more varied segmentations."""
+    tgt: Probability | None = None
+    """The same for the target."""
 
     @property
     def is_on(self) -> bool:
@@ -32,33 +30,30 @@ class SubwordSampling(Section):
 
 
 class Consistency(Section):
-    """A second pass over every batch, whose predictions are to agree with those of the first."""
+    """A second forward pass over every batch, trained to agree with the first."""
 
-    on_resume: ClassVar[OnResume] = "ask"
-
-    kind: ConsistencyKind = Field(
-        description="r_drop: two passes that differ in their dropout; simcut: the second one also "
-        "lacks the embeddings of some tokens.",
-    )
+    kind: ConsistencyKind
+    """r_drop: two forward passes with different dropout; simcut: the second pass also cuts off the
+    embeddings of some tokens."""
     weight: PositiveFloat = Field(
         default_factory=lambda given: WEIGHTS[given.get("kind", "r_drop")],
-        description="Weight of the divergence of the two predictions beside the cross-entropy; "
-        + "; ".join(f"{kind}: {weight:g}" for kind, weight in WEIGHTS.items())
-        + " by default.",
+        description="Weight of the divergence between the two predictions, relative to the "
+        "cross-entropy. Defaults: "
+        + ", ".join(f"{weight:g} for {kind}" for kind, weight in WEIGHTS.items())
+        + ".",
     )
     cutoff: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default_factory=lambda given: _CUTOFF if given.get("kind") == "simcut" else None,
         validate_default=True,
-        description=f"Probability of cutting off a token's embedding, {_CUTOFF} by default (simcut "
-        "only).",
+        description=f"Probability of cutting off the embedding of a token, {_CUTOFF} by default "
+        "(simcut only).",
     )
 
-    @field_validator("cutoff")
     @classmethod
-    def _only_simcut_cuts(cls, cutoff: float | None, info: ValidationInfo) -> float | None:
-        kind = info.data.get("kind")
-        if kind == "r_drop" and cutoff is not None:
-            raise ValueError("r_drop cuts nothing off: choose simcut, or leave it out")
-        if kind == "simcut" and cutoff is None:
-            raise ValueError("simcut needs a probability")
-        return cutoff
+    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
+        kind = above.get("kind")
+        if option == "cutoff" and kind == "r_drop" and value is not None:
+            return "r_drop has no cutoff: choose simcut, or leave it out"
+        if option == "cutoff" and kind == "simcut" and value is None:
+            return "simcut needs a probability"
+        return None

@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -23,18 +22,19 @@ from pydantic import (
 )
 
 from seq2seq_cli.config.types import (
-    FREE_ON_RESUME,
     SIDES,
     TOKENIZER_KINDS,
     AutoOrPositiveInt,
     AutoOrVocabSize,
     BySide,
     Direction,
+    Free,
     Normalization,
     OnBadLine,
     OnResume,
     Section,
     TokenizerKind,
+    one_for_all,
 )
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.paths import expanded, files_by_varying_part, files_of, is_remote, remote_path
@@ -53,12 +53,12 @@ PAIRS_FORMATS: dict[str, tuple[str, str] | None] = {
 SUBWORDS = tuple(kind for kind, facts in TOKENIZER_KINDS.items() if facts.has_subwords)
 MOST_WHOLE_TOKENS = 50_000  # words or characters that `vocab_size: auto` allows (Luong et al. 2015)
 
-# White space, SentencePiece's sign for it, and SentencePiece's special tokens.
+# White space, SentencePiece's symbol for it, and SentencePiece's special tokens.
 _NO_SYMBOL = re.compile(r"[\s▁\ufdd0\ufdd1]|^(<pad>|<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$")
 
 
 def _is_given_now(info: ValidationInfo) -> bool:
-    """True for a config that the user gives now, not one that is read from a run folder."""
+    """Return True for a config that the user passes, not one that is read from a run folder."""
     return bool(info.context and info.context.get("is_given_now"))
 
 
@@ -67,16 +67,14 @@ def _expanded(path: Path, info: ValidationInfo) -> Path:
 
 
 def _as_text_path(given: Any, as_path: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Path:
-    """Accept a path, or a URL of fsspec; one of a run folder may need packages that are missing."""
-    if isinstance(given, str):
-        try:
-            if remote := remote_path(given):
-                return remote
-        except UserError as error:
-            if _is_given_now(info):
-                raise ValueError(str(error)) from None
-        return cast(Path, as_path(given))
-    return given if is_remote(given) else cast(Path, as_path(given))
+    """Accept a path or a URL; a URL of a run folder may need packages that are not installed."""
+    try:
+        remote = remote_path(given) if isinstance(given, str) else None
+    except UserError as error:
+        if _is_given_now(info):
+            raise ValueError(str(error)) from None
+        remote = None
+    return remote or (given if is_remote(given) else cast(Path, as_path(given)))
 
 
 class MissingFile(ValueError):
@@ -125,7 +123,7 @@ TextFile = Annotated[
 
 
 def is_symbol(text: str) -> bool:
-    """True if a text can be an entry of a vocabulary."""
+    """Return True if a text can be an entry of a vocabulary."""
     return bool(text) and not _NO_SYMBOL.search(text)
 
 
@@ -144,13 +142,13 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 
 def is_language(code: str) -> bool:
-    """True if a text has the form of a language code (BCP 47)."""
+    """Return True if a text has the form of a language code (BCP 47)."""
     return _LANGUAGE.fullmatch(code) is not None
 
 
 def _must_be_a_language(code: str) -> str:
     if not is_language(code):
-        raise ValueError(f"{code!r} is no language code such as de, pt-BR or zh-Hans (BCP 47)")
+        raise ValueError(f"{code!r} is not a language code such as de, pt-BR or zh-Hans (BCP 47)")
     return code
 
 
@@ -184,50 +182,33 @@ def without_compression(name: str) -> str:
 class Corpus(Section):
     """Parallel text: two files with corresponding lines, or one file of pairs."""
 
-    src: TextFile | None = Field(
-        None,
-        description="File of source sentences, one per line; may be compressed (.gz, .bz2, .xz, "
-        ".zst). A folder or a pattern such as text/*.de.gz stands for all its files.",
-    )
-    tgt: TextFile | None = Field(
-        None,
-        description="File of target sentences; line n is the translation of line n of src; may be "
-        "compressed. A folder or a pattern has the same names as that of src, as text/*.en.gz.",
-    )
-    pairs: TextFile | None = Field(
-        None,
-        description="File of sentence pairs, instead of src and tgt: .tsv, .jsonl (an object on "
-        "each line) or .tmx, all of which may be compressed, or a .zip of OPUS in Moses format; or "
-        "several, as a folder or a pattern such as text/*.tsv.gz. All paths of text may be URLs of "
-        "fsspec, such as s3://bucket/text/*.tsv.gz.",
-    )
+    src: TextFile | None = None
+    """File of source sentences, one per line; may be compressed (.gz, .bz2, .xz, .zst). A folder or
+    a pattern such as text/*.de.gz stands for all its files."""
+    tgt: TextFile | None = None
+    """File of target sentences; line n is the translation of line n of src; may be compressed. A
+    folder or a pattern, such as text/*.en.gz, has a file for each file of src."""
+    pairs: TextFile | None = None
+    """File of sentence pairs, instead of src and tgt: .tsv, .jsonl (one object per line) or .tmx,
+    possibly compressed, or a .zip in the Moses format of OPUS. A folder or a pattern such as
+    text/*.tsv.gz stands for all its files. src, tgt and pairs may also be fsspec URLs, such as
+    s3://bucket/text/*.tsv.gz."""
     fields: Annotated[
         tuple[str, str] | None, BeforeValidator(_two_fields, list[str | int] | None)
-    ] = Field(
-        None,
-        description="Where source and target are in pairs. .tsv: the numbers of their columns, "
-        "[1, 2] if left out; .jsonl: their keys or paths of keys, as [translation.de, "
-        "translation.en], [src, tgt] if left out; .tmx and .zip, which require it: their "
-        "languages, as [de, en].",
-    )
-    features: Annotated[str | None, BeforeValidator(_a_field, str | int | None)] = Field(
-        None,
-        description="Where features of the source are, such as V;PST of a lemma to inflect: the "
-        "number of a column of .tsv, a key of .jsonl, or 2 if lines of src have them after a tab. "
-        "They are separated by ; or | or , or spaces (but no comma inside of parentheses), and "
-        "each is one token, before those of the text.",
-    )
-    tag: TagText | None = Field(
-        None,
-        description="Tag that is put before every source sentence, as one token of its own, which "
-        "becomes part of the vocabulary: the target language, the domain, or that the source is "
-        "back-translated; null: none.",
-    )
-    weight: Annotated[float, Field(gt=0, le=10_000)] = Field(
-        1.0,
-        description="How many times an epoch goes through this corpus, on average: 2 is twice, "
-        "0.5 is another half in each epoch. For data.train only.",
-    )
+    ] = None
+    """Source and target fields of pairs. .tsv: column numbers, by default [1, 2]; .jsonl: keys or
+    paths of keys such as [translation.de, translation.en], by default [src, tgt]; .tmx and .zip:
+    languages such as [de, en], without a default."""
+    features: Annotated[str | None, BeforeValidator(_a_field, str | int | None)] = None
+    """Field with features of the source, such as V;PST for a lemma to inflect: a column number of
+    .tsv, a key of .jsonl, or 2 if features follow a tab in the lines of src. Features are separated
+    by ; or | or , or spaces (except commas in parentheses); each is one token, before the text."""
+    tag: TagText | None = None
+    """Tag to prepend to every source sentence, as one token, which is added to the vocabulary: for
+    the target language, the domain, or back-translated text; null: no tag."""
+    weight: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    """Average number of passes over this corpus per epoch: 2: two; 0.5: half of the corpus, another
+    half in each epoch. For data.train only."""
 
     @field_validator("pairs")
     @classmethod
@@ -252,17 +233,28 @@ class Corpus(Section):
             raise ValueError("needs src and tgt, or pairs alone")
         if not _is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
             return self  # a folder, whose files say their format: it may be gone
-        if _is_given_now(info):
-            self._check_that_files_correspond()
+        if _is_given_now(info) and self.src and self.tgt:
+            src, tgt = map(files_by_varying_part, (self.src, self.tgt))
+            for path, file in (*src.items(), *tgt.items()):
+                if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
+                    other = self.tgt if path in src else self.src
+                    raise ValueError(f"{file} has no counterpart among the files of {other}")
         if self.pairs is None and self.fields:
-            raise ValueError("fields are those of pairs: leave them out with src and tgt")
+            raise ValueError("fields are for pairs: leave them out with src and tgt")
         if self.pairs and not self.field_names:
             raise ValueError(
                 f"{self.pairs} needs its two languages: fields: [de, en] in a config, --fields de "
                 "en on the command line"
             )
-        if self.features:
-            self._check_features(self.features)
+        if self.features and self.format not in (None, ".tsv", ".jsonl"):
+            raise ValueError("only .tsv, .jsonl and src have features: leave features out")
+        if self.features and self.pairs is None and self.features != "2":
+            raise ValueError("features of src are its second column, after a tab: features: 2")
+        if self.features in self.field_names:
+            raise ValueError(
+                f"features have the field of source or target ({self.features}): name all three, "
+                "as fields: [1, 3] and features: 2 in a config, or --fields 1 3 --features 2"
+            )
         columns = self.all_fields if self.format == ".tsv" else ()
         if any(not re.fullmatch("[1-9][0-9]{0,3}", column) for column in columns):
             raise ValueError(
@@ -270,30 +262,9 @@ class Corpus(Section):
             )
         return self
 
-    def _check_that_files_correspond(self) -> None:
-        """Of two patterns or folders, each file of one has a counterpart in the other."""
-        if self.src is None or self.tgt is None:
-            return
-        src, tgt = map(files_by_varying_part, (self.src, self.tgt))
-        for path, file in (*src.items(), *tgt.items()):
-            if max(len(src), len(tgt)) > 1 and not (path in src and path in tgt):
-                other = self.tgt if path in src else self.src
-                raise ValueError(f"{file} has no counterpart among the files of {other}")
-
-    def _check_features(self, features: str) -> None:
-        if self.format not in (None, ".tsv", ".jsonl"):
-            raise ValueError("features are those of .tsv, .jsonl or src: leave them out")
-        if self.pairs is None and features != "2":
-            raise ValueError("features of src are its second column, after a tab: features: 2")
-        if features in self.field_names:
-            raise ValueError(
-                f"features are those of source or target ({features}): name all three, as fields: "
-                "[1, 3] and features: 2 in a config, --fields 1 3 --features 2 on the command line"
-            )
-
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths as they are given: one of pairs, or those of source and target."""
+        """The paths as given: one for pairs, or two for source and target."""
         return tuple(path for path in (self.src, self.tgt, self.pairs) if path is not None)
 
     @property
@@ -301,7 +272,7 @@ class Corpus(Section):
         return tuple(path for part in self.parts() for path in part.paths)
 
     def parts(self) -> "list[Corpus]":
-        """Return the corpora that this one consists of, each of one file, or of two."""
+        """Return a corpus for each file of pairs, or each source and target file."""
         given = {name: path for name in ("src", "tgt", "pairs") if (path := getattr(self, name))}
         rows = zip(*map(files_of, given.values()), strict=False)
         parts = [dict(zip(given, row, strict=True)) for row in rows]
@@ -322,12 +293,12 @@ class Corpus(Section):
 
     @property
     def all_fields(self) -> tuple[str, ...]:
-        """The fields of source and target, and then those of features, if there are any."""
+        """The fields of source, target and, if there are any, features."""
         return self.field_names + ((self.features,) if self.features else ())
 
     @property
     def options(self) -> list[str]:
-        """What decides beside the files which pairs are read; empty if nothing is given."""
+        """The options that change which pairs are read from the files."""
         fields = [f"fields={json.dumps(self.fields)}"] if self.fields else []
         given = {"features": self.features, "tag": self.tag}
         return fields + [f"{name}={value}" for name, value in given.items() if value]
@@ -367,7 +338,7 @@ class ParallelText(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The paths of the text as they are given, for messages."""
+        """The paths as given, for messages."""
         return " and ".join(str(path) for corpus in self.corpora for path in corpus.paths)
 
     @property
@@ -376,7 +347,7 @@ class ParallelText(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """What decides beside the files which pairs are read; empty if nothing is given."""
+        """The options that change which pairs are read from the files."""
         return [option for corpus in self.corpora for option in corpus.options] + self._turned
 
     @property
@@ -405,19 +376,16 @@ class ParallelText(NamedTuple):
 
     def in_folder(self, folder: Path) -> "ParallelText":
         """Return the text with its relative paths starting from a folder."""
-        corpora = []
+        moved = []
         for corpus in self.corpora:
-            files = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
-            moved = {
-                name: path if is_remote(path) else folder / path
-                for name, path in files.items()
-                if path is not None
-            }
-            corpora.append(corpus.model_copy(update=moved))
-        return self._replace(corpora=tuple(corpora))
+            given = {name: getattr(corpus, name) for name in ("src", "tgt", "pairs")}
+            local = {name: path for name, path in given.items() if path and not is_remote(path)}
+            update = {name: folder / path for name, path in local.items()}
+            moved.append(corpus.model_copy(update=update))
+        return self._replace(corpora=tuple(moved))
 
     def once(self) -> "ParallelText":
-        """Return the text in one direction, in which every sentence is still there."""
+        """Return the text in one direction, which has all of its sentences."""
         return self._replace(direction="forward") if self.direction == "both" else self
 
 
@@ -447,83 +415,54 @@ class Languages(Section):
 
     on_resume: ClassVar[OnResume] = "free"
 
-    src: LanguageCode = Field(description="Language code of src.")
-    tgt: LanguageCode = Field(description="Language code of tgt.")
+    src: LanguageCode
+    """Language code of src."""
+    tgt: LanguageCode
+    """Language code of tgt."""
 
 
 class DataConfig(Section):
-    train: Corpora = Field(description="Parallel text to train on: a corpus, or a list of several.")
-    valid: Corpora | None = Field(
-        None,
-        description="Held-out parallel text to validate on, given like train; null: no validation.",
-    )
-    direction: Direction = Field(
-        "forward",
-        description="Direction of train and valid. reverse: from tgt to src, for back-translation; "
-        "both: each pair in both directions, to pre-train with, which needs a shared vocabulary.",
-    )
-    sampling_temperature: Annotated[float, Field(ge=1, le=10_000)] | None = Field(
-        None,
-        description="Temperature T of sampling from several corpora, instead of weights: an epoch "
-        "has as many pairs as all corpora, of which a share in proportion to n^(1/T) comes from a "
-        "corpus of n pairs. 1 is the same as null, all pairs once; large values give every corpus "
-        "the same share.",
-    )
-    max_length: Annotated[int, Field(gt=0, le=1_000_000)] = Field(
-        256,
-        description="Maximum number of tokens on either side of a training pair; longer pairs are "
-        "dropped and counted. Longer sentences to translate are split into segments.",
-    )
-    on_bad_line: OnBadLine = Field(
-        "error",
-        description="What to do with a line that is not valid UTF-8, TSV or JSON, or a unit of TMX "
-        "without both languages: stop with an error, or skip and count it.",
-    )
-    languages: Languages | None = Field(
-        None,
-        description="Language codes of src and tgt (BCP 47), as {src: de, tgt: en}: what seq2seq "
-        "serve and exports call them. null: those of file names such as train.de, or none.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
+    train: Corpora
+    """Parallel text to train on: a corpus, or a list of several."""
+    valid: Corpora | None = None
+    """Held-out parallel text to validate on, given like train; null: no validation."""
+    direction: Direction = "forward"
+    """Direction of train and valid. reverse: from tgt to src, for back-translation; both: every
+    pair in both directions, for pre-training, which needs a shared vocabulary."""
+    sampling_temperature: Annotated[float, Field(ge=1, le=10_000)] | None = None
+    """Temperature T for sampling from several corpora, instead of weights: an epoch has as many
+    pairs as all corpora together, and a corpus of n pairs contributes in proportion to n^(1/T). 1
+    is the same as null, all pairs once; large values approach equal shares."""
+    max_length: Annotated[int, Field(gt=0, le=1_000_000)] = 256
+    """Maximum number of tokens on each side of a training pair; longer pairs are dropped and
+    counted. Longer sentences are split into segments for translation."""
+    on_bad_line: OnBadLine = "error"
+    """What to do with a line that is not valid UTF-8, TSV or JSON, or a TMX unit that lacks a
+    language. error: stop; skip: skip and count it."""
+    languages: Free[Languages | None] = None
+    """Language codes of src and tgt (BCP 47), such as {src: de, tgt: en}, for seq2seq serve and
+    exports. null: taken from file names such as train.de, if possible."""
 
-    @field_validator("valid")
     @classmethod
-    def _held_out_text_has_no_weights(cls, valid: Corpora | None) -> Corpora | None:
-        if any(corpus.weight != 1 for corpus in valid or ()):
-            raise ValueError("weight is for data.train: every held-out pair is scored once")
-        return valid
-
-    @field_validator("direction")
-    @classmethod
-    def _tags_and_features_have_a_direction(
-        cls, direction: Direction, info: ValidationInfo
-    ) -> Direction:
-        corpora = (*info.data.get("train", ()), *(info.data.get("valid") or ()))
-        if direction != "forward" and any(corpus.features for corpus in corpora):
-            raise ValueError("features are those of the source: leave direction at forward")
-        if direction == "both" and any(corpus.tag for corpus in corpora):
-            raise ValueError(
-                "both excludes tags, which stand for one direction: list the corpora of each "
-                "direction in data.train instead"
-            )
-        return direction
-
-    @field_validator("sampling_temperature")
-    @classmethod
-    def _weights_or_temperature(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and any(corpus.weight != 1 for corpus in info.data.get("train", ())):
-            raise ValueError("give either sampling_temperature or the weights of corpora")
-        return value
+    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
+        train = above.get("train", ())
+        corpora = (*train, *(above.get("valid") or ()))
+        match option:
+            case "valid" if any(corpus.weight != 1 for corpus in value or ()):
+                return "weight is for data.train: every held-out pair is scored once"
+            case "direction" if value != "forward" and any(c.features for c in corpora):
+                return "features belong to the source: leave direction at forward"
+            case "direction" if value == "both" and any(corpus.tag for corpus in corpora):
+                return (
+                    "both excludes tags, which stand for one direction: list the corpora of each "
+                    "direction in data.train instead"
+                )
+            case "sampling_temperature" if value and any(corpus.weight != 1 for corpus in train):
+                return "give either sampling_temperature or the weights of corpora"
+        return None
 
 
-def _same_for_both_sides(value: Any) -> Any:
-    return value if isinstance(value, dict | BaseModel) else {"src": value, "tgt": value}
-
-
-def _differs(value: Any, default: str) -> bool:
-    """True if the sides of an option are given different values."""
-    sides = dict(_same_for_both_sides(value))
-    return bool(sides.get("src", default) != sides.get("tgt", default))
+_for_both_sides = one_for_all(*SIDES)
 
 
 class Normalizations(Section):
@@ -531,26 +470,28 @@ class Normalizations(Section):
 
     on_resume: ClassVar[OnResume] = "fixed"
 
-    src: Normalization = Field("identity", description="Unicode normalization of the source.")
-    tgt: Normalization = Field(
-        "identity",
-        description="Unicode normalization of the target; references are normalized too before "
-        "they are scored.",
-    )
+    src: Normalization = "identity"
+    """Unicode normalization of the source."""
+    tgt: Normalization = "identity"
+    """Unicode normalization of the target, also applied to references before scoring."""
 
 
 class Kinds(BySide[TokenizerKind]):
     """`kind: char` is short for `kind: {src: char, tgt: char}`."""
 
-    src: TokenizerKind = Field("bpe", description="Kind of token of the source.")
-    tgt: TokenizerKind = Field("bpe", description="Kind of token of the target.")
+    src: TokenizerKind = "bpe"
+    """Kind of source tokens."""
+    tgt: TokenizerKind = "bpe"
+    """Kind of target tokens."""
 
 
 class VocabSizes(BySide[AutoOrVocabSize]):
     """`vocab_size: 8000` is short for `vocab_size: {src: 8000, tgt: 8000}`."""
 
-    src: AutoOrVocabSize = Field("auto", description="Maximum vocabulary size of the source.")
-    tgt: AutoOrVocabSize = Field("auto", description="Maximum vocabulary size of the target.")
+    src: AutoOrVocabSize = "auto"
+    """Maximum vocabulary size of the source."""
+    tgt: AutoOrVocabSize = "auto"
+    """Maximum vocabulary size of the target."""
 
     def resolve(self, sizes: "VocabSizes") -> "VocabSizes":
         """Return the sizes with these in place of `auto`."""
@@ -561,119 +502,79 @@ class VocabSizes(BySide[AutoOrVocabSize]):
 class TokenizerConfig(Section):
     on_resume: ClassVar[OnResume] = "fixed"
 
-    kind: Annotated[Kinds, BeforeValidator(_same_for_both_sides, TokenizerKind | Kinds)] = Field(
-        Kinds(),
-        description="Kind of token: word, char, bpe or unigram; one for both sides, or one for "
-        "each, such as {src: char, tgt: word}.",
-    )
+    kind: Annotated[Kinds, BeforeValidator(_for_both_sides, TokenizerKind | Kinds)] = Kinds()
+    """Kind of tokens: word, char, bpe or unigram; one for both sides or one for each, such as {src:
+    char, tgt: word}."""
     vocab_size: Annotated[
-        VocabSizes, BeforeValidator(_same_for_both_sides, AutoOrVocabSize | VocabSizes)
+        VocabSizes, BeforeValidator(_for_both_sides, AutoOrVocabSize | VocabSizes)
     ] = Field(
         VocabSizes(),
-        description="Maximum vocabulary size, one for both sides or one for each; it is smaller if "
-        "the text has fewer tokens. auto: for bpe and unigram by the number of pairs (1,000 pieces "
-        "for 4,000 pairs, 8,000 from 30,000 to a million, 32,000 for 4.5 million) beside bytes and "
-        f"characters; for char and word all, at most {MOST_WHOLE_TOKENS:,}; a run keeps the number "
-        "it has found.",
+        description="Maximum vocabulary size, one for both sides or one for each; smaller if the "
+        "text has fewer different tokens. auto: for bpe and unigram, all bytes and characters and "
+        "1,000 pieces (4,000 pairs), 8,000 (30,000 to a million) or 32,000 (4.5 million); for char "
+        f"and word, all tokens, at most {MOST_WHOLE_TOKENS:,}. A resumed run keeps the number.",
     )
-    shared: bool = Field(
-        True,
-        description="Use one vocabulary for source and target; left out, it is false if their "
-        "kinds or sizes differ.",
-    )
-    min_character_frequency: AutoOrPositiveInt = Field(
-        "auto",
-        description="Characters that occur less often in the training text get no vocabulary "
-        "entry: bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; else "
-        "5 or, if greater, a millionth of the text's characters (1 if that removed more than 2% of "
-        "a small text).",
-    )
-    user_defined_symbols: tuple[str, ...] = Field(
-        (),
-        strict=False,
-        description="Strings that are always one token and never normalized, such as language tags "
-        "and placeholders; with kind word only where they are words of their own.",
-    )
-    split_digits: bool = Field(
-        False, description="Make each digit a token of its own (bpe and unigram only)."
-    )
-    graphemes: bool = Field(
-        False,
-        description="Make a character with its combining marks one token, such as t͡ or ผู้, where "
-        "kind is char; otherwise each of its code points is one. Combinations without an entry in "
-        "the vocabulary are split.",
-    )
+    shared: bool = True
+    """Use one vocabulary for source and target; by default false if their kinds or sizes differ."""
+    min_character_frequency: AutoOrPositiveInt = "auto"
+    """Minimum number of occurrences of a character in the training text for a vocabulary entry; for
+    rarer ones bpe and unigram fall back to bytes, char to <unk>. auto: 1 for char and word; for bpe
+    and unigram 5 or, if greater, a millionth of the text's characters (1 if that would remove more
+    than 2 % of a small text)."""
+    user_defined_symbols: tuple[str, ...] = Field((), strict=False)
+    """Strings that are always one token and never normalized, such as language tags and
+    placeholders; with kind word only between spaces."""
+    split_digits: bool = False
+    """Split numbers into digits (bpe and unigram only)."""
+    graphemes: bool = False
+    """For kind char: tokens are grapheme clusters, a character with its combining marks such as t͡
+    or ผู้, rather than code points. Clusters outside of the vocabulary are split."""
     normalization: Annotated[
-        Normalizations, BeforeValidator(_same_for_both_sides, Normalization | Normalizations)
-    ] = Field(
-        Normalizations(),
-        description="Unicode normalization, one for both sides or one for each: none (identity), "
-        "NFKC (nfkc), NFKC with lower-casing (nfkc_cf), or NFD (nfd), which takes characters "
-        "apart: a Korean syllable into its letters, ä into a and its dots.",
-    )
-    reuse: AnyPath | None = Field(
-        None,
-        description="Run folder, or output folder of `seq2seq vocab`, whose vocabulary is used "
-        "instead of learning one; kind and normalization are then ignored.",
-    )
-    max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = Field(
-        1_000_000,
-        description="Maximum number of lines to learn the vocabulary from; a larger training text "
-        "is sampled at random.",
-    )
+        Normalizations, BeforeValidator(_for_both_sides, Normalization | Normalizations)
+    ] = Normalizations()
+    """Unicode normalization, one for both sides or one for each: none (identity), NFKC (nfkc), NFKC
+    and case folding (nfkc_cf), or NFD (nfd), which decomposes characters: a Korean syllable into
+    its letters, ä into a and its dots."""
+    reuse: AnyPath | None = None
+    """Run folder, or output folder of `seq2seq vocab`, whose vocabulary to use instead of learning
+    one; kind and normalization are then ignored."""
+    max_sentences: Annotated[int, Field(gt=100, le=1_000_000_000)] = 1_000_000
+    """Maximum number of lines to learn the vocabulary from; larger training texts are sampled."""
 
     @model_validator(mode="before")
     @classmethod
     def _different_vocabularies_are_not_shared(cls, given: Any) -> Any:
         if isinstance(given, dict) and "shared" not in given:
-            kind, size = (given.get(name) for name in ("kind", "vocab_size"))
-            if _differs(kind, "bpe") or _differs(size, "auto"):
-                return {**given, "shared": False}
+            for name, default in (("kind", "bpe"), ("vocab_size", "auto")):
+                sides = dict(_for_both_sides(given.get(name)))
+                if sides.get("src", default) != sides.get("tgt", default):
+                    return {**given, "shared": False}
         return given
 
-    @field_validator("shared")
     @classmethod
-    def _shared_vocabulary_has_one_kind_and_size(cls, shared: bool, info: ValidationInfo) -> bool:
-        for name in ("kind", "vocab_size"):
-            sides = info.data.get(name)
-            if shared and sides is not None and sides.src != sides.tgt:
-                raise ValueError(
-                    f"the sides differ in their {name}: leave shared out, or give both the same"
-                )
-        return shared
-
-    @field_validator("min_character_frequency")
-    @classmethod
-    def _kind_has_characters(cls, frequency: int | str, info: ValidationInfo) -> int | str:
-        kind = info.data.get("kind")
-        if kind == Kinds(src="word", tgt="word") and frequency not in ("auto", 1):
-            raise ValueError("kind word has no character entries: leave it at auto")
-        return frequency
-
-    @field_validator("split_digits")
-    @classmethod
-    def _kind_has_subwords(cls, split_digits: bool, info: ValidationInfo) -> bool:
-        kind = info.data.get("kind")
-        if split_digits and kind is not None and not {kind.src, kind.tgt} & {*SUBWORDS}:
-            raise ValueError("kinds char and word do not split numbers: choose bpe or unigram")
-        return split_digits
-
-    @field_validator("graphemes")
-    @classmethod
-    def _kind_has_graphemes(cls, graphemes: bool, info: ValidationInfo) -> bool:
-        kind = info.data.get("kind")
-        if graphemes and kind is not None and "char" not in (kind.src, kind.tgt):
-            raise ValueError("graphemes are characters: choose kind char")
-        return graphemes
-
-    @field_validator("user_defined_symbols")
-    @classmethod
-    def _symbols_are_valid(cls, symbols: tuple[str, ...]) -> tuple[str, ...]:
-        for number, symbol in enumerate(symbols):
-            if symbol in symbols[:number]:
-                raise ValueError(f"{symbol!r} is listed twice")
-            _must_be_a_symbol(symbol)
-        return symbols
+    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
+        kind: Kinds | None = above.get("kind")
+        kinds: set[str] = {*SUBWORDS, "char"} if kind is None else {kind.src, kind.tgt}
+        match option:
+            case "shared" if value:
+                for name in ("kind", "vocab_size"):
+                    if (sides := above.get(name)) is not None and sides.src != sides.tgt:
+                        return (
+                            f"the sides differ in their {name}: leave shared out, or give both the "
+                            "same"
+                        )
+            case "min_character_frequency" if kinds == {"word"} and value not in ("auto", 1):
+                return "kind word has no character entries: leave it at auto"
+            case "user_defined_symbols":
+                for number, symbol in enumerate(value):
+                    if symbol in value[:number]:
+                        return f"{symbol!r} is listed twice"
+                    _must_be_a_symbol(symbol)
+            case "split_digits" if value and not kinds & {*SUBWORDS}:
+                return "kinds char and word do not split numbers: choose bpe or unigram"
+            case "graphemes" if value and "char" not in kinds:
+                return "graphemes are characters: choose kind char"
+        return None
 
     def with_symbols(self, symbols: Iterable[str]) -> "TokenizerConfig":
         """Return the section with further `user_defined_symbols`, those that it has left out."""

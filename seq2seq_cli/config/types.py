@@ -1,6 +1,6 @@
 """The value types of options, and the base class of sections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import (
@@ -8,11 +8,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    field_validator,
     model_serializer,
 )
-from pydantic.config import JsonDict
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 
 
 def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
-    """Replace pydantic's messages, one for each alternative of a union, by a single one."""
+    """Replace pydantic's messages for the alternatives of a union with a single one."""
 
     def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -35,34 +36,31 @@ def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], A
     return validate
 
 
-AutoOrPositiveInt = Annotated[
-    Literal["auto"] | PositiveInt,
-    WrapValidator(with_message("auto or a whole number greater than 0")),
-]
-AutoOrNonNegativeInt = Annotated[
-    Literal["auto"] | NonNegativeInt,
-    WrapValidator(with_message("auto or a whole number of at least 0")),
-]
+def one_for_all(*names: str) -> Callable[[Any], Any]:
+    """Accept a single value in place of a section: all of its options have it."""
+    return lambda value: (
+        value if isinstance(value, dict | BaseModel) else dict.fromkeys(names, value)
+    )
+
+
+def _auto_or(wanted: str) -> WrapValidator:
+    return WrapValidator(with_message(f"auto or {wanted}"))
+
+
 VocabSize = Annotated[int, Field(ge=8, le=10_000_000)]
-AutoOrVocabSize = Annotated[
-    Literal["auto"] | VocabSize,
-    WrapValidator(with_message("auto or a whole number from 8 to 10,000,000")),
-]
-AutoOrThousand = Annotated[
-    Literal["auto"] | UpToThousand,
-    WrapValidator(with_message("auto or a whole number from 1 to 1,000")),
-]
-AutoOrTenThousand = Annotated[
-    Literal["auto"] | Annotated[int, Field(gt=0, le=10_000)],
-    WrapValidator(with_message("auto or a whole number from 1 to 10,000")),
-]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Factor = Annotated[float, Field(ge=0, le=100)]
-AutoOrFactor = Annotated[
-    Literal["auto"] | Factor, WrapValidator(with_message("auto or a number from 0 to 100"))
+Auto = Literal["auto"]
+AutoOrPositiveInt = Annotated[Auto | PositiveInt, _auto_or("a whole number greater than 0")]
+AutoOrNonNegativeInt = Annotated[Auto | NonNegativeInt, _auto_or("a whole number of at least 0")]
+AutoOrVocabSize = Annotated[Auto | VocabSize, _auto_or("a whole number from 8 to 10,000,000")]
+AutoOrThousand = Annotated[Auto | UpToThousand, _auto_or("a whole number from 1 to 1,000")]
+AutoOrTenThousand = Annotated[
+    Auto | Annotated[int, Field(gt=0, le=10_000)], _auto_or("a whole number from 1 to 10,000")
 ]
+AutoOrFactor = Annotated[Auto | Factor, _auto_or("a number from 0 to 100")]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 OnBadLine = Literal["error", "skip"]
@@ -118,11 +116,11 @@ TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
 }
 
 # Whether a run may be resumed with another value of an option: free; ask: only with
-# `--allow-changed`; fixed: never, since its weights or its data order would mean something else.
+# `--allow-changed`; fixed: never, as it would change the meaning of the weights or the data order.
 OnResume = Literal["free", "ask", "fixed"]
-FREE_ON_RESUME: JsonDict = {"on_resume": "free"}
-ASK_ON_RESUME: JsonDict = {"on_resume": "ask"}
-FIXED_ON_RESUME: JsonDict = {"on_resume": "fixed"}
+Free = Annotated[T, Field(json_schema_extra={"on_resume": "free"})]
+Ask = Annotated[T, Field(json_schema_extra={"on_resume": "ask"})]
+Fixed = Annotated[T, Field(json_schema_extra={"on_resume": "fixed"})]
 
 
 class Section(BaseModel):
@@ -130,7 +128,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    on_resume: ClassVar[OnResume] = "ask"  # of the options without a policy of their own
+    on_resume: ClassVar[OnResume] = "ask"  # for options without a policy of their own
 
     @classmethod
     def resume_policy(cls, name: str) -> OnResume:
@@ -138,14 +136,29 @@ class Section(BaseModel):
         extra = cls.model_fields[name].json_schema_extra
         return cast(OnResume, extra["on_resume"]) if isinstance(extra, dict) else cls.on_resume
 
+    @classmethod
+    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with an option, given the valid options above it in the section."""
+        return None
+
+    @field_validator("*")
+    @classmethod
+    def _has_no_mistake(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        if mistake := cls.mistake(info.field_name, value, info.data):
+            raise ValueError(mistake)
+        return value
+
 
 class BySide(BaseModel, Generic[T]):
     """The values of an option for both sides, written as one if they are equal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    src: T = Field(description="The value of the source.")
-    tgt: T = Field(description="The value of the target.")
+    src: T
+    """Value for the source."""
+    tgt: T
+    """Value for the target."""
 
     def of(self, side: Side) -> T:
         return self.src if side == "src" else self.tgt
@@ -156,9 +169,9 @@ class BySide(BaseModel, Generic[T]):
 
 
 def inner_sections(value: Any) -> dict[str, Section]:
-    """Return the sections that are the value of an option, by what is added to its name.
+    """Return the sections in the value of an option, by the suffix of their names.
 
-    A section is added nothing; of several in a tuple each is added its number, from 0.
+    The suffix is empty for a single section; several in a tuple have `.0`, `.1` and so on.
     """
     if isinstance(value, Section):
         return {"": value}

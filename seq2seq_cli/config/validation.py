@@ -1,8 +1,9 @@
-"""The section `validation` of a config: when a model is scored in training, and by which metric."""
+"""The section `validation` of a config: validation interval, metrics, early stopping."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from seq2seq_cli.config.metrics import (
     METRICS,
@@ -13,9 +14,9 @@ from seq2seq_cli.config.metrics import (
     MetricOnRequest,
 )
 from seq2seq_cli.config.types import (
-    FREE_ON_RESUME,
     AutoOrPositiveInt,
     BleuTokenize,
+    Free,
     NonNegativeInt,
     PositiveInt,
     Section,
@@ -26,73 +27,49 @@ FEWEST_WITH_4_GRAMS = 0.1
 
 
 class ValidationConfig(Section):
-    every: AutoOrPositiveInt = Field(
-        "auto",
-        description="Interval between two validations, in unit. auto: the shortest with which "
-        "validations are estimated to take at most a tenth of the time of the updates; 1 epoch, "
-        "unless the text is small or the beam is large. A run keeps the number it began with.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
-    unit: Literal["epochs", "steps"] = Field(
-        "epochs",
-        description="Unit of the validation interval, validation.every.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
-    decode: bool = Field(
-        True,
-        description="Translate the validation text too, to compute BLEU, chrF and exact match, the "
-        "metric if it is another one, and metrics.",
-    )
-    metrics: tuple[MetricOnRequest, ...] = Field(
+    every: Free[AutoOrPositiveInt] = "auto"
+    """Interval between validations, in unit. auto: the shortest interval at which validations are
+    estimated to take at most 10 % of the training time: 1 epoch, unless the text is small or the
+    beam is large. A resumed run keeps the number."""
+    unit: Free[Literal["epochs", "steps"]] = "epochs"
+    """Unit of validation.every."""
+    decode: bool = True
+    """Also translate the validation text, to compute BLEU, chrF, exact match, metric and metrics.
+    """
+    metrics: Free[tuple[MetricOnRequest, ...]] = Field(
         (),
         strict=False,
         description="Further metrics of translations: "
         + "; ".join(f"{name} ({METRICS[name].on_request})" for name in METRICS_ON_REQUEST)
         + ". Lower error rates are better.",
-        json_schema_extra=FREE_ON_RESUME,
     )
-    lowercase: bool = Field(False, description="Ignore case in all metrics of translations.")
-    merge_references: bool = Field(
-        False,
-        description="Translate a source that several lines have once, with the targets of all of "
-        "them as its references, such as several pronunciations of a word.",
-    )
-    bleu_tokenize: BleuTokenize = Field(
-        "13a",
-        description="sacreBLEU tokenization for BLEU; use zh for Chinese and char for Japanese.",
-    )
+    lowercase: bool = False
+    """Ignore case in all metrics of translations."""
+    merge_references: bool = False
+    """Use the targets of all lines with the same source as alternative references for it, such as
+    several pronunciations of a word."""
+    bleu_tokenize: BleuTokenize = "13a"
+    """sacreBLEU tokenization for BLEU; use zh for Chinese and char for Japanese."""
     metric: Metric = Field(
         "auto",
         description="Metric for choosing the best model and for early stopping; ties are broken by "
         f"the validation loss. auto: bleu, or chrf if fewer than {FEWEST_WITH_4_GRAMS:.0%} of "
         "the references have at least four words (as split by bleu_tokenize), or loss if decode is "
-        "false. A run keeps the metric that it began with.",
+        "false. A resumed run keeps its metric.",
     )
-    patience: PositiveInt | None = Field(
-        None,
-        description="Early stopping: training ends after this many validations without a better "
-        "metric; null: never.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
-    keep_best: PositiveInt = Field(
-        1,
-        description="Best models to keep; with more than one they are in best/, for translate "
-        "--model STEP, and their average is scored at the end of the run; it becomes the run's "
-        "model if it is better than the best of them.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
-    samples: NonNegativeInt = Field(
-        5,
-        description="Translations that each validation logs beside their references.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
-    attention: bool = Field(
-        False,
-        description="Draw the attention in the first validation sentences (at most three, and no "
-        "more than samples), and measure the entropy of each head on the first 100, at every "
-        "validation, for TensorBoard. Needs matplotlib; without data.valid it has no effect.",
-        json_schema_extra=FREE_ON_RESUME,
-    )
+    patience: Free[PositiveInt | None] = None
+    """Early stopping: number of validations without improvement of the metric after which training
+    ends; null: no early stopping."""
+    keep_best: Free[PositiveInt] = 1
+    """Number of best models to keep. More than one are kept in best/, for translate --model STEP,
+    and their average is scored at the end of the run; it becomes the run's model if it is better.
+    """
+    samples: Free[NonNegativeInt] = 5
+    """Number of translations that each validation logs with their references."""
+    attention: Free[bool] = False
+    """At every validation, plot the attention in the first validation sentences (at most three, and
+    at most samples), and log the entropy of each head on the first 100 to TensorBoard. Needs
+    matplotlib and data.valid."""
 
     @property
     def interval(self) -> int:
@@ -108,17 +85,18 @@ class ValidationConfig(Section):
 
     @property
     def needs_translations(self) -> bool:
-        """True if the metric compares translations with references."""
+        """Return True if the metric compares translations with references."""
         return self.metric != "auto" and METRICS[self.metric].is_of_text
 
-    @field_validator("metric")
     @classmethod
-    def _metric_is_measured(cls, metric: Metric, info: ValidationInfo) -> Metric:
-        if metric == "auto":
-            return metric
-        if METRICS[metric].is_of_text and info.data.get("decode") is False:
-            raise ValueError(f"{metric} needs validation.decode: true")
-        return metric
+    def mistake(cls, option: str, value: Any, above: Mapping[str, Any]) -> str | None:
+        if above.get("decode") is not False:
+            return None
+        if option == "metrics" and value:
+            return f"{', '.join(value)} needs validation.decode: true"
+        if option == "metric" and value != "auto" and METRICS[value].is_of_text:
+            return f"{value} needs validation.decode: true"
+        return None
 
     @model_validator(mode="before")
     @classmethod
@@ -138,12 +116,3 @@ class ValidationConfig(Section):
                 for name in read["metrics"]
             ]
         return read
-
-    @field_validator("metrics")
-    @classmethod
-    def _metrics_are_measured(
-        cls, metrics: tuple[MetricOnRequest, ...], info: ValidationInfo
-    ) -> tuple[MetricOnRequest, ...]:
-        if metrics and info.data.get("decode") is False:
-            raise ValueError(f"{', '.join(metrics)} needs validation.decode: true")
-        return metrics

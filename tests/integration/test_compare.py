@@ -52,6 +52,8 @@ def test_a_source_that_occurs_twice_is_translated_once(trained, tmp_path, seq2se
     result = seq2seq("compare", trained, *files, *short)
     assert result.exit_code == 0, result.stderr
     assert result.stderr.startswith("1 translation hit the length limit")
+    twice = seq2seq("compare", trained, trained, *files[:4], *short)
+    assert twice.stderr == result.stderr  # a warning that two runs share is printed once
 
 
 def test_scores_are_those_of_eval(trained, damaged, text, seq2seq):

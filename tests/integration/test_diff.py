@@ -56,6 +56,8 @@ def test_diff_names_a_different_seed_and_its_consequences(run, config, seq2seq, 
     assert lines[0] == "option       training.seed: 1 | 2"
     assert [line.split()[0] for line in lines[1:3]] == ["weights", "weights"]
     assert "metrics      train/loss at step 20: " in result.stdout
+    assert "progress     best_models.1.loss: " in result.stdout
+    assert "BestModel" not in result.stdout
     assert "tokens_per_second" not in result.stdout
 
 
@@ -69,9 +71,9 @@ def test_diff_finds_the_largest_weight_difference(run, copy, seq2seq):
     assert found.stdout == expected
     del weights[name]
     save_file(weights, copy / "model.safetensors")
-    assert f"other names or shapes: {name}" in seq2seq("diff", run, copy).stdout
+    assert f"different names or shapes: {name}" in seq2seq("diff", run, copy).stdout
     (copy / "model.safetensors").unlink()
-    assert "best model: there | None" in seq2seq("diff", run, copy).stdout
+    assert "best model: present | missing" in seq2seq("diff", run, copy).stdout
 
 
 def test_diff_compares_manifests(run, copy, seq2seq):

@@ -90,10 +90,10 @@ def test_check_tries_batches_with_sampled_subwords(config, seq2seq):
     ("options", "message"),
     [
         (["tokenizer.kind=word"], "subword_sampling: kind word has no subwords"),
-        (["training.consistency.kind=r_drop"], "r_drop cuts nothing off: choose simcut"),
+        (["training.consistency.kind=r_drop"], "r_drop has no cutoff: choose simcut"),
         (
             ["training.consistency={kind: r_drop}", "model.dropout=0"],
-            "the two passes of r_drop differ in their dropout alone",
+            "the two passes of r_drop differ only in dropout",
         ),
         (["training.consistency.cutoff=null"], "simcut needs a probability"),
         (["training.subword_sampling=1.5"], "must be less than 1.0, not 1.5"),

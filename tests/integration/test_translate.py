@@ -352,7 +352,7 @@ def test_a_sentence_that_is_the_name_of_a_file_is_pointed_out(trained, seq2seq, 
     file.write_text("1 2\n")
     result = seq2seq("translate", trained, file)
     assert result.exit_code == 0
-    assert f"{file} is translated as a sentence; --input translates the file" in result.stderr
+    assert f"{file} is translated as a sentence; use --input to translate the file" in result.stderr
 
 
 def test_an_output_with_content_is_replaced_only_if_forced(trained, seq2seq, tmp_path):

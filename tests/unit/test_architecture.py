@@ -1,6 +1,7 @@
 """Rules for the code that can be checked automatically."""
 
 import ast
+import functools
 import itertools
 import re
 import subprocess
@@ -38,6 +39,11 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names.split(
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def room(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
@@ -51,13 +57,13 @@ def imported_names(node: ast.AST) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for name in imported_names(node):
+def test_imports_go_one_way():
+    for path in FILES:
+        for name in (name for node in nodes_of(path) for name in imported_names(node)):
             package, *rest = name.split(".")
             if package == "seq2seq_cli" and rest and rest[0] in RANK:
-                assert rest[0] == room(path) or RANK[rest[0]] < RANK[room(path)], name
+                is_right = rest[0] == room(path) or RANK[rest[0]] < RANK[room(path)]
+                assert is_right, f"{path} imports {name}"
 
 
 def test_only_the_table_of_extras_imports_by_name():
@@ -88,17 +94,18 @@ def test_every_folder_has_a_layer():
     assert {room(path) for path in FILES} == set(RANK)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_functions_have_at_most_60_lines(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            assert (node.end_lineno or start) - start < 60, f"{node.name} is too long"
+def test_functions_have_at_most_60_lines():
+    for path in FILES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                is_short = (node.end_lineno or start) - start < 60
+                assert is_short, f"{path}: {node.name} is too long"
 
 
-@pytest.mark.parametrize("module", ["seq2seq_cli.cli", "seq2seq_cli.tokenizers.vocabulary"])
-def test_cli_and_text_import_without_torch(module):
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+def test_cli_and_text_import_without_torch():
+    modules = "seq2seq_cli.cli, seq2seq_cli.tokenizers.vocabulary"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -121,7 +128,7 @@ def test_no_pickle_or_eval_of_read_data():
     attributes |= {"os.system", "os.popen", "importlib.import_module", "torch.jit.load"}
     options = {"allow_pickle", "trust_remote_code", "shell"}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             for name in imported_names(node):
                 assert name.split(".")[0] not in modules, f"{path.name} imports {name}"
             if isinstance(node, ast.Call):
@@ -135,7 +142,7 @@ def test_yaml_is_read_with_the_safe_loader_only():
     with pytest.raises(yaml.YAMLError, match="could not determine a constructor"):
         parse_yaml("!!python/object/apply:os.getpid []")
     for path in FILES:
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        nodes = nodes_of(path)
         uses = [name for node in nodes for name in imported_names(node) if name == "yaml"]
         assert not uses or path.name in ("loader.py", "safe_yaml.py"), path
 
@@ -151,7 +158,7 @@ def test_dependencies_have_no_upper_bounds():
 def test_tests_patch_nothing_of_the_package():
     """They use its public arguments and hooks, so that its modules can be rearranged."""
     for path in (ROOT / "tests").rglob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        nodes = nodes_of(path)
         imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
         ours = {
             alias.asname or alias.name

@@ -263,6 +263,20 @@ def test_error_that_finds_no_room_on_the_disk_keeps_its_exit_status():
         assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
 
 
+def test_help_on_a_full_disk_is_an_error_without_a_traceback():
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "seq2seq_cli", "--help"], stdout=full, stderr=subprocess.PIPE
+        )
+    assert (ended.returncode, ended.stderr.startswith(b"error: ")) == (2, True)
+
+
+def test_commands_of_extras_have_a_panel_of_their_own(seq2seq: Command):
+    core, _, extras = seq2seq("--help").stdout.partition("Commands of extras")
+    assert all(f"│ {name} " in core for name in ("train", "translate", "bench"))
+    assert all(f"│ {name} " in extras for name in ("export", "plot", "serve"))
+
+
 def test_ctrl_c_while_a_command_is_ending_prints_no_traceback():
     program = (
         "import atexit, os, signal\n"

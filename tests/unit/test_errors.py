@@ -4,11 +4,13 @@ That the errors which tests provoke are among them is checked wherever a test ru
 """
 
 import json
+import sys
 
 import pytest
 from error_catalogue import documented, is_documented, raised
 
-from seq2seq_cli.errors import pip_arguments
+from seq2seq_cli.errors import UserError, pip_arguments
+from seq2seq_cli.plugins import EXTRAS, load
 
 
 def test_every_error_message_is_documented():
@@ -57,3 +59,14 @@ def test_what_to_install_follows_what_is_installed(
     monkeypatch.syspath_prepend(installed.parent)
     monkeypatch.chdir(clone if is_here else tmp_path)
     assert pip_arguments("plot") == expected.replace("{here}", str(tmp_path))
+
+
+@pytest.mark.parametrize("extra", [name for name, extra in EXTRAS.items() if extra.packages])
+def test_an_extra_without_its_packages_says_what_to_install(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+):
+    for package in EXTRAS[extra].packages:
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    first, *_ = EXTRAS[extra].packages
+    with pytest.raises(UserError, match=rf"needs the package {first}: pip install .*\[{extra}\]"):
+        load(extra, "command")

@@ -39,5 +39,5 @@ def test_given_languages_win_and_turn_with_the_direction():
 @pytest.mark.parametrize("code", ["", "d", "german", "de_DE", "de-", "../de", "12"])
 def test_what_is_no_language_code(code):
     data = {"train": {"pairs": "x.tsv"}, "languages": {"src": code, "tgt": "en"}}
-    with pytest.raises(ValueError, match="is no language code such as de"):
+    with pytest.raises(ValueError, match="is not a language code such as de"):
         DataConfig.model_validate(data)

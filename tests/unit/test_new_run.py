@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 
-from seq2seq_cli.commands.init.time_limit import less_dropout
+from seq2seq_cli.commands.init.init import less_dropout
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.presets import PRESETS, preset_for
 from seq2seq_cli.config.schema import Config
@@ -283,7 +283,7 @@ def test_config_is_checked_and_trained(text, seq2seq):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all.tsv", "--valid-size", 599), "too few to set"),
+        (("all.tsv", "--valid-size", 599), "too few to hold out"),
         (("all.tsv", "--preset", "huge"), "valid: small, medium, large"),
         (("all.tsv", "all.tsv", "all.tsv"), "3 are given"),
         (("nowhere.tsv",), "there is no file nowhere.tsv"),
@@ -321,6 +321,7 @@ def test_answers_that_cannot_be_used_are_asked_for_again(text, seq2seq):
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("Error: ") == 8
     assert "there is no file valit.tsv" in result.stdout
+    assert "2h is not a number of hours" in result.stdout
     assert len(read_part(Path("mine"), "valid")) >= 20
     assert len(read_part(Path("mine"), "test")) >= 10
 
@@ -379,7 +380,7 @@ def test_init_says_that_there_is_no_validation_text(text, seq2seq):
     write_tsv(text, PAIRS[:1])
     result = seq2seq("init", text, "--yes")
     assert result.exit_code == 0, result.stderr
-    assert "note             there is no validation text" in result.stdout
+    assert "note             no validation text" in result.stdout
     assert "training text    1 pair; dropped" in result.stdout
     write_tsv(text, PAIRS)
     assert "validation text" not in seq2seq("init", text, "--yes", "-o", "b.yaml").stdout
@@ -396,9 +397,12 @@ def test_init_says_which_exports_the_config_supports(text, seq2seq):
 def test_symbols_between_marks_are_pointed_out(text, seq2seq):
     write_tsv(text, [("".join(w) + "x" * n, ".".join(w)) for n in range(9) for w in WORDS])
     result = seq2seq("init", text, "--valid-size", 0, "--yes")
-    assert "the target looks like symbols that a mark separates, such as r.e.d" in result.stdout
+    assert "the target looks like symbols with a separator, such as r.e.d" in result.stdout
     write_tsv(text, [("well-known", "in U.S. terms"), ("e-mail", "a so-called one")] * 30)
-    assert "a mark" not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
+    assert (
+        "a separator"
+        not in seq2seq("init", text, "-o", "b.yaml", "--valid-size", 0, "--yes").stdout
+    )
 
 
 def test_columns_are_written_as_the_documents_write_them(text, seq2seq):

@@ -37,7 +37,7 @@ def test_config_of_a_preset_is_that_preset():
 def test_options_that_do_not_go_together_with_the_preset_are_refused():
     for name, reason in (("small", "rotary needs heads of an even size"), ("large", "8 heads")):
         given = config(preset=name, model={"d_model": 100})
-        with pytest.raises(UserError, match=f"model does not go together with preset {name}: .*"):
+        with pytest.raises(UserError, match=f"model cannot be combined with preset {name}: .*"):
             with_preset(given, 10)
         with pytest.raises(UserError, match=reason):
             with_preset(given, 10)
@@ -132,8 +132,8 @@ def test_run_resumes_with_its_preset(tmp_path, seq2seq):
 def test_what_goes_with_a_given_option_is_named(caplog):
     """A learning rate alone leaves optimizer and schedule to the defaults, which surprises."""
     warn_of_defaults(config(training={"lr": 0.01}), 10)
-    assert "with training.lr, options that go together with it have their defaults" in caplog.text
-    assert "give training.optimizer=muon and training.schedule=cosine as well" in caplog.text
+    assert "with training.lr in the config, related options have their defaults" in caplog.text
+    assert "also set training.optimizer=muon and training.schedule=cosine" in caplog.text
     caplog.clear()
     chosen = {"lr": 0.01, "optimizer": "muon", "schedule": "cosine", "max_steps": 10}
     warn_of_defaults(config(training=chosen), 10)

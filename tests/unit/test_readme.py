@@ -306,7 +306,7 @@ def test_examples_of_output_have_the_labels_of_the_code(page):
     """The rows of summary and audit, and the numbers of `eval`."""
     files = (
         *("training/logging/summary.py", "commands/check/report.py", "config/metrics.py"),
-        *("commands/init/new_run.py", "cli/init.py", "metrics/breakdowns.py"),
+        *("commands/init/init.py", "cli/init.py", "metrics/breakdowns.py"),
     )
     source = "".join((ROOT / "seq2seq_cli" / f).read_text(encoding="utf-8") for f in files)
     source += "".join(f'"{name} text"' for name in ("training", "validation", "test"))

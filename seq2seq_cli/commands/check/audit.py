@@ -1,10 +1,11 @@
-"""Audits a text for `check`: counts, suspicious lines, and the first examples of each kind.
+"""Audits a text for `check`: counts, suspicious lines, and the first examples of each defect.
 
 Memory grows by 24 bytes per line (hashes and length ratios), temporarily by about 100.
 """
 
 import itertools
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ import numpy.typing as npt
 from seq2seq_cli.commands.check.scripts import (
     CONTROL,
     REPLACEMENT,
-    is_nfc,
     lacks_capitals,
     looks_like_mojibake,
     looks_tokenized,
@@ -33,10 +33,17 @@ from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 OUTLIER_FACTOR = 3  # between a pair's length ratio and the median
 OUTLIER_TOKENS = 10  # of the longer side at least: ratios of short sentences vary
 
-_MAIN_SHARE = 0.2  # the fraction of a side's letters from which a script is a main script
+_MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _EXAMPLES = 3
 _COLUMNS = 72  # of an example
 _LINES_AT_ONCE = 10_000
+
+_DEFECTS: dict[str, Callable[[str], bool]] = {  # of a side
+    "mojibake": looks_like_mojibake,
+    "not_nfc": lambda text: not unicodedata.is_normalized("NFC", text),
+    "tokenized": looks_tokenized,
+    "lower_case": lacks_capitals,
+}
 
 Ratios = npt.NDArray[np.float32]
 
@@ -78,7 +85,7 @@ class LengthRatio:
     median: float
     percentile_1: float
     percentile_99: float
-    outliers: Finding  # more than OUTLIER_FACTOR off the median; the farthest are the examples
+    outliers: Finding  # more than OUTLIER_FACTOR off the median, with the farthest as examples
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ class TextAudit:
 def audit_text(
     text: ParallelText, tokenizers: Tokenizers, data: DataConfig, like: TextAudit | None = None
 ) -> tuple[TextAudit, LineHashes]:
-    """Audit a text; its main scripts are expected to be those of `like`, or else its own.
+    """Audit a text; its main scripts should be the main scripts of `like`, if given.
 
     Raises UserError if the text cannot be read or has no pairs.
     """
@@ -139,8 +146,12 @@ def audit_text(
     if not num_pairs:
         reason = "no line is readable and has text on both sides"
         raise UserError(f"no pairs in {text.name}: {reason}")
+    file_audits = []
+    for part in (part for corpus in text.corpora for part in corpus.parts()):
+        with files_of_lines(part) as files:
+            file_audits += [_audit_file(name, file) for name, file in files.items()]
     audit = TextAudit(
-        files=_audit_files(text),
+        files=file_audits,
         lines=num_lines,
         pairs=num_pairs,
         findings=findings,
@@ -152,15 +163,6 @@ def audit_text(
     return audit, hashes
 
 
-def _audit_files(text: ParallelText) -> list[FileAudit]:
-    audits = []
-    for corpus in text.corpora:
-        for part in corpus.parts():
-            with files_of_lines(part) as files:
-                audits += [_audit_file(name, file) for name, file in files.items()]
-    return audits
-
-
 def _audit_file(name: str, file: BinaryIO) -> FileAudit:
     num_lines = crlf = invalid = 0
     has_mark = False
@@ -168,16 +170,11 @@ def _audit_file(name: str, file: BinaryIO) -> FileAudit:
         has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
         num_lines += 1
         crlf += raw.endswith(b"\r\n")
-        invalid += not _is_utf8(raw)
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError:
+            invalid += 1
     return FileAudit(name, num_lines, has_mark, crlf, invalid)
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _example(line: int, *sides: str) -> Example:
@@ -192,8 +189,7 @@ class _SideCounter:
         self._tokens = self._unknown = 0
         self._letters: Counter[str] = Counter()
         self._by_scripts: dict[frozenset[str], Finding] = {}
-        names = ("mojibake", "not_nfc", "tokenized", "lower_case", "unknown")
-        self._findings = {name: Finding() for name in names}
+        self._findings = {name: Finding() for name in (*_DEFECTS, "unknown")}
 
     def add(self, line: int, text: str, ids: list[int]) -> None:
         scripts = Counter(filter(None, map(script_of, set(text))))
@@ -202,30 +198,22 @@ class _SideCounter:
         num_unknown = ids.count(UNK_ID)
         self._tokens += len(ids) + 1
         self._unknown += num_unknown
-        defects = (
-            looks_like_mojibake(text),
-            not is_nfc(text),
-            looks_tokenized(text),
-            lacks_capitals(text),
-            num_unknown > 0,
-        )
-        for finding, has_defect in zip(self._findings.values(), defects, strict=True):
-            if has_defect:
-                finding.add(line, text)
+        for name, has_defect in _DEFECTS.items():
+            if has_defect(text):
+                self._findings[name].add(line, text)
+        if num_unknown:
+            self._findings["unknown"].add(line, text)
 
     def audit(self, main_scripts: list[str] | None) -> SideAudit:
         """Return the audit; every line should have letters of `main_scripts`, or of its own."""
-        letters = Counter(
-            {name: n for name, n in self._letters.items() if name not in (CONTROL, REPLACEMENT)}
-        )
+        letters = self._letters.copy()
+        del letters[CONTROL], letters[REPLACEMENT]
         scripts = {name: n / letters.total() for name, n in letters.most_common()}
         if main_scripts is None:
             main_scripts = [name for name, share in scripts.items() if share >= _MAIN_SHARE]
 
         def lines_with(is_defect: Callable[[frozenset[str]], bool]) -> Finding:
-            findings = [
-                f for line_scripts, f in self._by_scripts.items() if is_defect(line_scripts)
-            ]
+            findings = [f for scripts, f in self._by_scripts.items() if is_defect(scripts)]
             examples = sorted(itertools.chain.from_iterable(f.examples for f in findings))
             return Finding(sum(finding.count for finding in findings), examples[:_EXAMPLES])
 

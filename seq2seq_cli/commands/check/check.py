@@ -1,4 +1,4 @@
-"""`seq2seq check`: audits a run's text and config before training time is spent on it."""
+"""`seq2seq check`: checks text and config before training."""
 
 import functools
 import logging
@@ -27,7 +27,7 @@ _MAX_SECONDS = 3.0
 
 
 def check(config: Config, test: ParallelText | None) -> Report | None:
-    """Make some updates of a temporary run, and audit all text of the config and `test`.
+    """Make some updates of a temporary run, and audit the text of the config and `test`.
 
     Returns None in all processes of torchrun but the main one. Raises UserError for errors that
     would stop training.
@@ -37,7 +37,7 @@ def check(config: Config, test: ParallelText | None) -> Report | None:
 
 def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
     run, parallel = trial.run, trial.run.parallel
-    logger.info("timing some updates, on the longest batches and on others")
+    logger.info("timing updates, on the longest batches and on typical ones")
     longest_batches = _run_longest_batches(trial)
     pace = time_updates(trial)
     parallel.barrier()
@@ -69,7 +69,7 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
 
 
 def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str, VocabularyAudit]:
-    """Audit vocabularies of subwords that this run has learnt; they may omit rare characters."""
+    """Audit vocabularies of subwords that this run has learned."""
     if config.reuse is not None:
         return {}
     tokenizers, store = data.tokenizers, data.train
@@ -87,7 +87,7 @@ def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str
 
 
 def _run_longest_batches(trial: DryRun) -> LongestBatches:
-    """Make whole updates, as the state of the optimizer counts as memory too."""
+    """Make whole updates, as the optimizer state also takes memory."""
     device, parallel = trial.run.device, trial.run.parallel
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -103,7 +103,7 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
 
 
 def time_updates(trial: DryRun) -> TimeEstimate:
-    """Make some updates, and estimate from them how long the run takes."""
+    """Make some updates, and estimate the duration of the run from them."""
     trial.update()  # a warm-up, which is not timed
     seconds: list[float] = []
     all_reduce_max = trial.run.parallel.all_reduce_max

@@ -8,7 +8,6 @@ from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.audit import (
     OUTLIER_FACTOR,
     Example,
-    FileAudit,
     Finding,
     SideAudit,
     TextAudit,
@@ -36,16 +35,16 @@ _PAIR_DEFECTS = {
 }
 _SIDE_DEFECTS = {
     "wrong_script": "without a letter of {scripts}",
-    "control": "with control characters, or with byte-order marks inside",
-    "replaced": "with U+FFFD in place of lost characters",
-    "mojibake": "with what seems to be UTF-8 read as Latin-1",
+    "control": "with control characters or inner byte-order marks",
+    "replaced": "with U+FFFD, which replaces lost characters",
+    "mojibake": "with UTF-8 that seems to be decoded as Latin-1",
     "not_nfc": "not in Unicode's composed form, NFC",
 }
-# Of sentences, where most lines are so.
+# Of sentences, if most lines have the defect.
 _PREPROCESSED = {
-    "tokenized": "with spaces before commas and periods, or as in can 't; give detokenized text, "
-    "which reads, and is scored, as users write",
-    "lower_case": "without capital letters; give the text with its capitals, as users write it",
+    "tokenized": "with spaces before commas and periods, or as in can 't; use detokenized text, as "
+    "users write it",
+    "lower_case": "without capital letters; use text with capitals, as users write it",
 }
 
 
@@ -65,12 +64,12 @@ class LongestBatches:
     shapes: list[BatchShape]
     seconds: float  # of the slower update
     peak_memory_mb: float  # resident, of all processes; on GPUs allocated, of the fullest one
-    growth_mb: float  # above the peak before, which on a CPU is that of reading the text
+    growth_mb: float  # above the peak before, which on a CPU is the peak of reading the text
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The time of updates, which were timed, and of validations, estimated from the text's size."""
+    """The measured time of updates, and the estimated time of validations."""
 
     updates: int  # that were timed
     seconds_per_update: float
@@ -90,7 +89,7 @@ class Report:
     summary: str  # as printed by `train`
     numbers: dict[str, Any]  # of the summary
     max_length: int
-    vocabularies: dict[str, VocabularyAudit]  # of subwords that were learnt from this text
+    vocabularies: dict[str, VocabularyAudit]  # of subwords, learned from this text
     texts: dict[str, TextAudit]  # train, valid, test
     overlaps: dict[str, Overlap]  # by "valid in train" and the like
     longest_batches: LongestBatches
@@ -167,17 +166,26 @@ class Report:
         train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
         warnings = []
         if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
-            few = f"train: {counted(train.pairs, 'pair')}, which is very little text for sentences"
-            warnings.append(Warned(f"{few}: others may come out as nonsense", []))
-        warnings += [
-            w for name, text in self.texts.items() for w in self._text_warnings(name, text)
-        ]
+            few = f"train: {counted(train.pairs, 'pair')}, very little text for sentences"
+            warnings.append(Warned(f"{few}: expect nonsense for new sentences", []))
+        for name, audit in self.texts.items():
+            warnings += self._text_warnings(name, audit)
         for name, overlap in self.overlaps.items():
             if overlap.sources.count:
-                warnings.append(Warned(f"{name}: {_overlap(overlap)}", []))
+                sources = counted(overlap.sources.count, "source")
+                pairs = counted(overlap.pairs.count, "whole pair")
+                text = f"{name}: {sources} and {pairs}, ignoring case{_examples(overlap.sources)}"
+                warnings.append(Warned(text, []))
         for name, vocabulary in self.vocabularies.items():
-            if vocabulary.rare_characters > _MANY_RARE * vocabulary.entries:
-                warnings.append(Warned(f"{name}: {_rare(vocabulary)}", []))
+            rare, entries = vocabulary.rare_characters, vocabulary.entries
+            if rare > _MANY_RARE * entries:
+                characters = ", ".join(truncate_for_terminal(c, 10) for c in vocabulary.examples)
+                text = (
+                    f"{name}: {rare:,} of {entries:,} entries ({rare / entries:.1%}) are single "
+                    f"characters that occur fewer than {LEAST_FREQUENCY} times ({characters}, "
+                    "...); raise tokenizer.min_character_frequency"
+                )
+                warnings.append(Warned(text, []))
         return warnings
 
     def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
@@ -188,7 +196,7 @@ class Report:
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
-        defect = f"with lengths {OUTLIER_FACTOR} times off the median ratio, or more"
+        defect = f"with a length ratio {OUTLIER_FACTOR} times above or below the median, or more"
         yield from warn(name, text.length_ratio.outliers, defect)
         kinds = self.numbers["vocabulary"]["kind"]
         for where, side, kind in (
@@ -209,19 +217,15 @@ class Report:
             yield Warned(f"{name} has many duplicates: {_repeated(text)}", [])
 
     def _encoding(self) -> str:
-        notes = [
-            note for text in self.texts.values() for file in text.files for note in _notes(file)
-        ]
+        notes = []
+        for file in (file for text in self.texts.values() for file in text.files):
+            if file.byte_order_mark:
+                notes.append(f"{file.path} begins with a byte-order mark")
+            if file.crlf:
+                notes.append(f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}")
+            if file.invalid_utf8:
+                notes.append(f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8")
         return "; ".join(notes) or "UTF-8, no byte-order marks, lines end in LF"
-
-
-def _notes(file: FileAudit) -> Iterator[str]:
-    if file.byte_order_mark:
-        yield f"{file.path} begins with a byte-order mark"
-    if file.crlf:
-        yield f"{file.path}: CRLF at the end of {counted(file.crlf, 'line')}"
-    if file.invalid_utf8:
-        yield f"{file.path}: {counted(file.invalid_utf8, 'line')} not UTF-8"
 
 
 def _scripts(side: SideAudit) -> str:
@@ -234,23 +238,6 @@ def _repeated(text: TextAudit) -> str:
     return (
         f"{counted(pairs.count, 'whole pair')} ({pairs.count / text.pairs:.2%}) and "
         f"{counted(sources.count, 'source')}{_examples(pairs if pairs.count else sources)}"
-    )
-
-
-def _rare(vocabulary: VocabularyAudit) -> str:
-    rare, entries = vocabulary.rare_characters, vocabulary.entries
-    characters = ", ".join(truncate_for_terminal(c, 10) for c in vocabulary.examples)
-    return (
-        f"{rare:,} of {entries:,} entries ({rare / entries:.1%}) are single characters that occur "
-        f"fewer than {LEAST_FREQUENCY} times ({characters}, ...); raise "
-        "tokenizer.min_character_frequency"
-    )
-
-
-def _overlap(overlap: Overlap) -> str:
-    return (
-        f"{counted(overlap.sources.count, 'source')} and "
-        f"{counted(overlap.pairs.count, 'whole pair')}, ignoring case{_examples(overlap.sources)}"
     )
 
 

@@ -72,10 +72,6 @@ def lacks_capitals(text: str) -> bool:
     return text.islower() and text.count(" ") >= _FEWEST_WORDS - 1 and text != text.title()
 
 
-def is_nfc(text: str) -> bool:
-    return unicodedata.is_normalized("NFC", text)
-
-
 def truncate_for_terminal(text: str, columns: int) -> str:
     """Truncate a text to a width on the terminal; unprintable characters are escaped."""
     line = ""

@@ -12,11 +12,11 @@ from seq2seq_cli import __version__
 from seq2seq_cli.config.languages import language_name, languages_of
 from seq2seq_cli.config.loader import config_yaml, yaml_text
 from seq2seq_cli.config.metrics import METRICS, Metric
-from seq2seq_cli.config.portable import portable_command, portable_config, portable_record
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpora
 from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.extras.export.portable import portable_command, portable_config, portable_record
 from seq2seq_cli.files import read_json
 from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.run_folder import RunFolder

@@ -17,11 +17,11 @@ from typing import Any
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.loader import config_yaml, load_config
-from seq2seq_cli.config.portable import portable_config, portable_record
 from seq2seq_cli.config.safe_yaml import MOST_BYTES
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
+from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import MEBIBYTE, fsync, read_json, write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
 

@@ -10,8 +10,8 @@ from huggingface_hub import ModelCard
 from number_task import FAST, numbers_config, write_config
 
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.portable import portable_config, portable_record, portable_text
 from seq2seq_cli.config.text import DataConfig
+from seq2seq_cli.extras.export.portable import portable_config, portable_record, portable_text
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

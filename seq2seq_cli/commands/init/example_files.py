@@ -1,4 +1,4 @@
-"""`seq2seq init --example`: the config and the text of the quickstart, for whoever has no clone.
+"""`seq2seq init --example`: the config and the text of the quickstart, for users without a clone.
 
 They are links to `configs/` and `data/` in a clone, and files in a wheel.
 """
@@ -12,13 +12,13 @@ _FOLDERS = ("configs", "data/quickstart")
 
 
 def example_files(folder: Path) -> dict[Path, Path]:
-    """Return the files to write to a folder, each with the file that it is a copy of."""
+    """Return the files to write to a folder, each with the file to copy."""
     sources = (path for name in _FOLDERS for path in sorted((_EXAMPLE / name).iterdir()))
     return {folder / path.relative_to(_EXAMPLE): path for path in sources}
 
 
 def differing_files(files: dict[Path, Path]) -> list[Path]:
-    """Return those that exist with another content."""
+    """Return the files that exist with different content."""
     return [
         path
         for path, source in files.items()

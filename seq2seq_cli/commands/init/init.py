@@ -1,4 +1,4 @@
-"""`seq2seq init`: looks at a text, and chooses the options of a first run."""
+"""`seq2seq init`: analyzes a text, and chooses the options of a first run."""
 
 import math
 import unicodedata
@@ -12,10 +12,17 @@ from pydantic import ValidationError
 
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.scripts import CONTROL, REPLACEMENT, script_of
-from seq2seq_cli.commands.init.held_out_split import split, split_files
+from seq2seq_cli.commands.init.split import split, split_files
 from seq2seq_cli.config.languages import languages_in_names
 from seq2seq_cli.config.loader import load_config
-from seq2seq_cli.config.presets import PRESETS, Choice, as_tree, commented_yaml, preset_for
+from seq2seq_cli.config.presets import (
+    PRESETS,
+    Choice,
+    Choices,
+    as_tree,
+    commented_yaml,
+    preset_for,
+)
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
@@ -26,15 +33,15 @@ from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
-_HELD_OUT = 1_000  # pairs to set aside at most,
+_HELD_OUT = 1_000  # pairs to hold out at most,
 _HELD_OUT_SHARE = 20  # and one pair in so many
 _SAMPLE = 10_000  # lines that scripts and words are counted in
-_MAIN_SHARE = 0.2  # of a side's letters, from which a script is one of its main scripts
-_BYTES_OF_A_TOKEN = 4  # nearly; of subwords in any script
+_MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
+_BYTES_OF_A_TOKEN = 4  # approximately, for subwords in any script
 _SMALLEST_BATCH = 512  # tokens
 
-# Scripts without spaces between words: the most characters that words have in the mean. If more
-# stand between two spaces, they are a sentence, for which BLEU needs a tokenization of its own.
+# Scripts without spaces between words: the maximum mean length of words. Longer strings between
+# spaces are sentences, for which BLEU needs another tokenization.
 _LONGEST_WORDS = {"Kana": 9, "Han": 6, "Thai": 14, "Lao": 14}
 _LONGEST_WORDS |= {"Khmer": 14, "Myanmar": 14, "Tibetan": 14}
 _BLEU_TOKENIZE = dict.fromkeys(_LONGEST_WORDS, "char") | {"Han": "zh"}
@@ -49,7 +56,7 @@ _MARKS = ".|_-"  # that separate symbols in some texts, where this program expec
 
 @dataclass(frozen=True)
 class Side:
-    """What a sample of one side looks like; means are those of lines."""
+    """Properties of a sample of one side, averaged over lines."""
 
     words: float
     characters: float
@@ -60,7 +67,7 @@ class Side:
 
     @property
     def unspaced_script(self) -> str | None:
-        """The main script, if any, that has no spaces between words unless they were put there."""
+        """The main script that is written without spaces between words, if any."""
         scripts = _LONGEST_WORDS.keys() & {*self.scripts}
         return max(scripts, key=_LONGEST_WORDS.__getitem__, default=None)
 
@@ -89,14 +96,13 @@ class NewRun:
     config: Path
     train: ParallelText
     valid: ParallelText | None
-    sizes: dict[str, int]  # pairs to set aside, by part: valid, test
+    sizes: dict[str, int]  # pairs to hold out, by part: valid, test
 
     @property
     def _splits(self) -> dict[str, dict[str, Path]]:
-        """The files to write beside the config, by part and side."""
-        if not any(self.sizes.values()):
-            return {}
-        return split_files(self.config.with_suffix(""), self.sizes)
+        """The files to write next to the config, by part and side."""
+        has_parts = any(self.sizes.values())
+        return split_files(self.config.with_suffix(""), self.sizes) if has_parts else {}
 
     def existing_files(self) -> list[Path]:
         """Return the files that would be overwritten.
@@ -112,15 +118,13 @@ class NewRun:
         return existing
 
     def write(self, text: "Text", preset: PresetName, hours: float) -> tuple[list[Path], Config]:
-        """Write the config, and parts of the text if pairs are set aside; return files and config.
+        """Write the config, and parts of the text if pairs are held out; return files and config.
 
-        With `hours` greater than 0 the run is made to end by then. Raises UserError if the text
-        has too few pairs to set some aside, or if nothing can be trained from it.
+        `hours` greater than 0 limits the training time. Raises UserError if the text has too few
+        pairs to hold some out, or if nothing can be trained from it.
         """
         train, valid, files, limits = self.train, self.valid, [], dict[str, Choice]()
         if 0 < hours < math.inf:
-            from seq2seq_cli.commands.init.time_limit import within_hours  # imports torch
-
             limits = within_hours(choose(text, preset, train, None), hours)
         if parts := self._splits:
             pairs = split(train, self.config.with_suffix(""), self.sizes)
@@ -132,14 +136,14 @@ class NewRun:
                 valid = text_of(list(parts["valid"].values()), features=features)
         chosen = choose(text, preset, train, valid) | limits
         if (languages := languages_in_names(self.train.corpora[0])) is not None:
-            chosen["data.languages"] = Choice(languages._asdict(), "by the names of the text")
+            chosen["data.languages"] = Choice(languages._asdict(), "from the names of the text")
         write_atomic(self.config, config_text(text, preset, in_order(chosen)).encode())
         return [*files, self.config], load_config(self.config, is_given_now=True)
 
 
 @dataclass(frozen=True)
 class Text:
-    """A training text: its pairs, and what its sides look like."""
+    """A training text: the number of its pairs and the properties of its sides."""
 
     counts: CorpusCounts
     src: Side
@@ -148,11 +152,11 @@ class Text:
 
     @property
     def held_out(self) -> int:
-        """The suggested number of pairs to set aside for validation, and as many for tests."""
+        """The suggested number of pairs to hold out for validation, and again for tests."""
         return min(_HELD_OUT, self.counts.pairs // _HELD_OUT_SHARE)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what there is to say of the text, with labels."""
+        """Return the rows of the summary, each with a label."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
         return [
             ("training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"),
@@ -162,13 +166,13 @@ class Text:
         ]
 
     def notes(self) -> Iterator[str]:
-        """Yield what the text should be looked at for."""
+        """Yield notes on possible problems."""
         for name, side in (("source", self.src), ("target", self.tgt)):
             if side.separated:
                 yield (
-                    f"the {name} looks like symbols that a mark separates, such as "
-                    f"{printable(side.separated)}; with spaces in place of the mark, each symbol "
-                    "would be one token"
+                    f"the {name} looks like symbols with a separator, such as "
+                    f"{printable(side.separated)}; separate them with spaces, so that each symbol "
+                    "is one token"
                 )
 
 
@@ -215,17 +219,16 @@ def look_at(given: ParallelText) -> Text:
 
 def _side(lines: Sequence[str]) -> Side:
     letters = Counter(script_of(letter) for line in lines for letter in set(line))
-    counted = {s: n for s, n in letters.items() if s not in (None, CONTROL, REPLACEMENT)}
-    main = [
-        s for s, n in Counter(counted).most_common() if n >= _MAIN_SHARE * sum(counted.values())
-    ]
+    for other in (None, CONTROL, REPLACEMENT):
+        del letters[other]
+    main = [s for s, n in letters.most_common() if s and n >= _MAIN_SHARE * letters.total()]
     ends = [unicodedata.category(line.strip()[-1]) for line in lines]
     return Side(
         words=sum(len(line.split()) for line in lines) / len(lines),
         characters=sum(map(len, lines)) / len(lines),
         sentences=ends.count("Po") / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
-        scripts=[script for script in main if script is not None],
+        scripts=main,
         separated=_separated(lines),
     )
 
@@ -241,19 +244,19 @@ def _separated(lines: Sequence[str]) -> str:
 
 
 def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
-    """Return the preset asked for, or that for so many pairs; raises UserError for another name."""
+    """Return the preset with this name, or else the one for so many pairs."""
+    names = {str(name): name for name in PRESETS}
     if asked is None:
         return preset_for(num_pairs)
-    for name in PRESETS:
-        if name == asked:
-            return name
-    raise UserError(f"--preset {asked}: there is none of this name; valid: {', '.join(PRESETS)}")
+    if asked not in names:
+        raise UserError(f"--preset {asked}: unknown preset (valid: {', '.join(names)})")
+    return names[asked]
 
 
 def choose(
     text: Text, preset: PresetName, train: ParallelText, valid: ParallelText | None
 ) -> dict[str, Choice]:
-    """Return the options of a first run: those of the preset, and what the text asks for."""
+    """Return the options of a first run: the preset's, adapted to the text."""
     chosen = {"data.train": Choice(_as_given(train), counted(text.counts.pairs, "pair"))}
     if valid is not None:
         chosen["data.valid"] = Choice(_as_given(valid))
@@ -269,10 +272,37 @@ def choose(
         reason = f"about {FEWEST_BATCHES} batches per epoch; {wanted:,} in the preset {preset}"
         chosen["training.tokens_per_batch"] = Choice(fitting, reason)
         lr = chosen["training.lr"].value
-        reason = f"{lr:g} in the preset, times the root of the smaller batch (Malladi et al. 2022)"
+        reason = f"{lr:g} in the preset, for the smaller batch (Malladi et al. 2022)"
         chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
     chosen |= _validation(text)
     return in_order(chosen)
+
+
+def within_hours(chosen: Choices, hours: float) -> dict[str, Choice]:
+    """Return the options to change for a run that ends after so many hours.
+
+    Times some updates on this machine. Raises UserError as `train` does.
+    """
+    from seq2seq_cli.commands.check.check import time_updates  # imports torch
+    from seq2seq_cli.commands.dry_run import dry_run
+
+    pace = dry_run(time_updates, Config.model_validate(as_tree(chosen)))
+    share = min(1.0, hours * 3_600 / pace.seconds_to_the_end) if pace else 1.0
+    steps = chosen["training.max_steps"].value
+    reason = f"time for about {int(share * steps):,} of {steps:,} updates here" if share < 1 else ""
+    return {"training.max_hours": Choice(hours, reason), **less_dropout(chosen, share)}
+
+
+def less_dropout(chosen: Choices, share: float) -> dict[str, Choice]:
+    """Return the dropout of a run that makes this share of the preset's updates, if it differs.
+
+    A much shorter run trains better with less dropout (benchmarks/time_to_quality.md).
+    """
+    if share >= 1 / 2:
+        return {}
+    dropout = chosen["model.dropout"].value
+    reason = f"half of the preset's {dropout:g}: a short run trains better with less"
+    return {"model.dropout": Choice(dropout / 2, reason)}
 
 
 def _is_spelling(text: Text) -> bool:
@@ -281,10 +311,6 @@ def _is_spelling(text: Text) -> bool:
     if tgt.is_symbols:
         return src.is_words(_FEW_WORDS)
     return tgt.is_words(_FEW_WORDS) and (src.is_symbols or src.is_words())
-
-
-def _kind_of_words(side: Side) -> TokenizerKind:
-    return "word" if side.is_symbols else "char"
 
 
 def _num_tokens(text: Text) -> int:
@@ -296,27 +322,29 @@ def _num_tokens(text: Text) -> int:
 
 def _tokenizer(text: Text) -> dict[str, Choice]:
     if _is_spelling(text):
-        kinds = {side: _kind_of_words(getattr(text, side)) for side in SIDES}
+        kinds: dict[str, TokenizerKind] = {
+            side: "word" if getattr(text, side).is_symbols else "char" for side in SIDES
+        }
         reason = f"{text.src.words:.1f} words per source line: single words"
         kind, size = Choice("char", reason), Choice("auto", "every character")
         if "word" in kinds.values():
-            reason = "letters; symbols between spaces, such as phones"
+            reason = "letters; symbols separated by spaces, such as phones"
             kind = Choice(kinds, reason)
             size = Choice("auto", "every character and every symbol")
     else:
-        kind = Choice("bpe", "nothing is out of vocabulary")
+        kind = Choice("bpe", "no word is out of vocabulary")
         pieces = num_pieces("bpe", text.counts.pairs)
         pairs = counted(text.counts.pairs, "pair")
-        reason = f"{pieces:,} pieces for {pairs}, beside bytes and characters"
+        reason = f"{pieces:,} pieces for {pairs}, plus bytes and characters"
         size = Choice("auto", reason)
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": size}
     if not {*text.src.scripts} & {*text.tgt.scripts}:
-        chosen["tokenizer.shared"] = Choice(False, "the sides have no script in common")
+        chosen["tokenizer.shared"] = Choice(False, "source and target have different scripts")
     if text.src.not_nfkc:
         reason = f"{text.src.not_nfkc:.2%} of the source lines have ligatures, full-width letters …"
         chosen["tokenizer.normalization"] = Choice({"src": "nfkc", "tgt": "identity"}, reason)
     if _is_spelling(text) and "Hangul" in {*text.src.scripts} - {*text.tgt.scripts}:
-        reason = "Korean syllables are taken apart into their letters"
+        reason = "decomposes Korean syllables into letters"
         chosen["tokenizer.normalization"] = Choice({"src": "nfd", "tgt": "identity"}, reason)
     return chosen
 
@@ -342,28 +370,28 @@ def in_order(chosen: dict[str, Choice]) -> dict[str, Choice]:
 
 
 def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
-    """Return the config to write, with what was found out about the text at its head."""
+    """Return the config to write; comments at the top describe the text."""
     limits = plugins.load("export", "limits")
     head = [
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
         f"Source: {text.src}.",
         f"Target: {text.tgt}.",
         f"Exports: {limits.exports_text(limits.exports(Config.model_validate(as_tree(chosen))))}.",
-        "Options that are not here have the defaults of configs/reference.yaml.",
+        "All other options have the defaults of configs/reference.yaml.",
     ]
     schema = Path("configs/schema.json")
     return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
 
 
 def _as_given(text: ParallelText) -> dict[str, Any]:
-    """Return the options of the text's corpus as the documents write them: columns are numbers."""
+    """Return the options of the text's corpus, with columns as numbers."""
+
+    def as_number(field: str) -> int | str:
+        return int(field) if field.isascii() and field.isdecimal() else field
+
     given = text.corpora[0].model_dump(mode="json", exclude_defaults=True)
     if fields := given.get("fields"):
-        given["fields"] = [_as_number(field) for field in fields]
+        given["fields"] = [as_number(field) for field in fields]
     if "features" in given:
-        given["features"] = _as_number(given["features"])
+        given["features"] = as_number(given["features"])
     return given
-
-
-def _as_number(field: str) -> int | str:
-    return int(field) if field.isascii() and field.isdecimal() else field

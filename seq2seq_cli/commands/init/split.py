@@ -1,4 +1,4 @@
-"""Splits pairs off a text, to validate and to test on, so that no source is in two parts."""
+"""Splits a text into training, validation and test parts that share no source."""
 
 import bisect
 import hashlib
@@ -31,11 +31,10 @@ def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, P
 def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
     """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
 
-    Sources are in the order of their hashes, and the first ones are taken, each with all of its
-    translations; sources that differ in case, width, white space or features only are one. So the
-    same text gives the same parts, in whatever order its lines are. Pairs that cannot be read or
-    have an empty side are left out. Needs 8 bytes of memory per pair. Raises UserError if nothing
-    would be left to train on.
+    Sources are sorted by hash, and the first ones are held out with all of their translations, so
+    that the split does not depend on the order of lines. Sources that differ only in case, width,
+    white space or features count as the same. Unreadable pairs and pairs with an empty side are
+    left out. Needs 8 bytes of memory per pair. Raises UserError if no pairs remain for training.
     """
     files = split_files(folder, parts)
     bounds = _bounds(given, [parts.get(part, 0) for part in files if part != REST])
@@ -65,7 +64,7 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
 
 
 def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
-    """Return for each part the hash from which on the next part begins."""
+    """Return for each part the hash at which the next part begins."""
     pairs = count_pairs(given, "skip", CorpusCounts())
     keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
     sources, counts = np.unique(keys, return_counts=True)
@@ -76,7 +75,7 @@ def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
         if ends[-1] >= len(sources):
             found = f"{counted(len(keys), 'pair')} with {counted(len(sources), 'different source')}"
             raise UserError(
-                f"{given.name} has {found}: too few to set {counted(sum(wanted), 'pair')} aside"
+                f"{given.name} has {found}: too few to hold out {counted(sum(wanted), 'pair')}"
             )
     return [int(source) for source in sources[ends[1:]]]
 

@@ -1,8 +1,7 @@
-"""The commands eval and score: compare a model with reference translations."""
+"""The command eval: scores a model on parallel text."""
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,9 +23,7 @@ from seq2seq_cli.cli.app import (
     TestSetName,
     WhichModel,
     app,
-    corpus_from_options,
     decoding_overrides,
-    path_option,
     text_to_score,
 )
 from seq2seq_cli.errors import UserError
@@ -34,7 +31,7 @@ from seq2seq_cli.errors import UserError
 BreakDown = Annotated[
     bool,
     typer.Option(
-        "--breakdown", help="Also score by source length and by word frequency in training."
+        "--breakdown", help="Also score by source length and word frequency in the training text."
     ),
 ]
 NumWorst = Annotated[
@@ -43,19 +40,19 @@ NumWorst = Annotated[
         "--worst",
         metavar="N",
         min=0,
-        help="Also print the N worst lines, by the run's metric or an error rate.",
+        help="Also print the N worst translations, by the run's metric or an error rate.",
     ),
 ]
 ShowErrors = Annotated[
     bool,
     typer.Option(
         "--errors",
-        help="Also count what is inserted, dropped and replaced, and what is right by feature.",
+        help="Also count insertions, deletions and substitutions, and correct lines by feature.",
     ),
 ]
 LossOnly = Annotated[
     bool,
-    typer.Option("--loss-only", help="Skip translating, and with it all scores of translations."),
+    typer.Option("--loss-only", help="Compute only loss, perplexity and accuracy."),
 ]
 
 
@@ -88,7 +85,7 @@ def evaluate(
     device: Device = None,
     model: WhichModel = "best",
 ) -> None:
-    """Score a trained model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
+    """Score a model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
     Of strings (tokens are characters or words, and the best model is chosen by exact match or an
     error rate) the scores are exact match and an error rate, not BLEU and chrF. Scores of
@@ -125,59 +122,3 @@ def _print(parts: Sequence[Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(report, indent=2))
     else:
         typer.echo("\n\n".join(part.table() for part in parts))
-
-
-@app.command(
-    epilog="**Examples**\n\n"
-    "seq2seq score runs/quickstart --src test.de --ref test.en\n\n"
-    "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescored.nbest"
-)
-def score(
-    run_dir: RunDir,
-    src: Sources = None,
-    ref: References = None,
-    pairs: Pairs = None,
-    fields: Fields = None,
-    features: Features = None,
-    tag: Tag = None,
-    nbest: Annotated[
-        Path | None,
-        path_option(help_text="An n-best list (n ||| text ||| ...) to rescore, instead of --ref."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON lines with the score of every token.")
-    ] = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
-) -> None:
-    """Score given translations: print log-probability, mean log-probability per token, and text.
-
-    With --nbest, rescore an n-best list: print it with the translations of each sentence sorted by
-    this model's mean log-probability, which becomes their score.
-    """
-    if nbest is not None and (ref or pairs or src is None):
-        raise UserError("--nbest requires --src, and excludes --ref and --pairs")
-    if nbest is not None and as_json:
-        raise UserError("--nbest prints an n-best list, which excludes --json")
-    if not (src or ref or pairs):
-        raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    with corpus_from_options(src, nbest or ref, pairs, fields, features) as text:
-        from seq2seq_cli.commands.score import rescore_nbest, score_pairs
-        from seq2seq_cli.decoding.translator import Translator
-
-        translator = Translator.load(
-            run_dir,
-            device or "auto",
-            [*decoding_overrides(tag=tag), *(overrides or ())],
-            which=model,
-            exact=True,
-        )
-        assert text is not None, "some text is given"
-        lines = (
-            rescore_nbest(translator, *text.files)
-            if nbest is not None
-            else score_pairs(translator, text, as_json=as_json)
-        )
-        for line in lines:
-            typer.echo(line)

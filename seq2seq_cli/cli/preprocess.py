@@ -1,0 +1,37 @@
+"""The command preprocess: tokenizes the training text ahead of training."""
+
+from typing import Annotated
+
+import typer
+
+from seq2seq_cli.cli.app import (
+    ConfigFile,
+    Overrides,
+    app,
+    load_config_file,
+)
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "seq2seq preprocess configs/quickstart.yaml\n\n"
+    "seq2seq preprocess configs/quickstart.yaml --shard 3/20"
+)
+def preprocess(
+    config: ConfigFile,
+    shard: Annotated[
+        str,
+        typer.Option(metavar="K/N", help="Tokenize shard K of N of the files."),
+    ] = "1/1",
+    overrides: Overrides = None,
+) -> None:
+    """Tokenize the training text ahead of training, on one machine or several with a shared cache.
+
+    Training tokenizes what is missing. Shards divide the files of a text among machines.
+    """
+    loaded = load_config_file(config, overrides)
+    from seq2seq_cli.decoding.lines.shards import Shard
+    from seq2seq_cli.training.setup import preprocess as tokenize
+
+    num_segments, num_missing = tokenize(loaded, *Shard.parse(shard))
+    typer.echo(f"{num_segments:,} segments of text, {num_missing:,} of them tokenized now")

@@ -1,0 +1,52 @@
+"""American spelling and plain words in code, messages, help texts and English documents."""
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import ROOT
+
+COVERED = [  # still to come: everything else
+    *("cli", "commands", "config"),
+    *(f"{name}.py" for name in ("console", "errors", "files", "machine", "paths", "plugins")),
+]
+FILES = sorted(
+    file
+    for path in (ROOT / "seq2seq_cli" / name for name in COVERED)
+    for file in (path.rglob("*.py") if path.is_dir() else [path])
+)
+FILES += sorted((ROOT / "configs").glob("*.yaml"))
+FILES += [ROOT / name for name in ("CONTRIBUTING.md", "docs/data.md", "docs/new_run.md")]
+INSTEAD = {
+    r"(un)?learnt": "learned",
+    r"colour\w*": "color",
+    r"behaviour\w*": "behavior",
+    r"neighbour\w*": "neighbor",
+    r"favour\w*": "favor",
+    r"(initial|normal|token|optim|summar|general|visual|real|regular)is(e|ed|es|ing|ation)": "-ize",
+    r"analys(e|ed|es|ing)": "analyze",
+    r"cancelled": "canceled",
+    r"centre\w*": "center",
+    r"grey": "gray",
+    r"those of": "the noun again, or a shorter sentence",
+    r"that of": "the noun again, or a shorter sentence",
+    r"beside": "next to, with, in addition to, compared with",
+    r"nobody": "a passive, or who does not",
+    r"anew": "again",
+    r"from which on": "at which, beyond which",
+    r"bear high": "tolerate high",
+}
+PATTERN = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_words_are_american_and_plain(path: Path):
+    text = " ".join(path.read_text(encoding="utf-8").split())  # phrases may span lines
+    found = {match[0] for match in PATTERN.finditer(text)}
+    instead = {
+        word: advice
+        for word in found
+        for pattern, advice in INSTEAD.items()
+        if re.fullmatch(pattern, word, re.IGNORECASE)
+    }
+    assert not instead
