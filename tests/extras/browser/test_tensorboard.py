@@ -50,7 +50,7 @@ def test_scalars_are_plotted(page, address):
     group = page.locator("tf-category-paginated-view .heading").first
     group.wait_for()
     assert group.inner_text().split()[0] == "Loss"
-    for tag in ("valid/loss", "valid/bleu", "attention_entropy/cross/layer_2/head_4"):
+    for tag in ("valid/loss", "valid/exact_match", "attention_entropy/cross/layer_2/head_4"):
         page.locator("tf-tag-filterer input").fill(f"^{tag}$")
         card = page.locator("tf-scalar-card", has_text=tag).first
         card.locator("vz-line-chart2 svg").first.wait_for()

@@ -107,6 +107,7 @@ def test_a_job_of_slurm_saves_and_requeues_itself(tmp_path):
     settings = numbers_config(tmp_path, max_steps=300, save_every=200, log_every=1)
     config, run = write_config(tmp_path, settings), tmp_path / "run"
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here"}
+    job["SLURM_CPUS_PER_TASK"] = "1"
     start = {"env": ENVIRONMENT | job | {"PATH": f"{tmp_path}:{ENVIRONMENT['PATH']}"}}
     start |= {"args": ["bash", RECIPES / "train.slurm", config, run], "cwd": tmp_path}
     with subprocess.Popen(**start, stderr=subprocess.PIPE, text=True) as script:

@@ -140,6 +140,7 @@ def test_translations_are_those_of_one_process(trained, seq2seq, address, texts,
 
 @pytest.mark.slow
 def test_text_may_be_in_a_bucket(trained, seq2seq, texts, tmp_path):
+    pytest.importorskip("ray.data")
     objects = {f"texts/{path.name}": path.read_bytes() for path in texts.iterdir()}
     with bucket_with(objects) as bucket:
         given = ("-i", f"{bucket.url}/texts/*.txt*", "-o", tmp_path / "out", "--concurrency", 1)
