@@ -1,7 +1,9 @@
-"""The cache of token ids: its folder, its size limit, and locks on the stores in use."""
+"""The cache of token ids and line counts: folder, size limit, and locks on the stores in use."""
 
 import errno
 import fcntl
+import hashlib
+import json
 import logging
 import math
 import os
@@ -9,12 +11,19 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import MEBIBYTE, naming, read_bounded, reading, write_atomic
 from seq2seq_cli.files import lock as lock_file
-from seq2seq_cli.files import naming, reading
+from seq2seq_cli.text.corpus import CorpusCounts, hash_of_files
+from seq2seq_cli.text.leakage import count_corpus
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +37,7 @@ MEGABYTE = 1_000_000
 _NAME = re.compile(rf"[0-9a-f]{{32}}|{re.escape(PART)}\w+")
 _GIGABYTES = 10.0
 _MOST_TRIES = 1_000  # to lock a file that others remove
+_VERSION = 3  # of what is counted of a text
 _JUST_USED = 60.0  # seconds before a store may be removed, as it may not be locked yet
 
 
@@ -128,7 +138,11 @@ def make_room() -> None:
     for store in sorted(stores):
         if total <= limit or time.time() - store.last_used < _JUST_USED:
             break
-        if _remove(store.folder):
+        with suppress(OSError), (store.folder / FACTS).open("ab") as file:  # NFS: to write
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if it is in use
+            for name in FILES:  # the locked one last
+                (store.folder / name).unlink(missing_ok=True)
+            store.folder.rmdir()
             total -= store.size
             removed.append(store)
     if removed:
@@ -166,14 +180,34 @@ def _stores() -> list[_Store]:
     return stores
 
 
-def _remove(folder: Path) -> bool:
-    """Remove a store; return False if it is in use."""
+_Counts = tuple[CorpusCounts, CorpusCounts | None]
+
+
+def cached_counts(
+    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
+) -> _Counts:
+    """Return what `count_corpus` returns, from the cache if it has counted the same text before.
+
+    If another process is counting it, as a run that was started together with this one, that is
+    waited for.
+    """
+    texts = [[hash_of_files(t.files), t.forms] for t in (train, valid) if t is not None]
+    key = hashlib.sha256(json.dumps([*texts, on_bad_line, _VERSION]).encode()).hexdigest()[:32]
+    path = cache_folder() / COUNTS / f"{key}.json"
+    if (found := _read_counts(path)) is not None:
+        return found
+    with writing(f"{COUNTS}-{key}"):
+        if (found := _read_counts(path)) is not None:
+            return found
+        counts = count_corpus(train, valid, on_bad_line)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps([one and asdict(one) for one in counts]).encode())
+        return counts
+
+
+def _read_counts(path: Path) -> _Counts | None:
+    """Return counts from the cache; None if they are missing or damaged."""
     try:
-        with (folder / FACTS).open("ab") as file:  # NFS locks only what may be written
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in FILES:  # the locked one last
-                (folder / name).unlink(missing_ok=True)
-            folder.rmdir()
-    except OSError:
-        return False
-    return True
+        return TypeAdapter(_Counts).validate_json(read_bounded(path, MEBIBYTE))
+    except (FileNotFoundError, UserError, ValueError):
+        return None

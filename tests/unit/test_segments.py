@@ -11,7 +11,7 @@ import pytest
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.cache import COUNTS, cache_folder, writing
-from seq2seq_cli.data.corpus_counts import cached_counts
+from seq2seq_cli.data.cache import cached_counts
 from seq2seq_cli.data.token_store import open_store, segment_texts, write_segments
 from seq2seq_cli.data.tokenization import splitter
 from seq2seq_cli.text.corpus import read_pairs
