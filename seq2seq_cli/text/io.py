@@ -39,8 +39,13 @@ def raw_lines(path: Path) -> Iterator[bytes]:
     characters that Unicode calls line ends, and counting them would shift the pairs. Lines longer
     than `MOST_BYTES` are truncated, but still longer than that.
     """
+    return strip_line_ends(lines_with_ends(path))
+
+
+def lines_with_ends(path: Path) -> Iterator[bytes]:
+    """Yield lines as `raw_lines` does, with line ends and byte order mark."""
     with opened(path) as file:
-        yield from limited(path, strip_line_ends(file))
+        yield from limited(path, bounded_lines(file))
 
 
 def lines_to_translate(path: Path | None) -> Iterator[str]:
@@ -52,7 +57,11 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     is_stdin = path in (None, STANDARD_STREAM)
     if path is not None:
         refuse_archive(path)
-    source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
+    source = (
+        strip_line_ends(bounded_lines(standard_input()))
+        if is_stdin
+        else raw_lines(cast(Path, path))
+    )
     yield from decoded_lines(source, str(path or "standard input"))
 
 
@@ -135,23 +144,15 @@ def standard_input() -> BinaryIO:
         return cast(BinaryIO, sys.stdin.buffer)
 
 
-def strip_line_ends(
-    file: BinaryIO, first_number: int = 0, num_bytes: float = math.inf
-) -> Iterator[bytes]:
-    """Yield the lines of an open file as `raw_lines` does.
-
-    They are those that begin in the next `num_bytes` bytes; the next line has `first_number`.
-    """
-    for number, raw in enumerate(bounded_lines(file, num_bytes), first_number):
+def strip_line_ends(lines: Iterable[bytes], first_number: int = 0) -> Iterator[bytes]:
+    """Yield lines as `raw_lines` does; the first of a file, with number 0, may have a mark."""
+    for number, raw in enumerate(lines, first_number):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
 
 def bounded_lines(file: BinaryIO, num_bytes: float = math.inf) -> Iterator[bytes]:
-    """Yield lines with their line ends; lines that are too long are truncated.
-
-    They are those that begin in the next `num_bytes` bytes.
-    """
+    """Yield the lines that begin in the next bytes, with line ends; too long ones are truncated."""
     limit = MOST_BYTES + 8  # for the line end and a byte order mark
     position = 0
     while position < num_bytes and (raw := file.readline(limit)):
