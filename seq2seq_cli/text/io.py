@@ -54,14 +54,11 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     Invalid UTF-8 becomes U+FFFD, and a warning at the end counts such lines. Raises UserError for
     lines that are too long, and for archives and translation memories.
     """
-    is_stdin = path in (None, STANDARD_STREAM)
-    if path is not None:
+    if path is None or path == STANDARD_STREAM:
+        source = strip_line_ends(bounded_lines(standard_input()))
+    else:
         refuse_archive(path)
-    source = (
-        strip_line_ends(bounded_lines(standard_input()))
-        if is_stdin
-        else raw_lines(cast(Path, path))
-    )
+        source = raw_lines(path)
     yield from decoded_lines(source, str(path or "standard input"))
 
 
