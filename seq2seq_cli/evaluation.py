@@ -104,11 +104,8 @@ class Scores:
 
     def metrics(self) -> dict[Metric, float]:
         """Return every score by its name in `validation.metric` and in the logs."""
-        metrics: dict[Metric, float] = {
-            "loss": self.loss,
-            "perplexity": self.perplexity,
-            "accuracy": self.accuracy,
-        }
+        names = ("loss", "perplexity", "accuracy")
+        metrics = {name: getattr(self, name) for name in names}
         return metrics | {name: score.value for name, score in self.text.items()}
 
     def table(self) -> str:
@@ -225,8 +222,8 @@ def evaluate(
 ) -> Scores:
     """Score the references under the model and, with `decode`, its translations against them.
 
-    References are normalized like the target text in training, as translations are, but for those
-    of public test sets: their scores can be compared with published ones. The loss of a model that
+    References are normalized like the target text in training, as translations are. In public test
+    sets they are not, so that scores can be compared with published ones. The loss of a model that
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
     scoring = scoring or Scoring.of_run(translator.config)

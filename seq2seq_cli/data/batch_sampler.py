@@ -194,11 +194,11 @@ class ShuffleBuffer:
     def __init__(self, sampler: BatchSampler, pairs: Indices | None, seed: int) -> None:
         """`pairs`: of the buffer, consecutive in blocks; None: all of the text."""
         self._sampler, self._pairs, self._seed = sampler, pairs, seed
-        self._sides = (sampler.store.src, sampler.store.tgt)
-        self._lengths = [
-            _mean_lengths(side, sampling, pairs)
-            for side, sampling in zip(self._sides, sampler.samplers, strict=True)
-        ]
+        src, tgt = sampler.samplers
+        self._lengths = (
+            _mean_lengths(sampler.store.src, src, pairs),
+            _mean_lengths(sampler.store.tgt, tgt, pairs),
+        )
         self._planned: tuple[object, Plan] | None = None
         self._pool: tuple[object, _Pool] | None = None
 
@@ -293,8 +293,8 @@ class ShuffleBuffer:
 
     def _sampled(self, pairs: Indices, epoch: int) -> list[Sequence[Ids]]:
         """Return the ids of both sides of pairs, their subwords sampled as in this epoch."""
-        numbers = self._in_text(pairs)
-        stored = [[sentences[int(i)] for i in numbers] for sentences in self._sides]
+        numbers, store = self._in_text(pairs), self._sampler.store
+        stored = [[side[int(i)] for i in numbers] for side in (store.src, store.tgt)]
         return [
             ids if sampler is None else sampler(ids, numbers, epoch)
             for ids, sampler in zip(stored, self._sampler.samplers, strict=True)

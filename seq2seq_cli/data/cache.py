@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -121,35 +120,29 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-class _Store(NamedTuple):
-    last_used: float
-    size: int  # bytes
-    folder: Path
-
-
 def make_room() -> None:
     """Remove the least recently used stores until the cache is within its size limit.
 
     Stores in use and anything else in the folder stay.
     """
     stores, limit = _stores(), most_bytes()
-    total = sum(store.size for store in stores)
-    removed: list[_Store] = []
-    for store in sorted(stores):
-        if total <= limit or time.time() - store.last_used < _JUST_USED:
+    total = sum(size for _, size, _ in stores)
+    removed: list[int] = []
+    for last_used, size, folder in sorted(stores):
+        if total <= limit or time.time() - last_used < _JUST_USED:
             break
-        with suppress(OSError), (store.folder / FACTS).open("ab") as file:  # NFS: to write
+        with suppress(OSError), (folder / FACTS).open("ab") as file:  # NFS: to write
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if it is in use
             for name in FILES:  # the locked one last
-                (store.folder / name).unlink(missing_ok=True)
-            store.folder.rmdir()
-            total -= store.size
-            removed.append(store)
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+            total -= size
+            removed.append(size)
     if removed:
-        size = sum(store.size for store in removed) / MEGABYTE
         logger.info(
             f"{cache_folder()}: removed the {len(removed):,} least recently used stores of token "
-            f"ids ({size:,.1f} MB) to stay within SEQ2SEQ_CACHE_GB={limit / 1e9:g}"
+            f"ids ({sum(removed) / MEGABYTE:,.1f} MB) to stay within "
+            f"SEQ2SEQ_CACHE_GB={limit / 1e9:g}"
         )
 
 
@@ -164,11 +157,14 @@ def size_of(folder: Path) -> int:
 
 def total_size() -> int:
     """Return the size of all stores in bytes."""
-    return sum(store.size for store in _stores())
+    return sum(size for _, size, _ in _stores())
 
 
-def _stores() -> list[_Store]:
-    """Return the folders that are named like stores and contain nothing else."""
+def _stores() -> list[tuple[float, int, Path]]:
+    """Return when each store was last used, its bytes, and its folder.
+
+    Stores are the folders that are named like one and contain nothing else.
+    """
     stores = []
     with suppress(FileNotFoundError):
         for folder in cache_folder().iterdir():
@@ -176,7 +172,7 @@ def _stores() -> list[_Store]:
                 continue
             with suppress(FileNotFoundError, NotADirectoryError):  # removed by another process
                 if {path.name for path in folder.iterdir()} <= set(FILES):
-                    stores.append(_Store(folder.stat().st_mtime, size_of(folder), folder))
+                    stores.append((folder.stat().st_mtime, size_of(folder), folder))
     return stores
 
 

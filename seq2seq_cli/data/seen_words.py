@@ -130,10 +130,12 @@ class UnseenWords:
     def __init__(self, seen: SeenWords, tokenizer: Tokenizer) -> None:
         self._finder, self._tokenizer = WordFinder(tokenizer), tokenizer
         packed = np.frombuffer(base64.b64decode(seen.table), np.uint8)
-        self._table = np.unpackbits(packed).tobytes()
-        self._shift = 64 - int(math.log2(len(self._table)))
+        table = np.unpackbits(packed).tobytes()
         self._new_share = seen.new_share
-        self._is_unseen = functools.lru_cache(_WORDS_TO_REMEMBER)(self._look_up)
+        shift = 64 - int(math.log2(len(table)))
+        self._is_unseen = functools.lru_cache(_WORDS_TO_REMEMBER)(
+            lambda word: word[0] == UNK_ID or not table[hash_of(word) >> shift]
+        )
 
     def of(self, ids: Sequence[int]) -> list[str]:
         """Return the unseen words of a line, given by its ids; none unless they are unusual."""
@@ -142,9 +144,6 @@ class UnseenWords:
         if not unseen or _tail(len(words), len(unseen), self._new_share) >= _IMPROBABLE:
             return []
         return [self._tokenizer.to_text(word) for word in unseen]
-
-    def _look_up(self, word: tuple[int, ...]) -> bool:
-        return word[0] == UNK_ID or not self._table[hash_of(word) >> self._shift]
 
 
 def _tail(trials: int, least: int, p: float) -> float:

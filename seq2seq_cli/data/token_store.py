@@ -191,14 +191,6 @@ class _Segment:
         self.tgt.validate(self.facts.tgt, len(tokenizers.tgt))
 
 
-class LengthCounts(NamedTuple):
-    """The different lengths of pairs, EOS included, and how many pairs have them."""
-
-    src: Ids
-    tgt: Ids
-    counts: npt.NDArray[np.int64]
-
-
 class TokenStore:
     """Both sides of a text as ids, with statistics."""
 
@@ -215,8 +207,13 @@ class TokenStore:
     def __len__(self) -> int:
         return len(self.src)
 
-    def length_counts(self, start: int = 0, end: int | None = None) -> "LengthCounts":
-        """Count the pairs of a range by their lengths, in memory that does not grow with them."""
+    def length_counts(
+        self, start: int = 0, end: int | None = None
+    ) -> tuple[Ids, Ids, npt.NDArray[np.int64]]:
+        """Return the different lengths of the pairs of a range, EOS included, and their counts.
+
+        Memory does not grow with the pairs.
+        """
         end = len(self) if end is None else end
         width = self.facts.tgt.longest + 1
         codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -227,7 +224,7 @@ class TokenStore:
             codes, places = np.unique(np.concatenate([codes, found]), return_inverse=True)
             counts = np.bincount(places, np.concatenate([counts, numbers])).astype(np.int64)
         src, tgt = (side.astype(np.int32) for side in np.divmod(codes, width))
-        return LengthCounts(src, tgt, counts)
+        return src, tgt, counts
 
 
 def open_store(

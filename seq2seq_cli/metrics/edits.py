@@ -129,7 +129,7 @@ def find_errors(text: Translated, scoring: Scoring) -> Errors:
                 before = _around(expected, edit.src_pos, units.between)
                 after = _around(written, edit.dest_pos, units.between)
                 shown[change] = printable(f"line {number:,}  {start}: {before} → {after}")
-    features = [
+    features: list[dict[str, Any]] = [
         {
             "name": name,
             "num_lines": len(lines),

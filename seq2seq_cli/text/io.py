@@ -1,5 +1,6 @@
 """Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
+import functools
 import logging
 import math
 import os
@@ -88,21 +89,19 @@ def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
     The file is created with the first line, or at the end: an error before leaves no empty file.
     """
     with ExitStack() as stack:
-        file: BinaryIO | None = None
 
-        def open_file() -> BinaryIO:
-            if path in (None, STANDARD_STREAM):
+        @functools.cache
+        def file() -> BinaryIO:
+            if path is None or path == STANDARD_STREAM:
                 return sys.stdout.buffer
             return stack.enter_context(path.open("wb"))
 
         def write(line: str) -> None:
-            nonlocal file
-            file = file or open_file()
-            file.write(line.encode("utf-8", errors="replace") + b"\n")
-            file.flush()
+            file().write(line.encode("utf-8", errors="replace") + b"\n")
+            file().flush()
 
         yield write
-        file = file or open_file()
+        file()
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:
