@@ -36,8 +36,8 @@ class BatchSampler:
     """The batches of every epoch by (epoch, position): resuming need not fast-forward.
 
     The pairs of a larger text than `most_pairs` are divided at random, in blocks of consecutive
-    pairs, among buffers. An epoch goes through the buffers in random order, and shuffles
-    each. If an epoch draws another number of pairs than all, there is one buffer.
+    pairs, among buffers. An epoch goes through the buffers in random order, and shuffles each.
+    There is one buffer if an epoch does not draw every pair once.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BatchSampler:
         return self._num_batches
 
     def num_batches(self, epochs: range) -> Iterator[tuple[int, int]]:
-        """Yield numbers of batches, and how many of the epochs have so many.
+        """Yield a number of batches, and how many of the epochs have it.
 
         Epochs that draw from corpora differ by some batches, and have to be planned one by one.
         """
@@ -125,7 +125,7 @@ class BatchSampler:
         return [int(number) for number in order]
 
     def buffer(self, number: int) -> "ShuffleBuffer":
-        """Return a buffer; the one that was asked for last is remembered."""
+        """Return a buffer; the latest one is remembered."""
         if self._opened is None or self._opened[0] != number:
             self._opened = None  # first free its memory
             pairs, seed = None, self.seed
@@ -208,7 +208,7 @@ class ShuffleBuffer:
         """Return the batches of an epoch, without the pairs of parts that are consumed already.
 
         They have the positions of pairs in the buffer. The batch size may differ from the one of
-        training. The plan that was asked for last is remembered.
+        training. The latest plan is remembered.
         """
         sampler = self._sampler
         budget = tokens_per_batch or sampler.tokens_per_batch
@@ -304,7 +304,7 @@ class ShuffleBuffer:
 def _mean_lengths(
     sentences: Sentences, sampler: SubwordSampler | None, pairs: Indices | None
 ) -> Ids:
-    """Return the lengths in tokens, EOS included; with a sampler, those that it gives on average.
+    """Return the lengths in tokens, EOS included; with a sampler, its mean lengths.
 
     How much longer it makes sentences is measured on some, spread evenly over the pairs.
     """

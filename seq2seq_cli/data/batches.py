@@ -22,7 +22,7 @@ Plan = list[Indices]  # for every batch the indices of its pairs
 def pairs_per_epoch(
     sizes: Sequence[int], weights: Sequence[float], temperature: float | None
 ) -> list[int]:
-    """Return how many pairs an epoch draws from each corpus of so many pairs, at least one.
+    """Return how many pairs an epoch draws from each corpus, given their sizes; at least one.
 
     That is weight · n for a corpus of n pairs. With a temperature T it is a share of all pairs, in
     proportion to n^(1/T) (Arivazhagan et al. 2019, section 4.2); T = 1 draws every pair once.
@@ -93,7 +93,7 @@ def bucket_by_length(src_lengths: Ids, tgt_lengths: Ids, tokens_per_batch: int) 
 def regroup(
     src_lengths: Ids, tgt_lengths: Ids, num_batches: int, pairs_per_batch: int | None = None
 ) -> Plan:
-    """Return so many batches of pairs of similar length, the largest as small as possible.
+    """Return `num_batches` batches of pairs of similar length, the largest as small as possible.
 
     Their size counts tokens of the longer side, padding included. There are enough batches for at
     most `pairs_per_batch` pairs in each.

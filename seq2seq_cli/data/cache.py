@@ -81,7 +81,7 @@ def writing(key: str) -> Iterator[None]:
                 lock_file(file.fileno(), fcntl.LOCK_EX)  # without locks, the last store is kept
             if _is_at(path, file.fileno()):
                 break
-            stack.close()  # the one before has removed it
+            stack.close()  # its last holder has removed it
         else:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         try:
@@ -182,23 +182,20 @@ _Counts = tuple[CorpusCounts, CorpusCounts | None]
 def cached_counts(
     train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
 ) -> _Counts:
-    """Return what `count_corpus` returns, from the cache if it has counted the same text before.
+    """Return what `count_corpus` returns, from the cache if the same text was counted before.
 
-    If another process is counting it, as a run that was started together with this one, that is
-    waited for.
+    Waits for another process that is counting it, such as a run that was started with this one.
     """
     texts = [[hash_of_files(t.files), t.forms] for t in (train, valid) if t is not None]
     key = hashlib.sha256(json.dumps([*texts, on_bad_line, _VERSION]).encode()).hexdigest()[:32]
     path = cache_folder() / COUNTS / f"{key}.json"
-    if (found := _read_counts(path)) is not None:
-        return found
-    with writing(f"{COUNTS}-{key}"):
-        if (found := _read_counts(path)) is not None:
-            return found
-        counts = count_corpus(train, valid, on_bad_line)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps([one and asdict(one) for one in counts]).encode())
-        return counts
+    if (counts := _read_counts(path)) is None:
+        with writing(f"{COUNTS}-{key}"):
+            if (counts := _read_counts(path)) is None:  # no other process has counted it
+                counts = count_corpus(train, valid, on_bad_line)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, json.dumps([one and asdict(one) for one in counts]).encode())
+    return counts
 
 
 def _read_counts(path: Path) -> _Counts | None:

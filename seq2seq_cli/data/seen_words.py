@@ -26,7 +26,7 @@ _MOST_TOKENS = 20_000_000  # that are read of a large text: parts of it, evenly 
 _FEWEST_BITS, _MOST_BITS = 10, 20  # 2 to their power: places of the table
 _PLACES_OF_A_WORD = 8
 _WORDS_TO_REMEMBER = 1 << 15
-_IMPROBABLE = 1e-2  # so many unknown words in a line of new text
+_IMPROBABLE = 1e-2  # probability of that many unknown words in a line of new text
 
 _OUTSIDE, _BEGINS, _CONTINUES = range(3)  # of words
 
@@ -147,7 +147,7 @@ class UnseenWords:
 
 
 def _tail(trials: int, least: int, p: float) -> float:
-    """Return the probability of so many successes or more (the binomial distribution)."""
+    """Return the probability of `least` successes or more (the binomial distribution)."""
     below, term = 0.0, (1 - p) ** trials
     for n in range(least if p < 1 else 0):
         below += term

@@ -312,9 +312,8 @@ class _Request(NamedTuple):
         return _hash([_FORMAT, hash_of_files(text.files), *options])
 
     def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
-        """Open the segments of these names; those that are missing or damaged are written."""
-        found = {key: self._open(key) for key in texts}
-        opened = {key: segment for key, segment in found.items() if segment is not None}
+        """Open the segments of these names; missing or damaged ones are written."""
+        opened = {key: segment for key in texts if (segment := self._open(key)) is not None}
         missing = {key: text for key, text in texts.items() if key not in opened}
         if not missing:
             return opened

@@ -95,7 +95,7 @@ class Errors:
 def find_errors(text: Translated, scoring: Scoring) -> Errors:
     """Align every translation with its reference by the fewest edits, and count these.
 
-    Of several references of a line that with the fewest edits counts, as in error rates.
+    Of several references of a line the one with the fewest edits counts, as in error rates.
     """
     changes, occurrences = Counter[Change](), Counter[str]()
     examples: dict[Change, list[dict[str, Any]]] = defaultdict(list)

@@ -80,10 +80,8 @@ class CorpusCounts:
         return self.lines - self.bad - self.empty
 
     def read_times(self, times: int) -> None:
-        """Count every line so many times."""
-        self.lines, self.bad, self.empty = (
-            times * number for number in (self.lines, self.bad, self.empty)
-        )
+        """Multiply all counts, except the overlap."""
+        self.lines, self.bad, self.empty = times * self.lines, times * self.bad, times * self.empty
 
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:

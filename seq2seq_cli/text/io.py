@@ -84,7 +84,7 @@ def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> 
 
 @contextmanager
 def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Give a function that writes a line at once, to a file or (None or `-`) to standard output.
+    """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
     The file is created with the first line, or at the end: an error before leaves no empty file.
     """

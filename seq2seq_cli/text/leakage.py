@@ -27,24 +27,25 @@ def count_corpus(
     Memory does not grow with the training text. Raises UserError if training is impossible:
     unreadable lines, files of unequal length, no pairs.
     """
-    train_counts, valid_counts = CorpusCounts(), None if valid is None else CorpusCounts()
+    train_counts, valid_counts = CorpusCounts(), CorpusCounts()
     held_out, leaked = LineHashes(), LineHashes()
-    if valid is not None and valid_counts is not None:
+    if valid is not None:
         for pair in count_pairs(valid.once(), on_bad_line, valid_counts):
             held_out.add(pair)
     wanted = set(held_out.sources)
     for pair in count_pairs(train.once(), on_bad_line, train_counts):
         if wanted and source_hash(pair) in wanted:
             leaked.add(pair)
-    if valid is not None and valid_counts is not None:
-        valid_counts.read_times(valid.num_directions)
-        valid_counts.overlap = held_out.found_in(leaked).sources.count
     train_counts.read_times(train.num_directions)
+    if valid is None:
+        return train_counts, None
+    valid_counts.read_times(valid.num_directions)
+    valid_counts.overlap = held_out.found_in(leaked).sources.count
     return train_counts, valid_counts
 
 
 def source_hash(pair: Pair) -> int:
-    """Return a hash of the source with its features, another one in each process."""
+    """Return a hash of the source with its features, which differs between processes."""
     return hash(normalized(pair.source_line))
 
 
@@ -58,7 +59,7 @@ class Repeats:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Lines whose source also occurs elsewhere, and those whose whole pair does."""
+    """Lines whose source also occurs elsewhere, and lines whose whole pair does."""
 
     sources: Repeats
     pairs: Repeats

@@ -35,8 +35,8 @@ class BpeDropout:
 
     In every step each possible merge is dropped with probability p, and the best of the others is
     applied; the next step may apply all of them again. (SentencePiece drops a merge for good, which
-    with the same p makes subwords shorter.) How many steps go by before a best merge is dropped is
-    a geometric random number: where all merges go by, the ids stay as they are.
+    with the same p makes subwords shorter.) The number of steps before a best merge is dropped is a
+    geometric random number: if it exceeds the number of merges, the ids do not change.
     """
 
     def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None:

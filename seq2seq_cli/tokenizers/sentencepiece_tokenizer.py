@@ -98,7 +98,7 @@ class SentencePieceTokenizer(Tokenizer):
         if rule == "identity":
             return self
         model, normalizer = _parsed(self.model), _parsed(_normalizer_model(rule, symbols))
-        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of a moment
+        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path
         model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
         return SentencePieceTokenizer(model.SerializeToString(), shared_with=self)
 

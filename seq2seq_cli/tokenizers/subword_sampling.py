@@ -2,7 +2,7 @@
 
 A sentence is cut into stretches that no piece of the vocabulary reaches across, such as words.
 These are segmented independently, each with random bits that depend on seed, side, epoch, pair and
-position alone; so a pair gets the same ids wherever and whenever it is read.
+position alone; so the ids of a pair do not depend on when and in which process it is read.
 
 N tokens of B sentences, W stretches, C of them that may change.
 """
@@ -55,7 +55,7 @@ class SubwordSampler:
     ) -> None:
         """`strength`: see `SubwordSampling`; `seed` also tells the two sides apart.
 
-        A sentence that would get more than `longest` ids keeps those that it has.
+        A sentence that would get more than `longest` ids is not sampled.
         """
         segmenter = implementation("tokenizers", TOKENIZER_KINDS[tokenizer.kind].sampler or "")
         learned = tokenizer.learned_pieces()

@@ -146,7 +146,7 @@ class Tokenizer(ABC):
         return self.to_ids(text)
 
     def feature_ids(self, features: str) -> list[int]:
-        """Return the ids of features such as `V;PST`; those that the vocabulary lacks are <unk>.
+        """Return the ids of features such as `V;PST`; unknown ones are <unk>.
 
         These come first, as text begins after the last known feature. Raises UserError if the
         vocabulary has none.
