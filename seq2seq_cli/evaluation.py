@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
-from seq2seq_cli.data.batches import IGNORE_INDEX, bucket_by_length, make_batch
-from seq2seq_cli.data.mixture import Indices
+from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
 from seq2seq_cli.decoding.lines.segmentation import NO_CUTS, Cuts
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
@@ -105,11 +104,8 @@ class Scores:
 
     def metrics(self) -> dict[Metric, float]:
         """Return every score by its name in `validation.metric` and in the logs."""
-        metrics: dict[Metric, float] = {
-            "loss": self.loss,
-            "perplexity": self.perplexity,
-            "accuracy": self.accuracy,
-        }
+        names = ("loss", "perplexity", "accuracy")
+        metrics = {name: getattr(self, name) for name in names}
         return metrics | {name: score.value for name, score in self.text.items()}
 
     def table(self) -> str:
@@ -226,8 +222,8 @@ def evaluate(
 ) -> Scores:
     """Score the references under the model and, with `decode`, its translations against them.
 
-    References are normalized like the target text in training, as translations are, but for those
-    of public test sets: their scores can be compared with published ones. The loss of a model that
+    References are normalized like the target text in training, as translations are. In public test
+    sets they are not, so that scores can be compared with published ones. The loss of a model that
     computes NaN or infinity is NaN or infinite, and its translations may be empty.
     """
     scoring = scoring or Scoring.of_run(translator.config)

@@ -27,37 +27,37 @@ METRICS: dict[str, MetricFacts] = {
     "loss": MetricFacts("nats per target token", higher_is_better=False),
     "perplexity": MetricFacts("exp(loss)", higher_is_better=False),
     "accuracy": MetricFacts("% of target tokens"),
-    "bleu": MetricFacts("0 to 100", "ngram_metrics.bleu"),
-    "chrf": MetricFacts("0 to 100", "ngram_metrics.chrf"),
+    "bleu": MetricFacts("0 to 100", "scorers.bleu"),
+    "chrf": MetricFacts("0 to 100", "scorers.chrf"),
     "chrf++": MetricFacts(
-        "0 to 100", "ngram_metrics.chrf_plus_plus", on_request="chrF with pairs of words"
+        "0 to 100", "scorers.chrf_plus_plus", on_request="chrF with pairs of words"
     ),
     "ter": MetricFacts(
         "% of reference words",
-        "ngram_metrics.ter",
+        "scorers.ter",
         higher_is_better=False,
         on_request="translation edit rate, which takes seconds for sentences of 200 words",
     ),
     "exact_match": MetricFacts(
-        "% of lines", "error_rates.ExactMatch", is_of_strings=True, ranks_lines=False
+        "% of lines", "scorers.ExactMatch", is_of_strings=True, ranks_lines=False
     ),
     "symbol_error_rate": MetricFacts(
         "% of reference symbols",
-        "error_rates.SymbolErrorRate",
+        "scorers.SymbolErrorRate",
         higher_is_better=False,
         on_request="edits per symbol, such as phones, which spaces separate",
         is_of_strings=True,
     ),
     "cer": MetricFacts(
         "% of reference characters",
-        "error_rates.CharacterErrorRate",
+        "scorers.CharacterErrorRate",
         higher_is_better=False,
         on_request="character error rate",
         is_of_strings=True,
     ),
     "exact_match_error": MetricFacts(
         "% of lines",
-        "error_rates.ExactMatchError",
+        "scorers.ExactMatchError",
         higher_is_better=False,
         on_request="100 - exact_match, the word error rate where each line is a word",
         is_of_strings=True,

@@ -111,8 +111,8 @@ _SENTENCEPIECE = "sentencepiece_tokenizer.SentencePieceTokenizer"
 TOKENIZER_KINDS: dict[TokenizerKind, TokenizerFacts] = {
     "word": TokenizerFacts(_SENTENCEPIECE, "symbols"),
     "char": TokenizerFacts(_SENTENCEPIECE, "characters"),
-    "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="bpe_dropout.BpeDropout"),
-    "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="unigram_sampling.UnigramSampling"),
+    "bpe": TokenizerFacts(_SENTENCEPIECE, sampler="segmenters.BpeDropout"),
+    "unigram": TokenizerFacts(_SENTENCEPIECE, sampler="segmenters.UnigramSampling"),
 }
 
 # Whether a run may be resumed with another value of an option: free; ask: only with

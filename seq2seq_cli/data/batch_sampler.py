@@ -1,32 +1,43 @@
 """The batches of every epoch by epoch and position, in memory that does not grow with the text."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.data.shuffle_buffer import (
-    POOL,
-    Batching,
-    ConsumedParts,
-    ShuffleBuffer,
-    blocks_of_buffers,
-    pairs_of_blocks,
+from seq2seq_cli.data.batches import (
+    Batch,
+    Indices,
+    Plan,
+    make_batch,
+    padded_batch,
+    pairs_of_epoch,
+    plan_epoch,
+    regroup,
 )
-from seq2seq_cli.data.token_store import TokenStore
-from seq2seq_cli.tokenizers.subword_sampling import Samplers
+from seq2seq_cli.data.token_store import Sentences, TokenStore
+from seq2seq_cli.data.tokenization import Ids
+from seq2seq_cli.tokenizers.subword_sampling import Samplers, SubwordSampler
 
 _NO_SAMPLERS = Samplers()
 
 MOST_PAIRS = 1 << 22  # that are shuffled together: 200 MB
+POOL = 128  # batches whose pairs are grouped by their sampled lengths
+
+_MEASURED_PAIRS = 2_000  # how much longer subword sampling makes them
+_MEASURED_BATCHES = 10  # how much padding they have with subword sampling
+_BLOCK = 1 << 12  # consecutive pairs of a large text that go into the same buffer
+
+# The parts of an epoch that were trained with another batch size: (tokens_per_batch, batches used).
+ConsumedParts = Sequence[Sequence[int]]
 
 
 class BatchSampler:
     """The batches of every epoch by (epoch, position): resuming need not fast-forward.
 
     The pairs of a larger text than `most_pairs` are divided at random, in blocks of consecutive
-    pairs, among buffers. An epoch goes through the buffers in random order, and shuffles
-    each. If an epoch draws another number of pairs than all, there is one buffer.
+    pairs, among buffers. An epoch goes through the buffers in random order, and shuffles each.
+    There is one buffer if an epoch does not draw every pair once.
     """
 
     def __init__(
@@ -40,13 +51,15 @@ class BatchSampler:
         most_pairs: int = MOST_PAIRS,
     ) -> None:
         """`drawn` is how many pairs an epoch draws from each corpus; None: every pair once."""
-        self._store = store
+        self.store, self.samplers, self.seed = store, samplers, seed
+        self.tokens_per_batch, self.pairs_per_batch = tokens_per_batch, pairs_per_batch
         self.drawn = list(store.sizes if drawn is None else drawn)
         self.is_mixed = self.drawn != list(store.sizes)
-        self._batching = Batching(tokens_per_batch, seed, samplers, self.drawn, pairs_per_batch)
-        most = len(store) if self.is_mixed else most_pairs
-        self._blocks = blocks_of_buffers(len(store), most, seed)
-        self._num_buffers = 1 if self._blocks is None else len(self._blocks)
+        self._blocks: list[Indices | None] = [None]  # of each buffer, in order; None: all
+        if len(store) > most_pairs and not self.is_mixed:
+            blocks = np.random.default_rng([seed, 0]).permutation(-(-len(store) // _BLOCK))
+            parts = np.array_split(blocks, -(-len(store) // most_pairs))
+            self._blocks = [np.sort(part) for part in parts]
         self._opened: tuple[int, ShuffleBuffer] | None = None
         self._counted: dict[tuple[int, int], int] = {}
         self._left: tuple[object, list[tuple[int, ConsumedParts, int]]] | None = None
@@ -59,17 +72,16 @@ class BatchSampler:
         It is a hash of the text, with what epochs draw from its corpora if that is not all of them,
         and with subword sampling its strength and the batches that are grouped together.
         """
-        samplers = self._batching.samplers
         drawn = f"{self.drawn}" if self.is_mixed else ""
-        sampled = f"{samplers.key} of {POOL} batches" if any(samplers) else ""
-        return " ".join(filter(None, [self._store.key, drawn, sampled]))
+        sampled = f"{self.samplers.key} of {POOL} batches" if any(self.samplers) else ""
+        return " ".join(filter(None, [self.store.key, drawn, sampled]))
 
     def __len__(self) -> int:
         """Return the number of batches in the first epoch, and in others if each has all pairs."""
         return self._num_batches
 
     def num_batches(self, epochs: range) -> Iterator[tuple[int, int]]:
-        """Yield numbers of batches, and how many of the epochs have so many.
+        """Yield a number of batches, and how many of the epochs have it.
 
         Epochs that draw from corpora differ by some batches, and have to be planned one by one.
         """
@@ -90,13 +102,13 @@ class BatchSampler:
         for number, parts, size in self._buffers_left(epoch, consumed):
             if position < size and len(batches) < count:
                 positions = range(position, min(size, position + count - len(batches)))
-                batches += self._buffer(number).batches(epoch, positions, parts)
+                batches += self.buffer(number).batches(epoch, positions, parts)
             position = max(0, position - size)
         return batches
 
     def padding(self) -> float:
         """Return the fraction of positions that is padding, in the first buffer of an epoch."""
-        return self._buffer(self._order(1)[0]).padding()
+        return self.buffer(self._order(1)[0]).padding()
 
     def largest_batches(self) -> list[Batch]:
         """Return the batches of an epoch that need the most memory in layers and in attention.
@@ -105,24 +117,23 @@ class BatchSampler:
         may be the same; of a large text, in the first buffer. With subword sampling they are
         planned batches, which have more padding after sampling than the batches of the epoch.
         """
-        return self._buffer(self._order(1)[0]).largest_batches()
+        return self.buffer(self._order(1)[0]).largest_batches()
 
-    def _order(self, epoch: int) -> Sequence[int]:
+    def _order(self, epoch: int) -> list[int]:
         """Return the order of the buffers in an epoch."""
-        if self._num_buffers == 1:
-            return [0]
-        generator = np.random.default_rng([self._batching.seed, epoch])
-        return [int(number) for number in generator.permutation(self._num_buffers)]
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self._blocks))
+        return [int(number) for number in order]
 
-    def _buffer(self, number: int) -> ShuffleBuffer:
-        """Return a buffer; the one that was asked for last is remembered."""
+    def buffer(self, number: int) -> "ShuffleBuffer":
+        """Return a buffer; the latest one is remembered."""
         if self._opened is None or self._opened[0] != number:
             self._opened = None  # first free its memory
-            pairs, seed = None, self._batching.seed
-            if self._blocks is not None:
-                pairs = pairs_of_blocks(self._blocks[number], len(self._store))
+            pairs, seed = None, self.seed
+            if (blocks := self._blocks[number]) is not None:
+                pairs = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)).reshape(-1)
+                pairs = pairs[: np.searchsorted(pairs, len(self.store))]
                 seed = int(np.random.default_rng([seed, 1, number]).integers(1 << 32))
-            self._opened = number, ShuffleBuffer(self._store, self._batching, pairs, seed)
+            self._opened = number, ShuffleBuffer(self, pairs, seed)
         return self._opened[1]
 
     def _buffers_left(
@@ -135,7 +146,7 @@ class BatchSampler:
         key = epoch, tuple(map(tuple, consumed))
         if self._left is not None and self._left[0] == key:
             return self._left[1]
-        order = list(self._order(epoch))
+        order = self._order(epoch)
         parts: list[Sequence[int]] = []  # of the first buffer
         for tokens_per_batch, used in consumed:
             while order and used >= (size := self._size(order[0], epoch, parts, tokens_per_batch)):
@@ -144,19 +155,170 @@ class BatchSampler:
                 parts = []
             if used:
                 parts = [*parts, (tokens_per_batch, used)]
-        budget, left = self._batching.tokens_per_batch, list[tuple[int, ConsumedParts, int]]()
+        left: list[tuple[int, ConsumedParts, int]] = []
         for number in order:
-            left.append((number, parts, self._size(number, epoch, parts, budget)))
+            size = self._size(number, epoch, parts, self.tokens_per_batch)
+            left.append((number, parts, size))
             parts = []
         self._left = key, left
         return left
 
     def _size(self, number: int, epoch: int, consumed: ConsumedParts, tokens_per_batch: int) -> int:
         """Return the number of batches of a buffer; of a whole one it is the same in all epochs."""
-        key = number, tokens_per_batch
-        if consumed or self.is_mixed or key not in self._counted:
-            size = len(self._buffer(number).plan(epoch, consumed, tokens_per_batch))
-            if consumed or self.is_mixed:
+        key, differs = (number, tokens_per_batch), bool(consumed) or self.is_mixed
+        if differs or key not in self._counted:
+            size = len(self.buffer(number).plan(epoch, consumed, tokens_per_batch))
+            if differs:
                 return size
             self._counted[key] = size
         return self._counted[key]
+
+
+class _Pool(NamedTuple):
+    """Some batches of an epoch with subword sampling."""
+
+    pairs: Indices
+    src: Sequence[Ids]  # sampled
+    tgt: Sequence[Ids]
+    batches: Plan  # of positions in `pairs`
+
+
+class ShuffleBuffer:
+    """Pairs that are shuffled together: all of a text, or some of a large one.
+
+    With subword sampling, batches are planned with mean lengths. The pairs of each pool of batches
+    that follow one another are then sampled, and grouped by their lengths into as many batches. The
+    longer side of a batch has at most about `tokens_per_batch` tokens.
+    """
+
+    def __init__(self, sampler: BatchSampler, pairs: Indices | None, seed: int) -> None:
+        """`pairs`: of the buffer, consecutive in blocks; None: all of the text."""
+        self._sampler, self._pairs, self._seed = sampler, pairs, seed
+        src, tgt = sampler.samplers
+        self._lengths = (
+            _mean_lengths(sampler.store.src, src, pairs),
+            _mean_lengths(sampler.store.tgt, tgt, pairs),
+        )
+        self._planned: tuple[object, Plan] | None = None
+        self._pool: tuple[object, _Pool] | None = None
+
+    def plan(
+        self, epoch: int, consumed: ConsumedParts, tokens_per_batch: int | None = None
+    ) -> Plan:
+        """Return the batches of an epoch, without the pairs of parts that are consumed already.
+
+        They have the positions of pairs in the buffer. The batch size may differ from the one of
+        training. The latest plan is remembered.
+        """
+        sampler = self._sampler
+        budget = tokens_per_batch or sampler.tokens_per_batch
+        key = epoch, tuple(map(tuple, consumed)), budget
+        if self._planned is not None and self._planned[0] == key:
+            return self._planned[1]
+
+        def plan(tokens: int, pairs: Indices | None) -> Plan:
+            most = sampler.pairs_per_batch
+            return plan_epoch(*self._lengths, tokens, self._seed, epoch, pairs, most)
+
+        pairs = pairs_of_epoch(sampler.store.sizes, sampler.drawn, self._seed, epoch)
+        for tokens, used in consumed:
+            planned = plan(tokens, pairs)
+            left, (number, place) = planned[used:], divmod(used, POOL)
+            if any(sampler.samplers) and place:
+                pool = self._make_pool(epoch, planned, number)
+                left = [pool.pairs[rows] for rows in pool.batches[place:]]
+                left += planned[(number + 1) * POOL :]
+            pairs = np.sort(np.concatenate([np.zeros(0, np.int32), *left]))
+        self._planned = key, plan(budget, pairs)
+        return self._planned[1]
+
+    def batches(self, epoch: int, positions: range, consumed: ConsumedParts) -> list[Batch]:
+        """Return the batches at these positions of the plan; the last pool is remembered."""
+        plan, store = self.plan(epoch, consumed), self._sampler.store
+        if not any(self._sampler.samplers):
+            return [make_batch(store, self._in_text(plan[place])) for place in positions]
+        batches = []
+        for number, place in (divmod(position, POOL) for position in positions):
+            key = epoch, tuple(map(tuple, consumed)), number
+            if self._pool is None or self._pool[0] != key:
+                self._pool = key, self._make_pool(epoch, plan, number)
+            pool = self._pool[1]
+            rows = pool.batches[place].tolist()
+            batches.append(padded_batch([pool.src[i] for i in rows], [pool.tgt[i] for i in rows]))
+        return batches
+
+    def padding(self) -> float:
+        """Return the fraction of an epoch's positions, both sides together, that is padding.
+
+        With subword sampling, which gives sentences of one length different ones, it is measured on
+        some batches.
+        """
+        plan = self.plan(1, ())
+        if any(self._sampler.samplers):
+            some = self.batches(1, range(min(_MEASURED_BATCHES, len(plan))), ())
+            num_tokens = sum(batch.num_tokens + batch.num_src_tokens for batch in some)
+            return 1 - num_tokens / sum(batch.num_positions for batch in some)
+        src, tgt = self._lengths
+        positions = sum(map(self._num_positions, plan))
+        return 1 - sum(int(src[pairs].sum() + tgt[pairs].sum()) for pairs in plan) / positions
+
+    def _num_positions(self, pairs: Indices) -> int:
+        """Return the positions of both sides of a batch, padding included."""
+        src, tgt = self._lengths
+        return len(pairs) * int(src[pairs].max() + tgt[pairs].max())
+
+    def largest_batches(self) -> list[Batch]:
+        """See `BatchSampler.largest_batches`."""
+
+        def attention_weights(pairs: Indices) -> int:  # of the longer side, of each head
+            return len(pairs) * max(int(lengths[pairs].max()) for lengths in self._lengths) ** 2
+
+        plan = self.plan(1, ())
+        largest, longest = max(plan, key=self._num_positions), max(plan, key=attention_weights)
+        batches = [largest] if longest is largest else [largest, longest]
+        return [padded_batch(*self._sampled(pairs, epoch=1)) for pairs in batches]
+
+    def _in_text(self, pairs: Indices) -> Indices:
+        """Return the numbers in the text of pairs of this buffer."""
+        return pairs if self._pairs is None else self._pairs[pairs]
+
+    def _make_pool(self, epoch: int, plan: Plan, number: int) -> _Pool:
+        planned = plan[number * POOL : (number + 1) * POOL]
+        pairs = np.concatenate(planned)
+        src, tgt = self._sampled(pairs, epoch)
+        src_lengths, tgt_lengths = (np.array(list(map(len, side)), np.int32) for side in (src, tgt))
+        batches = regroup(src_lengths, tgt_lengths, len(planned), self._sampler.pairs_per_batch)
+        generator = np.random.default_rng([self._seed, epoch, number, 1])
+        return _Pool(pairs, src, tgt, [batches[i] for i in generator.permutation(len(batches))])
+
+    def _sampled(self, pairs: Indices, epoch: int) -> list[Sequence[Ids]]:
+        """Return the ids of both sides of pairs, their subwords sampled as in this epoch."""
+        numbers, store = self._in_text(pairs), self._sampler.store
+        stored = [[side[int(i)] for i in numbers] for side in (store.src, store.tgt)]
+        return [
+            ids if sampler is None else sampler(ids, numbers, epoch)
+            for ids, sampler in zip(stored, self._sampler.samplers, strict=True)
+        ]
+
+
+def _mean_lengths(
+    sentences: Sentences, sampler: SubwordSampler | None, pairs: Indices | None
+) -> Ids:
+    """Return the lengths in tokens, EOS included; with a sampler, its mean lengths.
+
+    How much longer it makes sentences is measured on some, spread evenly over the pairs.
+    """
+    if pairs is None:
+        lengths = sentences.lengths()
+    else:  # consecutive in blocks
+        starts = range(0, len(pairs), _BLOCK)
+        blocks = ((pairs[start], pairs[min(start + _BLOCK, len(pairs)) - 1]) for start in starts)
+        lengths = np.concatenate([sentences.lengths(int(a), int(b) + 1) for a, b in blocks])
+    if sampler is None:
+        return lengths
+    measured = np.linspace(0, len(lengths) - 1, min(len(lengths), _MEASURED_PAIRS)).astype(np.int32)
+    numbers = measured if pairs is None else pairs[measured]
+    sampled = sampler([sentences[int(i)] for i in numbers], numbers, epoch=1)
+    growth = sum(map(len, sampled)) / lengths[measured].sum()
+    longer: Ids = np.rint(lengths * growth).astype(np.int32)
+    return longer

@@ -1,7 +1,9 @@
-"""The cache of token ids: its folder, its size limit, and locks on the stores in use."""
+"""The cache of token ids and line counts: folder, size limit, and locks on the stores in use."""
 
 import errno
 import fcntl
+import hashlib
+import json
 import logging
 import math
 import os
@@ -9,12 +11,18 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
+from seq2seq_cli.config.text import ParallelText
+from seq2seq_cli.config.types import OnBadLine
 from seq2seq_cli.errors import DamagedFileError, UserError
+from seq2seq_cli.files import MEBIBYTE, naming, read_bounded, reading, write_atomic
 from seq2seq_cli.files import lock as lock_file
-from seq2seq_cli.files import naming, reading
+from seq2seq_cli.text.corpus import CorpusCounts, hash_of_files
+from seq2seq_cli.text.leakage import count_corpus
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +36,7 @@ MEGABYTE = 1_000_000
 _NAME = re.compile(rf"[0-9a-f]{{32}}|{re.escape(PART)}\w+")
 _GIGABYTES = 10.0
 _MOST_TRIES = 1_000  # to lock a file that others remove
+_VERSION = 3  # of what is counted of a text
 _JUST_USED = 60.0  # seconds before a store may be removed, as it may not be locked yet
 
 
@@ -72,7 +81,7 @@ def writing(key: str) -> Iterator[None]:
                 lock_file(file.fileno(), fcntl.LOCK_EX)  # without locks, the last store is kept
             if _is_at(path, file.fileno()):
                 break
-            stack.close()  # the one before has removed it
+            stack.close()  # its last holder has removed it
         else:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         try:
@@ -111,31 +120,29 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-class _Store(NamedTuple):
-    last_used: float
-    size: int  # bytes
-    folder: Path
-
-
 def make_room() -> None:
     """Remove the least recently used stores until the cache is within its size limit.
 
     Stores in use and anything else in the folder stay.
     """
     stores, limit = _stores(), most_bytes()
-    total = sum(store.size for store in stores)
-    removed: list[_Store] = []
-    for store in sorted(stores):
-        if total <= limit or time.time() - store.last_used < _JUST_USED:
+    total = sum(size for _, size, _ in stores)
+    removed: list[int] = []
+    for last_used, size, folder in sorted(stores):
+        if total <= limit or time.time() - last_used < _JUST_USED:
             break
-        if _remove(store.folder):
-            total -= store.size
-            removed.append(store)
+        with suppress(OSError), (folder / FACTS).open("ab") as file:  # NFS: to write
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if it is in use
+            for name in FILES:  # the locked one last
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+            total -= size
+            removed.append(size)
     if removed:
-        size = sum(store.size for store in removed) / MEGABYTE
         logger.info(
             f"{cache_folder()}: removed the {len(removed):,} least recently used stores of token "
-            f"ids ({size:,.1f} MB) to stay within SEQ2SEQ_CACHE_GB={limit / 1e9:g}"
+            f"ids ({sum(removed) / MEGABYTE:,.1f} MB) to stay within "
+            f"SEQ2SEQ_CACHE_GB={limit / 1e9:g}"
         )
 
 
@@ -150,11 +157,14 @@ def size_of(folder: Path) -> int:
 
 def total_size() -> int:
     """Return the size of all stores in bytes."""
-    return sum(store.size for store in _stores())
+    return sum(size for _, size, _ in _stores())
 
 
-def _stores() -> list[_Store]:
-    """Return the folders that are named like stores and contain nothing else."""
+def _stores() -> list[tuple[float, int, Path]]:
+    """Return when each store was last used, its bytes, and its folder.
+
+    Stores are the folders that are named like one and contain nothing else.
+    """
     stores = []
     with suppress(FileNotFoundError):
         for folder in cache_folder().iterdir():
@@ -162,18 +172,35 @@ def _stores() -> list[_Store]:
                 continue
             with suppress(FileNotFoundError, NotADirectoryError):  # removed by another process
                 if {path.name for path in folder.iterdir()} <= set(FILES):
-                    stores.append(_Store(folder.stat().st_mtime, size_of(folder), folder))
+                    stores.append((folder.stat().st_mtime, size_of(folder), folder))
     return stores
 
 
-def _remove(folder: Path) -> bool:
-    """Remove a store; return False if it is in use."""
+_Counts = tuple[CorpusCounts, CorpusCounts | None]
+
+
+def cached_counts(
+    train: ParallelText, valid: ParallelText | None, on_bad_line: OnBadLine
+) -> _Counts:
+    """Return what `count_corpus` returns, from the cache if the same text was counted before.
+
+    Waits for another process that is counting it, such as a run that was started with this one.
+    """
+    texts = [[hash_of_files(t.files), t.forms] for t in (train, valid) if t is not None]
+    key = hashlib.sha256(json.dumps([*texts, on_bad_line, _VERSION]).encode()).hexdigest()[:32]
+    path = cache_folder() / COUNTS / f"{key}.json"
+    if (counts := _read_counts(path)) is None:
+        with writing(f"{COUNTS}-{key}"):
+            if (counts := _read_counts(path)) is None:  # no other process has counted it
+                counts = count_corpus(train, valid, on_bad_line)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, json.dumps([one and asdict(one) for one in counts]).encode())
+    return counts
+
+
+def _read_counts(path: Path) -> _Counts | None:
+    """Return counts from the cache; None if they are missing or damaged."""
     try:
-        with (folder / FACTS).open("ab") as file:  # NFS locks only what may be written
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in FILES:  # the locked one last
-                (folder / name).unlink(missing_ok=True)
-            folder.rmdir()
-    except OSError:
-        return False
-    return True
+        return TypeAdapter(_Counts).validate_json(read_bounded(path, MEBIBYTE))
+    except (FileNotFoundError, UserError, ValueError):
+        return None

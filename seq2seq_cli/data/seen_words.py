@@ -26,7 +26,7 @@ _MOST_TOKENS = 20_000_000  # that are read of a large text: parts of it, evenly 
 _FEWEST_BITS, _MOST_BITS = 10, 20  # 2 to their power: places of the table
 _PLACES_OF_A_WORD = 8
 _WORDS_TO_REMEMBER = 1 << 15
-_IMPROBABLE = 1e-2  # so many unknown words in a line of new text
+_IMPROBABLE = 1e-2  # probability of that many unknown words in a line of new text
 
 _OUTSIDE, _BEGINS, _CONTINUES = range(3)  # of words
 
@@ -130,10 +130,12 @@ class UnseenWords:
     def __init__(self, seen: SeenWords, tokenizer: Tokenizer) -> None:
         self._finder, self._tokenizer = WordFinder(tokenizer), tokenizer
         packed = np.frombuffer(base64.b64decode(seen.table), np.uint8)
-        self._table = np.unpackbits(packed).tobytes()
-        self._shift = 64 - int(math.log2(len(self._table)))
+        table = np.unpackbits(packed).tobytes()
         self._new_share = seen.new_share
-        self._is_unseen = functools.lru_cache(_WORDS_TO_REMEMBER)(self._look_up)
+        shift = 64 - int(math.log2(len(table)))
+        self._is_unseen = functools.lru_cache(_WORDS_TO_REMEMBER)(
+            lambda word: word[0] == UNK_ID or not table[hash_of(word) >> shift]
+        )
 
     def of(self, ids: Sequence[int]) -> list[str]:
         """Return the unseen words of a line, given by its ids; none unless they are unusual."""
@@ -143,12 +145,9 @@ class UnseenWords:
             return []
         return [self._tokenizer.to_text(word) for word in unseen]
 
-    def _look_up(self, word: tuple[int, ...]) -> bool:
-        return word[0] == UNK_ID or not self._table[hash_of(word) >> self._shift]
-
 
 def _tail(trials: int, least: int, p: float) -> float:
-    """Return the probability of so many successes or more (the binomial distribution)."""
+    """Return the probability of `least` successes or more (the binomial distribution)."""
     below, term = 0.0, (1 - p) ** trials
     for n in range(least if p < 1 else 0):
         below += term

@@ -49,6 +49,13 @@ class Quantiles(_Record, Generic[Number]):
             raise ValueError("quantiles are not in order")
         return self
 
+    @classmethod
+    def of(cls, values: Lengths, counts: npt.NDArray[np.int64] | None = None) -> Self:
+        """Return the quantiles of values, each of which occurs so often."""
+        shares = [0.5, 0.9, 0.99, 0.999, 1]
+        quantiles = np.quantile(values, shares, method="inverted_cdf", weights=counts)
+        return cls(**dict(zip(cls.model_fields, quantiles.tolist(), strict=True)))
+
 
 class Counts(Quantiles[Count]):
     """Quantiles of whole numbers; a named class, unlike Quantiles[Count], can be pickled."""
@@ -101,33 +108,23 @@ class TextStatistics(_Record):
 
 def text_statistics(store: TokenStore, src_tokenizer: Tokenizer) -> TextStatistics:
     """Compute the statistics: lengths of all pairs, and sentences of evenly spaced lines."""
-    lengths = store.length_counts()
-    counts = lengths.counts
-    src, tgt = (np.maximum(side - 1, 1) for side in (lengths.src, lengths.tgt))
+    *lengths, counts = store.length_counts()
+    src, tgt = (np.maximum(side - 1, 1) for side in lengths)
     sampled = np.linspace(0, len(store) - 1, min(len(store), _LINES_TO_READ)).astype(int)
     lines = [src_tokenizer.to_text(store.src[i][:-1].tolist()) for i in sampled]
     inner_marks = find_inner_marks(lines)
     sentences = [max(1, len(split_sentences(line, inner_marks))) for line in lines]
     return TextStatistics(
-        src_tokens=Counts(**_quantiles(src, counts)),
-        tgt_tokens=Counts(**_quantiles(tgt, counts)),
-        length_ratio=Ratios(**_quantiles(tgt / src, counts)),
-        src_sentences=Counts(**_quantiles(np.array(sentences))),
+        src_tokens=Counts.of(src, counts),
+        tgt_tokens=Counts.of(tgt, counts),
+        length_ratio=Ratios.of(tgt / src, counts),
+        src_sentences=Counts.of(np.array(sentences)),
         src_inner_marks=inner_marks,
         length_limit=LengthLimit.fitting(src, tgt, counts),
         pairs=len(store),
         src_words=seen_words(store.src, src_tokenizer),
         fewest_src_tokens=int(src.min()),
     )
-
-
-def _quantiles(
-    values: npt.NDArray[Any], counts: npt.NDArray[np.int64] | None = None
-) -> dict[str, Any]:
-    """Return quantiles of values, each of which occurs so often."""
-    shares = [0.5, 0.9, 0.99, 0.999, 1]
-    quantiles = np.quantile(values, shares, method="inverted_cdf", weights=counts)
-    return dict(zip(Quantiles.model_fields, quantiles.tolist(), strict=True))
 
 
 def write_statistics(run: RunFolder, statistics: TextStatistics) -> None:

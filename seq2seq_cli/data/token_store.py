@@ -15,17 +15,18 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from seq2seq_cli.config.text import Corpus, ParallelText
-from seq2seq_cli.config.types import OnBadLine
+from seq2seq_cli.config.types import SIDES, OnBadLine
 from seq2seq_cli.data.cache import (
     FACTS,
     PART,
@@ -106,18 +107,18 @@ class _SegmentSide:
 
     def __init__(self, folder: Path, side: str) -> None:
         self._offsets = _ArrayFile(folder / f"{side}.offsets", np.int64)
-        self._ids = _ArrayFile(folder / f"{side}.ids", np.int32)
+        self.ids = _ArrayFile(folder / f"{side}.ids", np.int32)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> Ids:
         start, end = self._offsets.read(index, index + 2)
-        return self._ids.read(int(start), int(end))
+        return self.ids.read(int(start), int(end))
 
     def validate(self, facts: SideStats, vocab_size: int) -> None:
         """Raise ValueError unless the files are as `_SideWriter` writes them."""
-        num_tokens = len(self._ids)
+        num_tokens = len(self.ids)
         first, last = (int(self._offsets.read(n, n + 1)[0]) for n in (0, len(self)))
         if (first, last, facts.tokens) != (0, num_tokens, num_tokens):
             raise ValueError("sentences do not cover the tokens")
@@ -132,12 +133,9 @@ class _SegmentSide:
         lengths: Ids = np.diff(self._offsets.read(start, end + 1)).astype(np.int32)
         return lengths
 
-    def num_tokens(self) -> int:
-        return len(self._ids)
-
     def chunks(self) -> Iterator[Ids]:
-        for start in range(0, len(self._ids), _IDS_AT_ONCE):
-            yield self._ids.read(start, min(start + _IDS_AT_ONCE, len(self._ids)))
+        for start in range(0, len(self.ids), _IDS_AT_ONCE):
+            yield self.ids.read(start, min(start + _IDS_AT_ONCE, len(self.ids)))
 
 
 class Sentences:
@@ -163,7 +161,7 @@ class Sentences:
 
     def chunks(self, most: int | None = None) -> Iterator[Ids]:
         """Yield the ids in large chunks; of more than about `most`, some that are evenly spaced."""
-        step = 1 if most is None else -(-sum(map(_SegmentSide.num_tokens, self._sides)) // most)
+        step = 1 if most is None else -(-sum(len(side.ids) for side in self._sides) // most)
         chunks = (ids for side in self._sides for ids in side.chunks())
         return islice(chunks, 0, None, max(1, step))
 
@@ -186,19 +184,11 @@ class _Segment:
         weakref.finalize(self, os.close, lock(folder))
         self.num_bytes = size_of(folder)
         self.facts = TypeAdapter(StoreStats).validate_json(read_bounded(folder / FACTS, MEBIBYTE))
-        self.src, self.tgt = _SegmentSide(folder, "src"), _SegmentSide(folder, "tgt")
+        self.src, self.tgt = (_SegmentSide(folder, side) for side in SIDES)
         if not len(self.src) == len(self.tgt) == self.facts.pairs:
             raise ValueError("sides differ in length")
         self.src.validate(self.facts.src, len(tokenizers.src))
         self.tgt.validate(self.facts.tgt, len(tokenizers.tgt))
-
-
-class LengthCounts(NamedTuple):
-    """The different lengths of pairs, EOS included, and how many pairs have them."""
-
-    src: Ids
-    tgt: Ids
-    counts: npt.NDArray[np.int64]
 
 
 class TokenStore:
@@ -217,8 +207,13 @@ class TokenStore:
     def __len__(self) -> int:
         return len(self.src)
 
-    def length_counts(self, start: int = 0, end: int | None = None) -> "LengthCounts":
-        """Count the pairs of a range by their lengths, in memory that does not grow with them."""
+    def length_counts(
+        self, start: int = 0, end: int | None = None
+    ) -> tuple[Ids, Ids, npt.NDArray[np.int64]]:
+        """Return the different lengths of the pairs of a range, EOS included, and their counts.
+
+        Memory does not grow with the pairs.
+        """
         end = len(self) if end is None else end
         width = self.facts.tgt.longest + 1
         codes, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -229,7 +224,7 @@ class TokenStore:
             codes, places = np.unique(np.concatenate([codes, found]), return_inverse=True)
             counts = np.bincount(places, np.concatenate([counts, numbers])).astype(np.int64)
         src, tgt = (side.astype(np.int32) for side in np.divmod(codes, width))
-        return LengthCounts(src, tgt, counts)
+        return src, tgt, counts
 
 
 def open_store(
@@ -290,24 +285,17 @@ def segment_texts(
     """
     total = sum(file.stat().st_size for file in text.files)
     smallest = max(smallest, total // _MOST_SEGMENTS)
-    return [
-        [text._replace(corpora=tuple(parts)) for parts in _grouped(corpus.parts(), smallest)]
-        for corpus in text.corpora
-    ]
-
-
-def _grouped(parts: Sequence[Corpus], smallest: int) -> Iterator[list[Corpus]]:
-    """Group consecutive parts of a corpus such that all groups but the last are large enough."""
-    group: list[Corpus] = []
-    size = 0
-    for part in parts:
-        group.append(part)
-        size += sum(path.stat().st_size for path in part.paths)
-        if size >= smallest:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    texts = []
+    for corpus in text.corpora:
+        groups, size = list[list[Corpus]]([[]]), 0
+        for part in corpus.parts():
+            if size >= smallest:
+                groups.append([])
+                size = 0
+            groups[-1].append(part)
+            size += sum(path.stat().st_size for path in part.paths)
+        texts.append([text._replace(corpora=tuple(parts)) for parts in groups])
+    return texts
 
 
 class _Request(NamedTuple):
@@ -324,9 +312,8 @@ class _Request(NamedTuple):
         return _hash([_FORMAT, hash_of_files(text.files), *options])
 
     def open_all(self, texts: Mapping[str, ParallelText]) -> dict[str, _Segment]:
-        """Open the segments of these names; those that are missing or damaged are written."""
-        found = {key: self._open(key) for key in texts}
-        opened = {key: segment for key, segment in found.items() if segment is not None}
+        """Open the segments of these names; missing or damaged ones are written."""
+        opened = {key: segment for key in texts if (segment := self._open(key)) is not None}
         missing = {key: text for key, text in texts.items() if key not in opened}
         if not missing:
             return opened
@@ -369,12 +356,8 @@ def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
     too_long = 0
     try:
         (part / FACTS).touch()  # which is locked
-        with (
-            naming(part),
-            in_use(part),
-            _SideWriter(part, "src") as src,
-            _SideWriter(part, "tgt") as tgt,
-        ):
+        with naming(part), in_use(part), ExitStack() as files:
+            src, tgt = (_SideWriter(part, side, files) for side in SIDES)
             for chunk in chunks:
                 src.add(chunk.src)
                 tgt.add(chunk.tgt)
@@ -396,19 +379,14 @@ def _write_segment(chunks: Iterable[TokenizedChunk], folder: Path) -> None:
 class _SideWriter:
     """Appends sentences to `<side>.ids` and `<side>.offsets`."""
 
-    def __init__(self, folder: Path, side: str) -> None:
-        self._ids: BinaryIO = (folder / f"{side}.ids").open("wb")
-        self._offsets: BinaryIO = (folder / f"{side}.offsets").open("wb")
+    def __init__(self, folder: Path, side: str, files: ExitStack) -> None:
+        self._ids, self._offsets = (
+            files.enter_context((folder / f"{side}.{kind}").open("wb"))
+            for kind in ("ids", "offsets")
+        )
         self._offsets.write(np.int64(0).tobytes())
         self.facts = SideStats()
         self.num_sentences = 0
-
-    def __enter__(self) -> "_SideWriter":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._ids.close()
-        self._offsets.close()
 
     def add(self, side: TokenizedSide) -> None:
         if not len(side.lengths):

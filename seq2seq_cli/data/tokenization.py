@@ -47,7 +47,7 @@ Splitter = Callable[[Iterable[Pair]], Iterator[TokenizedChunk]]
 def splitter(
     tokenizers: Tokenizers, max_length: int | None, num_processes: int
 ) -> Iterator[Splitter]:
-    """Give a function that splits text into tokens, in so many processes, while the block runs.
+    """Yield a function that splits text into tokens, in processes that end with the block.
 
     It yields the pairs as ids, in order, without those over `max_length` tokens on a side.
     """

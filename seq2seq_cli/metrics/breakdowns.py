@@ -13,14 +13,16 @@ import numpy as np
 from seq2seq_cli.config.metrics import METRICS, Metric
 from seq2seq_cli.console import printable, table
 from seq2seq_cli.metrics.metrics import (
+    CHARACTERS,
+    WORDS,
     Scoring,
     TextScore,
-    make_line_metric,
+    make_metric,
     score_text,
+    spaced,
     word_splitter,
 )
 from seq2seq_cli.metrics.references import References, Texts
-from seq2seq_cli.metrics.units import CHARACTERS, WORDS, spaced
 from seq2seq_cli.text.features import TAB
 
 _LENGTH_GROUPS = 4
@@ -48,8 +50,7 @@ class Translated(NamedTuple):
 NO_TEXT = Translated((), (), ((),), ())
 
 
-@dataclass(frozen=True)
-class LengthGroup:
+class LengthGroup(NamedTuple):
     """The scores of lines whose sources are about equally long."""
 
     shortest: int
@@ -57,22 +58,6 @@ class LengthGroup:
     unit: str
     num_lines: int
     scores: dict[Metric, TextScore]
-
-    def row(self) -> list[str]:
-        length = f"{_range(self.shortest, self.longest)} {self.unit}"
-        return [length, f"{self.num_lines:,}", *(f"{score:.2f}" for score in self.scores.values())]
-
-    def report(self) -> dict[str, Any]:
-        facts = {name: value for name, value in vars(self).items() if name != "scores"}
-        for name, score in self.scores.items():
-            facts |= score.report(name)
-        return facts
-
-
-def _range(first: int, last: int | None) -> str:
-    if last is None:
-        return f"at least {first:,}"
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
@@ -98,8 +83,7 @@ def by_source_length(text: Translated, scoring: Scoring) -> list[LengthGroup]:
     return groups
 
 
-@dataclass(frozen=True)
-class FrequencyGroup:
+class FrequencyGroup(NamedTuple):
     """How well words are translated that are about equally frequent in the training text."""
 
     fewest: int  # occurrences in the training text
@@ -110,14 +94,6 @@ class FrequencyGroup:
     precision: float | None
     recall: float | None
     f1: float
-
-    def row(self) -> list[str]:
-        shares = (self.precision, self.recall, self.f1)
-        return [
-            f"{_range(self.fewest, self.most)} times",
-            f"{self.in_references:,}",
-            *("-" if share is None else f"{share:.2f}" for share in shares),
-        ]
 
 
 def by_training_frequency(
@@ -158,8 +134,8 @@ def by_training_frequency(
             precision = 100 * right / written if written else None
             recall = 100 * right / expected if expected else None
             f1 = 200 * right / (expected + written)
-            numbers = (fewest, last, expected, written, right, precision, recall, f1)
-            groups.append(FrequencyGroup(*numbers))
+            numbers = (expected, written, right, precision, recall, f1)
+            groups.append(FrequencyGroup(fewest, last, *numbers))
     return groups
 
 
@@ -182,19 +158,31 @@ class Breakdown:
 
     def table(self) -> str:
         lengths = [["source length", "lines", *self.metrics]]
-        lengths += [group.row() for group in self.by_source_length]
+        for shortest, longest, unit, num_lines, scores in self.by_source_length:
+            shown = [f"{score:.2f}" for score in scores.values()]
+            lengths.append([f"{_range(shortest, longest)} {unit}", f"{num_lines:,}", *shown])
         if self.by_training_frequency is None:
             return table(lengths)
         words = [[f"{self.unit} seen in training", "number", "precision", "recall", "F1"]]
-        words += [group.row() for group in self.by_training_frequency]
+        for fewest, most, number, _, _, *shares in self.by_training_frequency:
+            shown = ["-" if share is None else f"{share:.2f}" for share in shares]
+            words.append([f"{_range(fewest, most)} times", f"{number:,}", *shown])
         return f"{table(lengths)}\n\n{table(words)}"
 
     def report(self) -> dict[str, Any]:
-        words = self.by_training_frequency
-        return {
-            "by_source_length": [group.report() for group in self.by_source_length],
-            "by_training_frequency": words and [vars(group) for group in words],
-        }
+        lengths, words = [group._asdict() for group in self.by_source_length], None
+        for facts in lengths:
+            for name, score in facts.pop("scores").items():
+                facts |= score.report(name)
+        if self.by_training_frequency is not None:
+            words = [group._asdict() for group in self.by_training_frequency]
+        return {"by_source_length": lengths, "by_training_frequency": words}
+
+
+def _range(first: int, last: int | None) -> str:
+    if last is None:
+        return f"at least {first:,}"
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def break_down(
@@ -206,50 +194,39 @@ def break_down(
     return Breakdown(unit, scoring.names, lengths, words or None)
 
 
-@dataclass(frozen=True)
-class BadLine:
-    """A line and its own score."""
-
-    line: int  # its number, from 1
-    metric: Metric
-    score: float
-    source: str
-    references: list[str]
-    hypothesis: str
-
-    def rows(self) -> list[str]:
-        return [
-            f"line {self.line:,}, {self.metric} {self.score:.2f}",
-            f"  source      {printable(self.source)}",
-            *(f"  reference   {printable(reference)}" for reference in self.references),
-            f"  hypothesis  {printable(self.hypothesis)}",
-        ]
-
-    def report(self) -> dict[str, Any]:
-        texts = {name: getattr(self, name) for name in ("source", "references", "hypothesis")}
-        return {"line": self.line, self.metric: self.score, **texts}
-
-
 class WorstLines(NamedTuple):
     """The lines with the worst scores of their own, the worst first."""
 
-    lines: list[BadLine]
+    metric: Metric
+    lines: list[dict[str, Any]]
 
     def table(self) -> str:
-        return "\n".join(row for line in self.lines for row in line.rows())
+        rows = []
+        for line in self.lines:
+            rows += [
+                f"line {line['line']:,}, {self.metric} {line[self.metric]:.2f}",
+                f"  source      {printable(line['source'])}",
+                *(f"  reference   {printable(reference)}" for reference in line["references"]),
+                f"  hypothesis  {printable(line['hypothesis'])}",
+            ]
+        return "\n".join(rows)
 
     def report(self) -> dict[str, Any]:
-        return {"worst": [line.report() for line in self.lines]}
+        return {"worst": self.lines}
 
 
 def worst_lines(text: Translated, count: int, scoring: Scoring) -> WorstLines:
     """Return the worst lines of a text; of lines that are equally bad, the first."""
-    metric, lines = scoring.line_metric, []
-    scorer, sign = make_line_metric(metric, scoring), 1 if METRICS[metric].higher_is_better else -1
+    metric = scoring.line_metric
+    scorer, sign = make_metric(metric, scoring), 1 if METRICS[metric].higher_is_better else -1
+    if metric == "bleu":
+        scorer.effective_order = True  # a short line has no 4-grams
+    lines = []
     for number, source, hypothesis, *rest in zip(
         text.line_numbers, text.sources, text.hypotheses, *text.references, strict=True
     ):
         references = [reference for reference in rest if reference is not None]
         score = scorer.sentence_score(hypothesis, references).score
-        lines.append(BadLine(number, metric, score, source, references, hypothesis))
-    return WorstLines(sorted(lines, key=lambda line: sign * line.score)[:count])
+        texts = {"source": source, "references": references, "hypothesis": hypothesis}
+        lines.append({"line": number, metric: score, **texts})
+    return WorstLines(metric, sorted(lines, key=lambda line: sign * line[metric])[:count])

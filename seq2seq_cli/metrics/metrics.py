@@ -1,18 +1,56 @@
-"""Scores of translations against references, with intervals and sacreBLEU's signatures."""
+"""Scores of translations against references, with intervals and sacreBLEU's signatures.
+
+Lines are taken apart into words or, for strings such as pronunciations, forms and formulas, into
+characters or symbols. The targets of a run are strings if its metric is for strings, such as exact
+match, and if their tokens are characters or symbols between spaces.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
+
+import regex
 
 from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, TEXT_METRICS, Metric
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import BleuTokenize
+from seq2seq_cli.config.types import TOKENIZER_KINDS, BleuTokenize
 from seq2seq_cli.config.validation import ValidationConfig
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.metrics.references import PublicTestSet, References, Texts
 from seq2seq_cli.metrics.significance import SEED, Interval, LineStatistics, interval_of
-from seq2seq_cli.metrics.units import WORDS, Units, units_of
 from seq2seq_cli.plugins import implementation
+from seq2seq_cli.text.words import split_words
+
+_CLUSTER = regex.compile(r"\X")  # Unicode Standard Annex 29
+
+
+def spaced(line: str, *, lowercase: bool) -> str:
+    """Return a line with single spaces, as lines are compared."""
+    return " ".join((line.lower() if lowercase else line).split())
+
+
+class Units(NamedTuple):
+    """How lines are taken apart."""
+
+    name: Literal["words", "characters", "symbols"]
+    split: Callable[[str], list[str]]
+    between: str  # two of them
+    error_rate: Metric
+
+
+WORDS = Units("words", split_words, " ", "symbol_error_rate")
+SYMBOLS = Units("symbols", str.split, " ", "symbol_error_rate")
+CHARACTERS = Units("characters", list, "", "cer")
+CLUSTERS = CHARACTERS._replace(split=_CLUSTER.findall)  # several code points are one character
+
+
+def units_of(config: Config) -> tuple[Units, Units]:
+    """Return the units of sources and targets of a run, which are words unless it is of strings."""
+    characters = CLUSTERS if config.tokenizer.graphemes else CHARACTERS
+    units = {"words": WORDS, "characters": characters, "symbols": SYMBOLS}
+    kinds, metric = config.tokenizer.kind, METRICS.get(config.validation.metric)  # none for auto
+    src, tgt = (units[TOKENIZER_KINDS[kind].units] for kind in (kinds.src, kinds.tgt))
+    return (src, tgt) if tgt != WORDS and metric and metric.is_of_strings else (WORDS, WORDS)
 
 
 class TextScore(NamedTuple):
@@ -51,7 +89,15 @@ class Scoring:
 
         `metrics` is a list such as `bleu,chrf++`. Raises UserError for unknown names.
         """
-        names = options.text_metrics if metrics is None else _parse_metrics(metrics)
+        names = options.text_metrics
+        if metrics is not None:
+            asked = [RENAMED_METRICS.get(n.strip(), n.strip()) for n in metrics.split(",")]
+            if unknown := [name for name in asked if name not in TEXT_METRICS]:
+                raise UserError(
+                    f"there is no metric {unknown[0]} of translations (valid: "
+                    f"{', '.join(TEXT_METRICS)})"
+                )
+            names = tuple(name for name in TEXT_METRICS if name in asked)
         merge = options.merge_references and settings.get("test_set") is None
         return cls(names, options.bleu_tokenize, options.lowercase, merge, **settings)
 
@@ -125,30 +171,12 @@ def make_metric(name: Metric, scoring: Scoring) -> Any:
     return implementation("metrics", scorer)(scoring.tokenize, scoring.lowercase)
 
 
-def make_line_metric(name: Metric, scoring: Scoring) -> Any:
-    """Return a new metric of sacreBLEU's kind that scores single lines."""
-    metric = make_metric(name, scoring)
-    if name == "bleu":
-        metric.effective_order = True  # a short line has no 4-grams
-    return metric
-
-
 def word_splitter(tokenize: BleuTokenize, lowercase: bool = False) -> Callable[[str], list[str]]:
     """Return a function that splits a line into the words that BLEU counts."""
-    from seq2seq_cli.metrics.ngram_metrics import bleu
+    from seq2seq_cli.metrics.scorers import bleu
 
     split = bleu(tokenize, lowercase).tokenizer
     return lambda line: split((line.lower() if lowercase else line).rstrip()).split()
-
-
-def _parse_metrics(text: str) -> tuple[Metric, ...]:
-    names = [RENAMED_METRICS.get(name.strip(), name.strip()) for name in text.split(",")]
-    for name in names:
-        if name not in TEXT_METRICS:
-            raise UserError(
-                f"there is no metric {name} of translations (valid: {', '.join(TEXT_METRICS)})"
-            )
-    return tuple(name for name in TEXT_METRICS if name in names)
 
 
 def share_with_4_grams(references: Sequence[str], bleu_tokenize: BleuTokenize) -> float:

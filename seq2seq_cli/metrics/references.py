@@ -20,11 +20,10 @@ def group_by_source(pairs: Sequence[Pair], *, merge: bool) -> list[LineGroup]:
     With `merge`, lines of the same source, features and tag belong together, in the order of their
     first lines; otherwise every line is by itself.
     """
-    if not merge:
-        return [[number] for number in range(len(pairs))]
-    groups: dict[tuple[str, str | None], list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for number, pair in enumerate(pairs):
-        groups.setdefault((pair.source_line, pair.tag), []).append(number)
+        key = (pair.source_line, pair.tag) if merge else number
+        groups.setdefault(key, []).append(number)
     return list(groups.values())
 
 

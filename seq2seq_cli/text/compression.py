@@ -84,7 +84,7 @@ BY_SUFFIX: dict[str, Compression] = {
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a text file in binary mode, unpacked, while the block runs.
 
-    Raises UserError for what cannot be opened, and for damage wherever it is met.
+    Raises UserError if it cannot be opened, and if the block reads a damaged part.
     """
     compression = BY_SUFFIX.get(path.suffix)
     try:
@@ -133,7 +133,7 @@ def limited(path: Path, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def limited_to(name: str, chunks: Iterable[bytes], packed_bytes: int) -> Iterator[bytes]:
-    """Pass on what was unpacked from so many bytes; UserError if a few bytes become gigabytes."""
+    """Pass on chunks unpacked from `packed_bytes`; UserError if a few bytes become gigabytes."""
     allowed = _FREE_TO_UNPACK + _MAX_COMPRESSION * packed_bytes
     for chunk in chunks:
         allowed -= len(chunk) + 1

@@ -7,11 +7,9 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
-from zipfile import ZipFile
 
 from seq2seq_cli.config.text import Corpus, ParallelText
 from seq2seq_cli.config.types import Direction, OnBadLine
@@ -19,7 +17,13 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import naming
 from seq2seq_cli.text.compression import limited, limited_to, opened, opened_zip
 from seq2seq_cli.text.features import TAB, feature_symbols
-from seq2seq_cli.text.io import MOST_BYTES, raw_lines, strip_line_ends
+from seq2seq_cli.text.io import (
+    MOST_BYTES,
+    bounded_lines,
+    lines_with_ends,
+    raw_lines,
+    strip_line_ends,
+)
 from seq2seq_cli.text.tmx import read_units
 
 logger = logging.getLogger(__name__)
@@ -31,8 +35,6 @@ _TURNS: dict[Direction, tuple[bool, ...]] = {
     "reverse": (True,),
     "both": (False, True),
 }
-
-
 _NAME_THEM = (
     "; name those that are wanted, as fields: [1, 3] and features: 2 in a config, --fields 1 3 "
     "--features 2 on the command line"
@@ -78,10 +80,8 @@ class CorpusCounts:
         return self.lines - self.bad - self.empty
 
     def read_times(self, times: int) -> None:
-        """Count every line so many times."""
-        self.lines, self.bad, self.empty = (
-            times * number for number in (self.lines, self.bad, self.empty)
-        )
+        """Multiply all counts, except the overlap."""
+        self.lines, self.bad, self.empty = times * self.lines, times * self.bad, times * self.empty
 
 
 def count_pairs(text: ParallelText, on_bad_line: OnBadLine, counts: CorpusCounts) -> Iterator[Pair]:
@@ -187,58 +187,39 @@ def _hash(versions: Sequence[tuple[Path, int, float]]) -> str:
 _remembered_hash = functools.lru_cache(maxsize=256)(_hash)
 
 
-@contextmanager
-def files_of_lines(corpus: Corpus) -> Iterator[dict[str, BinaryIO]]:
-    """Open each file of a part of a corpus that has lines, unpacked, by its name, for the block.
+def files_of_lines(corpus: Corpus) -> list[tuple[str, Iterator[bytes]]]:
+    """Return the name of each file of a part of a corpus, and its lines with their ends.
 
-    Those of a zip are its two members. There are none for TMX, which is not read by lines.
+    A Moses archive has two members, `X.de-en.de` and `X.de-en.en`, which are not unpacked to the
+    disk. TMX is not read by lines.
     """
-    with ExitStack() as stack:
-        if corpus.format == ".zip":
-            assert corpus.pairs is not None
-            archive = stack.enter_context(opened_zip(corpus.pairs))
-            yield {
-                f"{corpus.pairs}:{member}": cast(
-                    BinaryIO, stack.enter_context(archive.open(member))
-                )
-                for member in _members(corpus, archive)
-            }
-        else:
-            paths = () if corpus.format == ".tmx" else corpus.paths
-            yield {str(path): stack.enter_context(opened(path)) for path in paths}
+    path = corpus.pairs
+    if corpus.format != ".zip" or path is None:
+        paths = () if corpus.format == ".tmx" else corpus.paths
+        return [(str(path), lines_with_ends(path)) for path in paths]
+    with opened_zip(path) as archive:
+        names = archive.namelist()
+    ends = [f".{language}" for language in corpus.field_names]
+    stems = [{name.removesuffix(end) for name in names if name.endswith(end)} for end in ends]
+    found = sorted(set.intersection(*stems))
+    if len(found) != 1:
+        raise UserError(
+            f"{path} needs one pair of files that end in {' and '.join(ends)}, has {len(found)} "
+            f"(it contains {', '.join(names[:10]) or 'nothing'})"
+        )
+
+    def lines(member: str) -> Iterator[bytes]:
+        with opened_zip(path) as archive, archive.open(member) as file:
+            size = archive.getinfo(member).compress_size
+            yield from limited_to(f"{path}:{member}", bounded_lines(cast(BinaryIO, file)), size)
+
+    return [(f"{path}:{found[0]}{end}", lines(found[0] + end)) for end in ends]
 
 
 def _read_two_files(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    names = list(map(str, corpus.paths))
-    for pair in _side_by_side(names, [raw_lines(path) for path in corpus.paths]):
-        if corpus.features and isinstance(pair, Pair):
-            src, _, features = pair.src.partition(TAB)
-            pair = pair._replace(src=src, features=features)
-        yield pair
-
-
-def _read_zip(corpus: Corpus) -> Iterator[Pair | BadLineError]:
-    """Read the two members of a Moses archive without unpacking it to the disk."""
-    path = corpus.pairs
-    assert path is not None
-    with opened_zip(path) as archive, ExitStack() as stack:
-        members = _members(corpus, archive)
-        names = [f"{path}:{member}" for member in members]
-        readers = [
-            limited_to(
-                name,
-                strip_line_ends(cast(BinaryIO, stack.enter_context(archive.open(member)))),
-                archive.getinfo(member).compress_size,
-            )
-            for name, member in zip(names, members, strict=True)
-        ]
-        yield from _side_by_side(names, readers)
-
-
-def _side_by_side(
-    names: Sequence[str], readers: Sequence[Iterator[bytes]]
-) -> Iterator[Pair | BadLineError]:
     """Pair the lines of two files; raises UserError with both line counts if they differ."""
+    names, files = zip(*files_of_lines(corpus), strict=True)
+    readers = [strip_line_ends(lines) for lines in files]
     for number, row in enumerate(itertools.zip_longest(*readers), 1):
         if None in row:
             counts = ", ".join(
@@ -247,24 +228,14 @@ def _side_by_side(
             )
             raise UserError(f"parallel files differ in length (lines in {counts})")
         try:
-            pair = Pair(*(_decode(n, number, raw) for n, raw in zip(names, row, strict=True)))
+            src, tgt = (_decode(name, number, raw) for name, raw in zip(names, row, strict=True))
         except BadLineError as error:
             yield error
-        else:
-            yield pair
-
-
-def _members(corpus: Corpus, archive: ZipFile) -> list[str]:
-    """Return the members of both languages: `X.de-en.de` and `X.de-en.en`."""
-    ends = [f".{language}" for language in corpus.field_names]
-    stems = [{n.removesuffix(end) for n in archive.namelist() if n.endswith(end)} for end in ends]
-    found = sorted(set.intersection(*stems))
-    if len(found) != 1:
-        raise UserError(
-            f"{corpus.pairs} needs one pair of files that end in {' and '.join(ends)}, has "
-            f"{len(found)} (it contains {', '.join(archive.namelist()[:10]) or 'nothing'})"
-        )
-    return [found[0] + end for end in ends]
+            continue
+        features = ""
+        if corpus.features:
+            src, _, features = src.partition(TAB)
+        yield Pair(src, tgt, None, features)
 
 
 def _read_tsv(corpus: Corpus) -> Iterator[Pair | BadLineError]:
@@ -334,7 +305,7 @@ _READERS: dict[str | None, Callable[[Corpus], Iterator[Pair | BadLineError]]] = 
     ".tsv": _read_tsv,
     ".jsonl": _read_json,
     ".tmx": _read_tmx,
-    ".zip": _read_zip,
+    ".zip": _read_two_files,
 }
 
 

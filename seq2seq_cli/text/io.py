@@ -1,5 +1,6 @@
 """Reads and writes lines of text, in files and pipes; only a line feed ends a line."""
 
+import functools
 import logging
 import math
 import os
@@ -39,8 +40,13 @@ def raw_lines(path: Path) -> Iterator[bytes]:
     characters that Unicode calls line ends, and counting them would shift the pairs. Lines longer
     than `MOST_BYTES` are truncated, but still longer than that.
     """
+    return strip_line_ends(lines_with_ends(path))
+
+
+def lines_with_ends(path: Path) -> Iterator[bytes]:
+    """Yield lines as `raw_lines` does, with line ends and byte order mark."""
     with opened(path) as file:
-        yield from limited(path, strip_line_ends(file))
+        yield from limited(path, bounded_lines(file))
 
 
 def lines_to_translate(path: Path | None) -> Iterator[str]:
@@ -49,10 +55,11 @@ def lines_to_translate(path: Path | None) -> Iterator[str]:
     Invalid UTF-8 becomes U+FFFD, and a warning at the end counts such lines. Raises UserError for
     lines that are too long, and for archives and translation memories.
     """
-    is_stdin = path in (None, STANDARD_STREAM)
-    if path is not None:
+    if path is None or path == STANDARD_STREAM:
+        source = strip_line_ends(bounded_lines(standard_input()))
+    else:
         refuse_archive(path)
-    source = strip_line_ends(standard_input()) if is_stdin else raw_lines(cast(Path, path))
+        source = raw_lines(path)
     yield from decoded_lines(source, str(path or "standard input"))
 
 
@@ -77,26 +84,24 @@ def decoded_lines(source: Iterable[bytes], name: str, first_number: int = 1) -> 
 
 @contextmanager
 def line_writer(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Give a function that writes a line at once, to a file or (None or `-`) to standard output.
+    """Yield a function that writes a line at once, to a file or (None or `-`) to standard output.
 
     The file is created with the first line, or at the end: an error before leaves no empty file.
     """
     with ExitStack() as stack:
-        file: BinaryIO | None = None
 
-        def open_file() -> BinaryIO:
-            if path in (None, STANDARD_STREAM):
+        @functools.cache
+        def file() -> BinaryIO:
+            if path is None or path == STANDARD_STREAM:
                 return sys.stdout.buffer
             return stack.enter_context(path.open("wb"))
 
         def write(line: str) -> None:
-            nonlocal file
-            file = file or open_file()
-            file.write(line.encode("utf-8", errors="replace") + b"\n")
-            file.flush()
+            file().write(line.encode("utf-8", errors="replace") + b"\n")
+            file().flush()
 
         yield write
-        file = file or open_file()
+        file()
 
 
 def is_one_file(source: Path | None, target: Path | None) -> bool:
@@ -135,23 +140,15 @@ def standard_input() -> BinaryIO:
         return cast(BinaryIO, sys.stdin.buffer)
 
 
-def strip_line_ends(
-    file: BinaryIO, first_number: int = 0, num_bytes: float = math.inf
-) -> Iterator[bytes]:
-    """Yield the lines of an open file as `raw_lines` does.
-
-    They are those that begin in the next `num_bytes` bytes; the next line has `first_number`.
-    """
-    for number, raw in enumerate(bounded_lines(file, num_bytes), first_number):
+def strip_line_ends(lines: Iterable[bytes], first_number: int = 0) -> Iterator[bytes]:
+    """Yield lines as `raw_lines` does; the first of a file, with number 0, may have a mark."""
+    for number, raw in enumerate(lines, first_number):
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
 
 def bounded_lines(file: BinaryIO, num_bytes: float = math.inf) -> Iterator[bytes]:
-    """Yield lines with their line ends; lines that are too long are truncated.
-
-    They are those that begin in the next `num_bytes` bytes.
-    """
+    """Yield the lines that begin in the next bytes, with line ends; too long ones are truncated."""
     limit = MOST_BYTES + 8  # for the line end and a byte order mark
     position = 0
     while position < num_bytes and (raw := file.readline(limit)):

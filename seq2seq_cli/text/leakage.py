@@ -5,7 +5,6 @@ from array import array
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import OnBadLine
@@ -13,8 +12,6 @@ from seq2seq_cli.text.corpus import CorpusCounts, Pair, count_pairs
 
 _EXAMPLES = 2
 _NO_PAIR = 0  # the hash of a line without a pair; no real line is likely to have it
-
-Hashes = npt.NDArray[np.int64]
 
 
 def normalized(text: str) -> str:
@@ -30,24 +27,25 @@ def count_corpus(
     Memory does not grow with the training text. Raises UserError if training is impossible:
     unreadable lines, files of unequal length, no pairs.
     """
-    train_counts, valid_counts = CorpusCounts(), None if valid is None else CorpusCounts()
+    train_counts, valid_counts = CorpusCounts(), CorpusCounts()
     held_out, leaked = LineHashes(), LineHashes()
-    if valid is not None and valid_counts is not None:
+    if valid is not None:
         for pair in count_pairs(valid.once(), on_bad_line, valid_counts):
             held_out.add(pair)
     wanted = set(held_out.sources)
     for pair in count_pairs(train.once(), on_bad_line, train_counts):
         if wanted and source_hash(pair) in wanted:
             leaked.add(pair)
-    if valid is not None and valid_counts is not None:
-        valid_counts.read_times(valid.num_directions)
-        valid_counts.overlap = held_out.found_in(leaked).sources.count
     train_counts.read_times(train.num_directions)
+    if valid is None:
+        return train_counts, None
+    valid_counts.read_times(valid.num_directions)
+    valid_counts.overlap = held_out.found_in(leaked).sources.count
     return train_counts, valid_counts
 
 
 def source_hash(pair: Pair) -> int:
-    """Return a hash of the source with its features, another one in each process."""
+    """Return a hash of the source with its features, which differs between processes."""
     return hash(normalized(pair.source_line))
 
 
@@ -61,7 +59,7 @@ class Repeats:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Lines whose source also occurs elsewhere, and those whose whole pair does."""
+    """Lines whose source also occurs elsewhere, and lines whose whole pair does."""
 
     sources: Repeats
     pairs: Repeats
@@ -82,26 +80,21 @@ class LineHashes:
 
     def repeated(self) -> Overlap:
         """Return the lines that repeat an earlier line of the same text."""
-
-        def repeats(numbers: "array[int]") -> Repeats:
-            hashes = np.asarray(numbers, dtype=np.int64)
-            is_repeat = np.ones(len(hashes), np.bool_)
-            is_repeat[np.unique(hashes, return_index=True)[1]] = False  # first occurrences
-            return _repeats(is_repeat, hashes, hashes)
-
-        return Overlap(repeats(self.sources), repeats(self._pairs))
+        return Overlap(_repeats(self.sources), _repeats(self._pairs))
 
     def found_in(self, other: "LineHashes") -> Overlap:
         """Return the lines that also occur in another text."""
-
-        def repeats(numbers: "array[int]", others: "array[int]") -> Repeats:
-            hashes, other_hashes = (np.asarray(each, dtype=np.int64) for each in (numbers, others))
-            return _repeats(np.isin(hashes, other_hashes), hashes, other_hashes)
-
-        return Overlap(repeats(self.sources, other.sources), repeats(self._pairs, other._pairs))
+        return Overlap(_repeats(self.sources, other.sources), _repeats(self._pairs, other._pairs))
 
 
-def _repeats(is_repeat: npt.NDArray[np.bool_], hashes: Hashes, others: Hashes) -> Repeats:
+def _repeats(own: "array[int]", other: "array[int] | None" = None) -> Repeats:
+    """Return the lines whose hashes occur in another text or, without one, earlier in the same."""
+    hashes, others = (np.asarray(each, np.int64) for each in (own, own if other is None else other))
+    if other is None:
+        is_repeat = np.ones(len(hashes), np.bool_)
+        is_repeat[np.unique(hashes, return_index=True)[1]] = False  # first occurrences
+    else:
+        is_repeat = np.isin(hashes, others)
     lines = np.flatnonzero(is_repeat & (hashes != _NO_PAIR))
     examples = [
         (int(line) + 1, int(np.argmax(others == hashes[line])) + 1) for line in lines[:_EXAMPLES]

@@ -93,23 +93,22 @@ def _ends(line: str) -> Iterator[tuple[int, str]]:
     has_capitals = line != line.lower()
     for match in _CANDIDATE.finditer(line):
         mark = _mark(match[1] or match[2])
-        is_inside = match.start() > 0 and match.end() < len(line)
-        if is_inside and _is_end(line, match, mark, has_capitals):
+        following = line[match.end() : match.end() + 4].lstrip(OPENING)[:1]
+        if match.start() == 0 or match.end() == len(line):
+            continue
+        if match[2]:  # hiragana after a quotation continues the sentence: 「はい。」と言った
+            is_end = not (match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0")
+        elif has_capitals and following.islower():
+            is_end = False
+        else:
+            is_end = mark != "." or not _is_abbreviation(line, match.start(), following)
+        if is_end:
             yield match.end(), mark
 
 
 def _mark(run: str) -> str:
     """Reduce a run of marks to its last one, or to an ellipsis."""
     return "…" if run.endswith("..") else run[-1].translate(SAME_MARK)
-
-
-def _is_end(line: str, match: re.Match[str], mark: str, has_capitals: bool) -> bool:
-    following = line[match.end() : match.end() + 4].lstrip(OPENING)[:1]
-    if match[2]:  # hiragana after a quotation continues the sentence: 「はい。」と言った
-        return not (match[0].rstrip()[-1] in "」』" and "\u3040" < following < "\u30a0")
-    if has_capitals and following.islower():
-        return False
-    return mark != "." or not _is_abbreviation(line, match.start(), following)
 
 
 def _is_abbreviation(line: str, end: int, following: str) -> bool:

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
 
 from seq2seq_cli.config.text import PAIRS_FORMATS, without_compression
 from seq2seq_cli.errors import UserError
@@ -63,22 +62,15 @@ def _as_file(path: Path | None, copies: ExitStack, *, is_pairs: bool) -> Path | 
     folder = copies.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-stream-"))
     name = Path("stdin") if path == STANDARD_STREAM else path
     copy = Path(folder) / without_compression(name.name)
-    with _open_stream(path) as stream, copy.open("wb") as file:
+    is_stdin = path in (STANDARD_STREAM, Path("/dev/stdin"))
+    with standard_input() if is_stdin else path.open("rb") as stream, copy.open("wb") as file:
+        is_device = not is_stdin and (path.is_block_device() or path.is_char_device())
+        if is_device and not os.isatty(stream.fileno()):
+            raise UserError(f"{path} is a device, not a text file")
         shutil.copyfileobj(stream, file)
     copy = copy.rename(copy.with_name(copy.name + _suffix(copy, is_pairs=is_pairs)))
     logger.info(f"{name} is a stream and can be read only once; it is copied to {copy}")
     return copy
-
-
-def _open_stream(path: Path) -> BinaryIO:
-    if path in (STANDARD_STREAM, Path("/dev/stdin")):
-        return standard_input()
-    file = path.open("rb")
-    is_device = path.is_block_device() or path.is_char_device()
-    if is_device and not os.isatty(file.fileno()):
-        file.close()
-        raise UserError(f"{path} is a device, not a text file")
-    return file
 
 
 def _suffix(copy: Path, *, is_pairs: bool) -> str:

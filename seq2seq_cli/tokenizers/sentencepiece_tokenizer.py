@@ -98,7 +98,7 @@ class SentencePieceTokenizer(Tokenizer):
         if rule == "identity":
             return self
         model, normalizer = _parsed(self.model), _parsed(_normalizer_model(rule, symbols))
-        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of a moment
+        normalizer.normalizer_spec.ClearField("normalization_rule_tsv")  # a temporary path
         model.normalizer_spec.CopyFrom(normalizer.normalizer_spec)
         return SentencePieceTokenizer(model.SerializeToString(), shared_with=self)
 
@@ -209,8 +209,17 @@ def _train_model(
             num_threads=2,  # fixed, because sums in unigram training depend on it
             minloglevel=2,
         )
-    except RuntimeError as error:
-        raise UserError(_fit_message(error, vocab_size)) from None
+    except RuntimeError as error:  # whose message names SentencePiece's own source and options
+        if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
+            raise UserError(
+                f"tokenizer.vocab_size {vocab_size:,} is too small: the characters of this text "
+                f"and the special tokens alone require {int(needed[1]):,} entries"
+            ) from None
+        reason = str(error).rpartition("] ")[2].strip() or str(error)
+        raise UserError(
+            f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from this "
+            f"text: {reason}"
+        ) from None
     return model.getvalue()
 
 
@@ -228,17 +237,3 @@ def _normalizer_model(normalization: Normalization, symbols: Sequence[str]) -> b
                 rules.write(f"{ord(character):X}\t{code_points}\n")
         rules.flush()
         return _train_model(iter(["a"]), config, "src", normalization_rule_tsv=rules.name)
-
-
-def _fit_message(error: RuntimeError, vocab_size: int) -> str:
-    """Translate SentencePiece's message, which names its own source and options, into ours."""
-    if needed := re.search(r"required_chars\D*\d+ vs (\d+)", str(error)):
-        return (
-            f"tokenizer.vocab_size {vocab_size:,} is too small: the characters of this "
-            f"text and the special tokens alone require {int(needed[1]):,} entries"
-        )
-    reason = str(error).rpartition("] ")[2].strip() or str(error)
-    return (
-        f"cannot learn a vocabulary of tokenizer.vocab_size {vocab_size:,} entries from "
-        f"this text: {reason}"
-    )

@@ -2,14 +2,14 @@
 
 A sentence is cut into stretches that no piece of the vocabulary reaches across, such as words.
 These are segmented independently, each with random bits that depend on seed, side, epoch, pair and
-position alone; so a pair gets the same ids wherever and whenever it is read.
+position alone; so the ids of a pair do not depend on when and in which process it is read.
 
 N tokens of B sentences, W stretches, C of them that may change.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +43,7 @@ class Segmentations(NamedTuple):
     ids_N: Counts
 
 
-class Segmenter(Protocol):
-    """A way of sampling segmentations."""
-
-    def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None: ...
-
-    def segment(self, stretches: Stretches) -> Segmentations: ...
-
-
+_Segment = Callable[[Stretches], Segmentations]
 NO_SEGMENTATIONS = Segmentations(*np.zeros((3, 0), np.int64))
 
 
@@ -58,22 +51,18 @@ class SubwordSampler:
     """Samples the segmentations of sentences, which are given by their ids without sampling."""
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        strength: float,
-        longest: int,
-        seed: Sequence[int],
+        self, tokenizer: Tokenizer, strength: float, longest: int, seed: Sequence[int]
     ) -> None:
         """`strength`: see `SubwordSampling`; `seed` also tells the two sides apart.
 
-        A sentence that would get more than `longest` ids keeps those that it has.
+        A sentence that would get more than `longest` ids is not sampled.
         """
         segmenter = implementation("tokenizers", TOKENIZER_KINDS[tokenizer.kind].sampler or "")
         learned = tokenizer.learned_pieces()
         # Characters are pieces in every vocabulary that this package learns.
         pieces = {piece: entry for piece, entry in learned.items() if learned.keys() >= set(piece)}
         self._seams = _Seams(pieces, len(tokenizer))
-        self._segmenter: Segmenter = segmenter(pieces, len(tokenizer), strength)
+        self._segment: _Segment = segmenter(pieces, len(tokenizer), strength).segment
         self.key = f"{strength:g}"
         self._longest = longest
         self._seed = np.random.SeedSequence(seed).generate_state(1, np.uint64)
@@ -91,7 +80,7 @@ class SubwordSampler:
         numbers_W = mix(numbers_W + np.asarray(pairs).astype(np.uint64)[rows_W])
         numbers_W = mix(numbers_W + offsets_W.astype(np.uint64))
         sizes_W = np.diff(np.append(starts_W, len(ids_N)))
-        changed_C, new_sizes_C, new_ids_N = self._segmenter.segment(
+        changed_C, new_sizes_C, new_ids_N = self._segment(
             Stretches(ids_N, starts_W, sizes_W, numbers_W)
         )
         is_kept_W = np.ones(len(sizes_W), np.bool_)
@@ -153,21 +142,21 @@ def make_samplers(tokenizers: Tokenizers, training: TrainingConfig, max_length: 
     """Return the samplers of `training.subword_sampling`.
 
     A sentence that sampling would make longer than `max_length` (EOS not counted) is not sampled.
-    Raises UserError if a vocabulary, which may be that of another run, has no subwords.
+    Raises UserError if a vocabulary, which may come from another run, has no subwords.
     """
     sampling = training.subword_sampling
-    sides: list[SubwordSampler | None] = []
-    for tokenizer, strength in zip(tokenizers, (sampling.src, sampling.tgt), strict=True):
+    sides: list[SubwordSampler | None] = [None, None]
+    for side, strength in enumerate((sampling.src, sampling.tgt)):
         if strength is None:
-            sides.append(None)
             continue
+        tokenizer = tokenizers[side]
         if TOKENIZER_KINDS[tokenizer.kind].sampler is None:
             raise UserError(
                 f"training.subword_sampling: the vocabulary is of kind {tokenizer.kind}, which has "
                 "no subwords to sample: choose one of kind bpe or unigram, or leave the option out"
             )
-        seed = [training.seed, len(sides)]
-        sides.append(SubwordSampler(tokenizer, strength, max_length + 1, seed))
+        seed = [training.seed, side]
+        sides[side] = SubwordSampler(tokenizer, strength, max_length + 1, seed)
     return Samplers(*sides)
 
 

@@ -146,7 +146,7 @@ class Tokenizer(ABC):
         return self.to_ids(text)
 
     def feature_ids(self, features: str) -> list[int]:
-        """Return the ids of features such as `V;PST`; those that the vocabulary lacks are <unk>.
+        """Return the ids of features such as `V;PST`; unknown ones are <unk>.
 
         These come first, as text begins after the last known feature. Raises UserError if the
         vocabulary has none.
@@ -284,10 +284,8 @@ def fit_tokenizers(
     if config.reuse is not None:
         return _reuse(options, config.reuse, features_in(text, on_bad_line))
     symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
-    rules: dict[Side, Normalization] = {
-        "src": config.normalization.src,
-        "tgt": config.normalization.tgt,
-    }
+    rules: dict[Side, Normalization]
+    rules = {side: getattr(config.normalization, side) for side in SIDES}
     normalize = {
         side: _class_of(options.kind.of(side)).normalizer(rule, symbols)
         for side, rule in rules.items()

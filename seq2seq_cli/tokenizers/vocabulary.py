@@ -28,7 +28,7 @@ _EXAMPLES = 3
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _NUM_SPECIAL = 4
 
-# Sentence pairs, and a number of subwords that translates well after training on so many. From a
+# Sentence pairs, and a number of subwords that translates well after training on them. From a
 # million on they are from Gowda & May 2020, "Finding the Optimal Vocabulary Size for Neural
 # Machine Translation"; their 1,000 to 2,000 for 30,000 pairs cost 6 BLEU here
 # (benchmarks/translation_quality.md).
@@ -92,7 +92,7 @@ def build_vocabulary(config: Config, folder: Path) -> list[str]:
 
 
 def num_pieces(kind: TokenizerKind, num_pairs: int) -> int:
-    """Return the number of pieces to learn from so many pairs, without characters and bytes.
+    """Return the number of pieces to learn from this many pairs, without characters and bytes.
 
     It grows with the pairs, on straight lines between the logarithms of good sizes, and stays the
     same beyond the last one. Characters and words are not pieces: all of them are learned.

@@ -60,8 +60,8 @@ def find_tokens_per_batch(
     positions = 0.0  # of the longer sides of the pairs of an epoch
     ends = np.cumsum([0, *store.sizes]).tolist()
     for (start, end), count in zip(itertools.pairwise(ends), drawn, strict=True):
-        lengths = store.length_counts(start, end)
-        whole = int(np.dot(np.maximum(lengths.src, lengths.tgt), lengths.counts))
+        src, tgt, counts = store.length_counts(start, end)
+        whole = int(np.dot(np.maximum(src, tgt), counts))
         positions += whole * count / max(1, end - start)
     most = max(longest, min(MOST_TOKENS, round(positions) // FEWEST_BATCHES))
     sizes = (len(tokenizers.src), len(tokenizers.tgt))

@@ -16,9 +16,8 @@ import zstandard
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
 from seq2seq_cli.data.batch_sampler import BatchSampler
+from seq2seq_cli.data.batches import pairs_of_epoch, pairs_per_epoch
 from seq2seq_cli.data.cache import cache_folder
-from seq2seq_cli.data.mixture import pairs_of_epoch, pairs_per_epoch
-from seq2seq_cli.data.shuffle_buffer import Batching, ShuffleBuffer
 from seq2seq_cli.data.token_store import open_store
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.run_folder import RunFolder
@@ -26,7 +25,6 @@ from seq2seq_cli.text.corpus import Pair, hash_of_files, read_pairs
 from seq2seq_cli.text.features import feature_symbols
 from seq2seq_cli.text.io import lines_to_translate
 from seq2seq_cli.text.leakage import count_corpus
-from seq2seq_cli.tokenizers.subword_sampling import Samplers
 from seq2seq_cli.tokenizers.tokenizer import (
     EOS_ID,
     UNK_ID,
@@ -455,7 +453,7 @@ def test_batches_have_the_pairs_of_the_epoch(tmp_path):
     store = open_store(text, tokenizers, "error", 99)
     assert store.sizes == (30, 60)
     mixed = BatchSampler(store, 40, seed=1, drawn=[45, 20])
-    buffer = ShuffleBuffer(store, Batching(40, 1, Samplers(), [45, 20], None), None, seed=1)
+    buffer = BatchSampler(store, 40, seed=1, drawn=[45, 20]).buffer(0)
     for epoch in (1, 2, 3):
         pairs, plan = pairs_of_epoch(store.sizes, [45, 20], 1, epoch), buffer.plan(epoch, ())
         assert sorted(np.concatenate(plan)) == pairs.tolist()

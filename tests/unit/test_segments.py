@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from seq2seq_cli.config.text import ParallelText, TokenizerConfig
-from seq2seq_cli.data.cache import COUNTS, cache_folder, writing
-from seq2seq_cli.data.corpus_counts import cached_counts
+from seq2seq_cli.data.cache import COUNTS, cache_folder, cached_counts, writing
 from seq2seq_cli.data.token_store import open_store, segment_texts, write_segments
 from seq2seq_cli.data.tokenization import splitter
 from seq2seq_cli.text.corpus import read_pairs
@@ -57,9 +56,9 @@ def test_corpora_that_are_segments_are_read_as_one_text(tmp_path):
         size = len(tokenizers.src)
         assert side.counts(size).tolist() == whole.counts(size).tolist()
     for start, end in ((0, None), (1, 5)):
-        counted = store.length_counts(start, end)
+        src, tgt, counts = store.length_counts(start, end)
         every = zip(store.src.lengths(start, end), store.tgt.lengths(start, end), strict=True)
-        found = dict(zip(zip(counted.src, counted.tgt, strict=True), counted.counts, strict=True))
+        found = dict(zip(zip(src, tgt, strict=True), counts, strict=True))
         assert found == Counter(every)
     assert store.facts == expected.facts
     assert store.sizes == (3, 3)

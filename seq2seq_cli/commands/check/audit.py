@@ -7,9 +7,8 @@ import itertools
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,6 @@ from seq2seq_cli.commands.check.scripts import (
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.text.corpus import Pair, files_of_lines, read_pairs
-from seq2seq_cli.text.io import bounded_lines
 from seq2seq_cli.text.leakage import LineHashes, Overlap
 from seq2seq_cli.tokenizers.tokenizer import UNK_ID, Tokenizers
 
@@ -148,8 +146,7 @@ def audit_text(
         raise UserError(f"no pairs in {text.name}: {reason}")
     file_audits = []
     for part in (part for corpus in text.corpora for part in corpus.parts()):
-        with files_of_lines(part) as files:
-            file_audits += [_audit_file(name, file) for name, file in files.items()]
+        file_audits += [_audit_file(*file) for file in dict(files_of_lines(part)).items()]
     audit = TextAudit(
         files=file_audits,
         lines=num_lines,
@@ -163,10 +160,10 @@ def audit_text(
     return audit, hashes
 
 
-def _audit_file(name: str, file: BinaryIO) -> FileAudit:
+def _audit_file(name: str, lines: Iterator[bytes]) -> FileAudit:
     num_lines = crlf = invalid = 0
     has_mark = False
-    for raw in bounded_lines(file):
+    for raw in lines:
         has_mark = has_mark or (num_lines == 0 and raw.startswith(b"\xef\xbb\xbf"))
         num_lines += 1
         crlf += raw.endswith(b"\r\n")

@@ -27,6 +27,7 @@ from seq2seq_cli.text.corpus import hash_of_files
 from seq2seq_cli.text.io import (
     STANDARD_STREAM,
     Place,
+    bounded_lines,
     decoded_lines,
     refuse_archive,
     strip_line_ends,
@@ -216,7 +217,8 @@ def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Ite
     def lines() -> Iterator[bytes]:
         with opened(path) as file:
             skip_bytes(file, path, position)
-            yield from limited(path, strip_line_ends(file, first_number, max(0, end - position)))
+            raw = limited(path, bounded_lines(file, max(0, end - position)))
+            yield from strip_line_ends(raw, first_number)
 
     return Place(first_number, 1 / shard.num_shards), lines()
 

@@ -33,6 +33,7 @@ from seq2seq_cli.paths import files_of, text_path
 from seq2seq_cli.text.compression import limited, opened
 from seq2seq_cli.text.io import (
     MOST_BYTES,
+    bounded_lines,
     decoded_lines,
     is_one_file,
     refuse_archive,
@@ -219,7 +220,7 @@ class PieceTranslator:
                 raise self._translator
             path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
             source = io.BytesIO(_read_piece(path, piece))
-            raw = strip_line_ends(source, piece.first_number)
+            raw = strip_line_ends(bounded_lines(source), piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
             chunks = chunks_of(self._job, lines, piece.first_number)
             outputs = list(translate_chunks(self._job, self._translator, chunks, cuts.append))

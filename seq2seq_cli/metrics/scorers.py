@@ -1,4 +1,4 @@
-"""Exact match and error rates, as metrics of sacreBLEU's kind, for its tests of significance.
+"""BLEU, chrF and TER of sacreBLEU; exact match and error rates as metrics of its kind.
 
 SIGMORPHON's tables have the same numbers under other names: their word error rate (WER) is
 `exact_match_error`, as each line is a word, and their phone error rate (PER) is `symbol_error_rate`
@@ -11,9 +11,34 @@ from typing import Any, ClassVar
 
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.base import Metric, Score, Signature
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from seq2seq_cli.config.types import BleuTokenize
-from seq2seq_cli.metrics.units import spaced
+from seq2seq_cli.metrics.metrics import spaced
+
+
+def bleu(tokenize: BleuTokenize, lowercase: bool) -> BLEU:
+    """Papineni et al. 2002."""
+    # With "none" the text is meant to be tokenized already: sacreBLEU need not warn of that.
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+
+
+def chrf(_: BleuTokenize, lowercase: bool) -> CHRF:
+    """chrF2 (Popović 2015)."""
+    return CHRF(lowercase=lowercase)
+
+
+def chrf_plus_plus(_: BleuTokenize, lowercase: bool) -> CHRF:
+    """chrF2++, with words and pairs of words (Popović 2017)."""
+    return CHRF(lowercase=lowercase, word_order=2)
+
+
+def ter(tokenize: BleuTokenize, lowercase: bool) -> TER:
+    """Edits per reference word (Snover et al. 2006), or per character of CJK text."""
+    is_spaceless = tokenize in ("zh", "char")
+    return TER(normalized=is_spaceless, asian_support=is_spaceless, case_sensitive=not lowercase)
 
 
 class _LineMetric(Metric):
@@ -32,8 +57,7 @@ class _LineMetric(Metric):
         return {"references": refs}
 
     def _aggregate_and_compute(self, stats: Sequence[Sequence[int]]) -> Score:
-        sums = [sum(column) for column in zip(*stats, strict=True)]
-        score: Score = self._compute_score_from_stats(sums)
+        score: Score = self._compute_score_from_stats([*map(sum, zip(*stats, strict=True))])
         return score
 
 

@@ -1,14 +1,15 @@
-"""BPE-dropout: random segmentations of text into subwords of BPE.
+"""Random segmentations of text into subwords: BPE-dropout, and sampling from a unigram model.
 
-N tokens of a batch, W stretches of text (such as words), L symbols of the longest, V vocabulary.
+N tokens of a batch, W stretches of text (such as words), L symbols of the longest, E edges of a
+lattice, V vocabulary.
 """
 
+import array
 import itertools
 import math
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from seq2seq_cli.tokenizers.subword_sampling import (
     NO_SEGMENTATIONS,
@@ -26,6 +27,7 @@ from seq2seq_cli.tokenizers.tokenizer import UNK_ID
 
 _IMPOSSIBLE = np.int32(2**31 - 1)  # the rank of no merge
 _MOST_SYMBOLS = 1 << 22  # merged at once, 32 MiB
+_MOST_EDGES = 1 << 20  # of the lattices that are kept
 
 
 class BpeDropout:
@@ -33,8 +35,8 @@ class BpeDropout:
 
     In every step each possible merge is dropped with probability p, and the best of the others is
     applied; the next step may apply all of them again. (SentencePiece drops a merge for good, which
-    with the same p makes subwords shorter.) How many steps go by before a best merge is dropped is
-    a geometric random number: where all merges go by, the ids stay as they are.
+    with the same p makes subwords shorter.) The number of steps before a best merge is dropped is a
+    geometric random number: if it exceeds the number of merges, the ids do not change.
     """
 
     def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None:
@@ -62,7 +64,8 @@ class BpeDropout:
         lengths_W = np.add.reduceat(lengths_N, starts_W)
         if self._p == 0:
             return NO_SEGMENTATIONS
-        steps_kept_W = np.log1p(-uniform(numbers_W)) / math.log1p(-self._p)
+        uniform_W = (numbers_W >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        steps_kept_W = np.log1p(-uniform_W) / math.log1p(-self._p)
         changed = np.flatnonzero(steps_kept_W < lengths_W - sizes_W)
         if not len(changed):
             return NO_SEGMENTATIONS
@@ -120,19 +123,25 @@ class BpeDropout:
         self, ranks_WL: Ids, step: int, first_drop_W: Counts, numbers_W: Numbers
     ) -> tuple[Ids, Counts]:
         """Return the rank and the place of the best merge that is not dropped."""
-        rows_W = np.arange(len(ranks_WL))
         best_W = ranks_WL.argmin(1)
         drops = np.flatnonzero(first_drop_W <= step)
         if len(drops):
             left_WL = ranks_WL[drops]
-            left_WL[coins(numbers_W[drops], step, left_WL.shape[1], self._p)] = _IMPOSSIBLE
+            # Hashes 32 bits, which is faster than 64 (the finalizer of MurmurHash3).
+            columns_L = np.arange(left_WL.shape[1], dtype=np.uint32) * np.uint32(0x9E3779B9)
+            x_W = mix(numbers_W[drops] + np.uint64(step)).astype(np.uint32)
+            x_WL = x_W[:, None] + columns_L
+            x_WL = (x_WL ^ (x_WL >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+            x_WL = (x_WL ^ (x_WL >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+            x_WL ^= x_WL >> np.uint32(16)
+            left_WL[x_WL < np.uint32(self._p * 2.0**32)] = _IMPOSSIBLE
             first = np.flatnonzero(first_drop_W[drops] == step)
             left_WL[first, best_W[drops[first]]] = _IMPOSSIBLE
             best_W[drops] = left_WL.argmin(1)
-            rank_W = ranks_WL[rows_W, best_W]
+        rank_W = ranks_WL[np.arange(len(ranks_WL)), best_W]
+        if len(drops):
             rank_W[drops] = left_WL[np.arange(len(drops)), best_W[drops]]
-            return rank_W, best_W
-        return ranks_WL[rows_W, best_W], best_W
+        return rank_W, best_W
 
     def _ranks_of(self, left: Counts, right: Counts) -> Ids:
         """Return the ranks of the merges of two symbols each."""
@@ -160,20 +169,90 @@ def _in_order(order_C: Counts, sizes_C: Counts, ids_N: Counts) -> tuple[Counts, 
     return sizes_C[sorted_C], ids_N[ranges(starts_C[sorted_C], sizes_C[sorted_C])]
 
 
-def uniform(numbers: Numbers) -> npt.NDArray[np.float64]:
-    """Return the upper bits of 64-bit numbers as numbers in [0, 1)."""
-    return (numbers >> np.uint64(11)).astype(np.float64) * 2.0**-53
+class UnigramSampling:
+    """Samples a segmentation in proportion to its probability to the power of α (Kudo 2018).
 
-
-def coins(numbers_W: Numbers, step: int, width: int, p: float) -> npt.NDArray[np.bool_]:
-    """Return WL independent booleans of a step, True with probability p.
-
-    Hashes 32 bits, which is faster than 64 (the finalizer of MurmurHash3).
+    From left to right, each piece is drawn in proportion to the sum of all segmentations that go on
+    with it: forward filtering and backward sampling, with the directions exchanged. The lattices of
+    the most recent stretches are kept, one after the other: node n stands for a place in a stretch
+    of text, and its edges, which have the values n + cumulative probability, for the pieces that
+    may follow.
     """
-    columns_L = np.arange(width, dtype=np.uint32) * np.uint32(0x9E3779B9)
-    x_W = mix(numbers_W + np.uint64(step)).astype(np.uint32)
-    x_WL = x_W[:, None] + columns_L
-    x_WL = (x_WL ^ (x_WL >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x_WL = (x_WL ^ (x_WL >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    tails_WL: npt.NDArray[np.bool_] = (x_WL ^ (x_WL >> np.uint32(16))) < np.uint32(p * 2.0**32)
-    return tails_WL
+
+    def __init__(self, pieces: Pieces, vocab_size: int, strength: float) -> None:
+        self._pieces, self._alpha = pieces, strength
+        self._longest = max(map(len, pieces), default=0)
+        self._texts = {entry.id: piece for piece, entry in pieces.items()}
+        self._lengths_V = np.zeros(vocab_size, np.int64)
+        for piece, entry in pieces.items():
+            self._lengths_V[entry.id] = len(piece)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._first_node: dict[tuple[int, ...], int] = {}
+        self._num_nodes = 0
+        self._values_E = array.array("d")
+        self._next_node_E = array.array("q")  # -1: the end
+        self._ids_E = array.array("q")
+
+    def segment(self, stretches: Stretches) -> Segmentations:
+        ids_N, starts_W, sizes_W, numbers_W = stretches
+        lengths_W = np.add.reduceat(self._lengths_V[ids_N], starts_W)
+        changed = (lengths_W > 1).nonzero()[0]
+        if not len(changed):
+            return NO_SEGMENTATIONS
+        ids, numbers_W = ids_N.tolist(), numbers_W[changed]
+        drawn: list[tuple[Counts, Counts]] = []
+        nodes: list[int] = []
+        for start, size in zip(starts_W[changed].tolist(), sizes_W[changed].tolist(), strict=True):
+            if len(self._values_E) > _MOST_EDGES:
+                drawn.append(self._draw(nodes, numbers_W[: len(nodes)]))
+                numbers_W, nodes = numbers_W[len(nodes) :], []
+                self._forget()
+            stretch = tuple(ids[start : start + size])
+            if stretch not in self._first_node:
+                self._first_node[stretch] = self._num_nodes
+                self._add_lattice("".join([self._texts[number] for number in stretch]))
+            nodes.append(self._first_node[stretch])
+        drawn.append(self._draw(nodes, numbers_W))
+        return Segmentations(changed, *map(np.concatenate, zip(*drawn, strict=True)))
+
+    def _draw(self, nodes: list[int], numbers_W: Numbers) -> tuple[Counts, Counts]:
+        """Draw pieces from the first node of each stretch to its end; return sizes and ids."""
+        nodes_W, rows_W = np.array(nodes, np.int64), np.arange(len(nodes))
+        drawn: list[tuple[Counts, Counts]] = [(np.zeros(0, np.int64),) * 2]  # stretches, their ids
+        values_E = np.frombuffer(self._values_E)
+        next_node_E, ids_E = (np.frombuffer(x, np.int64) for x in (self._next_node_E, self._ids_E))
+        while len(rows_W):
+            # With 32 bits, node + u is exact, and less than the next node.
+            u_W = (numbers_W >> np.uint64(32)).astype(np.float64) * 2.0**-32
+            edges_W = np.searchsorted(values_E, nodes_W + u_W, side="right")
+            drawn.append((rows_W, ids_E[edges_W]))
+            nodes_W = next_node_E[edges_W]
+            goes_on = nodes_W >= 0
+            nodes_W, rows_W, numbers_W = nodes_W[goes_on], rows_W[goes_on], mix(numbers_W[goes_on])
+        rows_N, sampled_N = map(np.concatenate, zip(*drawn, strict=True))
+        sizes_C = np.bincount(rows_N, minlength=len(nodes))
+        return sizes_C, sampled_N[np.argsort(rows_N, kind="stable")]
+
+    def _add_lattice(self, text: str) -> None:
+        log_sums = [0.0] * (len(text) + 1)  # of all segmentations from a place on
+        edges_of = []
+        for place in reversed(range(len(text))):
+            edges = []
+            for end in range(place + 1, min(place + self._longest, len(text)) + 1):
+                if entry := self._pieces.get(text[place:end]):
+                    edges.append((self._alpha * entry.score + log_sums[end], end, entry.id))
+            largest = max(edges)[0]
+            weights = [math.exp(log_weight - largest) for log_weight, _, _ in edges]
+            log_sums[place] = largest + math.log(sum(weights))
+            edges_of.append((edges, weights))
+        first = self._num_nodes
+        for edges, weights in reversed(edges_of):
+            sums = list(itertools.accumulate(weights))
+            self._values_E.extend([self._num_nodes + x / sums[-1] for x in sums])
+            self._next_node_E.extend(
+                [first + end if end < len(text) else -1 for _, end, _ in edges]
+            )
+            self._ids_E.extend([number for _, _, number in edges])
+            self._num_nodes += 1
