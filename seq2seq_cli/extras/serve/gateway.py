@@ -6,23 +6,17 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from seq2seq_cli.config.languages import LanguagePair, language_name
 from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
 from seq2seq_cli.extras.serve.request_fields import Fields, Limits, check_length
 from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid
-from seq2seq_cli.extras.serve.scheduler import (
-    OverloadedError,
-    TranslationLostError,
-    UntranslatableError,
-)
+from seq2seq_cli.extras.serve.scheduler import Submission
 from seq2seq_cli.extras.serve.service import TranslationService
 from seq2seq_cli.extras.serve.text_translation import (
-    RequestTranslation,
     TextTranslation,
     TranslatedText,
     TranslationOptions,
@@ -38,25 +32,11 @@ _MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of th
 _NO_TOKEN = (400, "Please contact the server operator to get an API key")
 
 
-class Dialect(Protocol):
-    """An HTTP interface: a file of its own, and a line of the table in `application.py`."""
-
-    error_field: str  # the name of the message in an error
-    routes: list[Route]
-
-    def __init__(self, gateway: "Gateway") -> None: ...
-
-
 class Gateway:
     """The translation service as dialects use it."""
 
     def __init__(
-        self,
-        service: TranslationService,
-        limits: Limits,
-        token: str | None = None,
-        *,
-        logs_text: bool = False,
+        self, service: TranslationService, limits: Limits, token: str | None, *, logs_text: bool
     ) -> None:
         self.service = service
         self.limits = limits
@@ -146,8 +126,14 @@ class Gateway:
         """Translate texts in order; stop if the client disconnects. Raises RequestError."""
 
         async def work() -> list[TranslatedText]:
-            with contextlib.closing(await self.submit(texts, source, target, options)) as submitted:
-                return await submitted.whole()
+            turns = self.turns(texts)
+            read_texts, submission = await self.submit(texts, source, target, options)
+            with contextlib.closing(submission):
+                results = iter(submission.results)
+                return [
+                    await turns.call(text.whole, [await next(results) for _ in text.sentences])
+                    for text in read_texts
+                ]
 
         async with self.in_time():
             translated = await unless_gone(request, work())
@@ -158,18 +144,16 @@ class Gateway:
 
     async def submit(
         self, texts: Sequence[str], source: str, target: str, options: TranslationOptions
-    ) -> RequestTranslation:
+    ) -> tuple[list[TextTranslation], Submission]:
         """Queue the sentences of texts.
 
-        Raises RequestError if the languages are not served or there is too much text, and
-        OverloadedError if the queue is full.
+        Raises RequestError if the languages are not served, or there is too much text, or the queue
+        is full.
         """
         check_length(texts, self.limits)
-        num_characters = sum(map(len, texts))
-        if options.attention and num_characters > _MAX_WITH_ATTENTION:
+        if options.attention and sum(map(len, texts)) > _MAX_WITH_ATTENTION:
             raise invalid(f"attention takes at most {_MAX_WITH_ATTENTION} characters")
-        turns = Turns(self.service.long_text_thread, num_characters)
-        runs = self.service.runs
+        turns, runs = self.turns(texts), self.service.runs
 
         def read(text: str) -> TextTranslation:
             run, detected = self.route(text, source, target)
@@ -178,11 +162,15 @@ class Gateway:
 
         read_texts = [await turns.call(read, text) for text in texts]
         sentences = [sentence for text in read_texts for sentence in text.sentences]
-        return RequestTranslation(read_texts, self.service.submit(sentences), turns)
+        return read_texts, self.service.submit(sentences)
+
+    def turns(self, texts: Sequence[str]) -> Turns:
+        """Return the turns of a request to work on its texts."""
+        return Turns(self.service.long_text_thread, sum(map(len, texts)))
 
     @asynccontextmanager
     async def in_time(self, deadline: float | None = None) -> AsyncIterator[None]:
-        """Limit the time of a block, and raise RequestError where the service refuses or fails.
+        """Limit the time of a block; raises RequestError when it is over.
 
         `deadline` is a time of the event loop; the default is `limits.seconds` from now.
         """
@@ -194,12 +182,6 @@ class Gateway:
         except TimeoutError:
             message = f"Slowdown: no answer within {self.limits.seconds:g} s"
             raise RequestError(503, message, retry_after=5) from None
-        except OverloadedError as error:
-            raise RequestError(503, f"Slowdown: {error}", error.retry_after) from None
-        except TranslationLostError as error:
-            raise RequestError(503, str(error), retry_after=5) from None
-        except UntranslatableError as error:
-            raise RequestError(400, str(error)) from None
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -45,18 +45,15 @@ class Observer:
         app: ASGIApp,
         monitoring: Monitoring,
         paths: Collection[str],
-        error_field: Callable[[str], str],
         seconds_to_send: float,
     ) -> None:
-        """`error_field` names the field of errors for a path; a part is sent in limited time."""
+        """`seconds_to_send`: limit for each part of an answer."""
         self._app = app
         self._monitoring = monitoring
         self._paths = paths
-        self._error_field = error_field
         self._seconds_to_send = seconds_to_send
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["error_field"] = self._error_field(scope["path"])
         start, status = time.perf_counter(), 500
 
         async def send_in_time(message: Message) -> None:

@@ -10,27 +10,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from seq2seq_cli.extras.serve.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
+from seq2seq_cli.extras.serve.responses import RequestError
 
 _MAX_TRIES = 5  # of a sentence whose worker died
 _MIN_TOKENS = 64  # of a batch, when the queue is divided among idle workers
 
 Outputs = tuple[SentenceOutput, ...]
-
-
-class OverloadedError(Exception):
-    """The queue is full."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many sentences are waiting; try again in {retry_after} s")
-        self.retry_after = retry_after
-
-
-class UntranslatableError(Exception):
-    """A sentence cannot be translated with these options; the message says why."""
-
-
-class TranslationLostError(Exception):
-    """A sentence was not translated: workers died, or the server ends."""
 
 
 class SentenceToTranslate(NamedTuple):
@@ -63,7 +48,7 @@ class Ticket:
 
 
 class Submission:
-    """The results of a request's sentences, in order."""
+    """The results of a request's sentences, in order; a result may raise RequestError."""
 
     def __init__(
         self,
@@ -75,7 +60,7 @@ class Submission:
         self._tickets = tickets
         self._scheduler = scheduler
 
-    def withdraw(self) -> None:
+    def close(self) -> None:
         """Drop the queued sentences, and cancel the others."""
         self._scheduler.forget(self._tickets)
         for result in self.results:
@@ -106,10 +91,12 @@ class Scheduler:
         self._seconds_per_sentence = 0.0  # moving average, of one worker
 
     def submit(self, sentences: Iterable[SentenceToTranslate]) -> Submission:
-        """Queue the sentences of a request, however many. Raises OverloadedError."""
+        """Queue the sentences of a request, however many. Raises RequestError if it is full."""
         if self.num_waiting >= self._queue_limit:
             seconds = math.ceil(self.num_waiting * self._seconds_per_sentence / self._workers)
-            raise OverloadedError(min(max(1, seconds), 60))
+            seconds = min(max(1, seconds), 60)
+            message = f"Slowdown: too many sentences are waiting; try again in {seconds} s"
+            raise RequestError(503, message, retry_after=seconds)
         loop = asyncio.get_running_loop()
         by_kind: dict[tuple[int, SearchOptions], deque[Waiting]] = {}
         results = []
@@ -161,10 +148,10 @@ class Scheduler:
         """Give each sentence of a batch its translations, or the reason why it has none."""
         self._seconds_per_sentence += 0.1 * (seconds / len(taken) - self._seconds_per_sentence)
         for each, output in zip(taken, outputs, strict=True):
-            if each.result.done():  # cancelled
+            if each.result.done():  # canceled
                 continue
             if isinstance(output, str):
-                each.result.set_exception(UntranslatableError(output))
+                each.result.set_exception(RequestError(400, output))
             else:
                 each.result.set_result(output)
 
@@ -190,7 +177,7 @@ class Scheduler:
         self._tickets.clear()
 
     def _take(self) -> tuple[Batch, list[Waiting]] | None:
-        """Take the sentences of the next batch; None if all are cancelled."""
+        """Take the sentences of the next batch; None if all are canceled."""
         share = math.ceil(self._num_tokens / max(1, self._idle))
         budget = min(self._tokens_per_batch, max(_MIN_TOKENS, share))
         while self._tickets:
@@ -222,7 +209,7 @@ class Scheduler:
                 each = ticket.waiting.popleft()
                 self.num_waiting -= 1
                 self._num_tokens -= each.cost
-                if not each.result.done():  # not cancelled
+                if not each.result.done():  # not canceled
                     taken.append(each)
                     budget -= each.cost
                     turns.append(ticket)
@@ -235,4 +222,4 @@ class Scheduler:
 def _fail(sentences: Iterable[Waiting], reason: str) -> None:
     for each in sentences:
         if not each.result.done():
-            each.result.set_exception(TranslationLostError(reason))
+            each.result.set_exception(RequestError(503, reason, retry_after=5))

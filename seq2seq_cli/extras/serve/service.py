@@ -5,53 +5,45 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.extras.serve.served_run import RunToServe, ServedRun
 from seq2seq_cli.extras.serve.translation_cache import TranslationCache
-from seq2seq_cli.extras.serve.turns import long_text_thread
 from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerGroup
 
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_CHECKS = 1.0  # of the runs' files
-
-
-@dataclass(frozen=True)
-class ServiceSettings:
-    """The number of processes, and the sizes of batches, queue and cache."""
-
-    workers: int
-    tokens_per_batch: int = 1_024
-    seconds_to_gather: float = 0.002  # so that sentences that arrive together are one batch
-    queue_limit: int = 4_096  # sentences
-    cache_bytes: int = 64 << 20
-    batch_time_limit: float = 120.0  # seconds, after which a process is considered to hang
+_TOKENS_PER_BATCH = 1_024
+_SECONDS_TO_GATHER = 0.002  # so that sentences that arrive together are one batch
 
 
 class TranslationService:
     """Runs, whose models are in other processes, and are reloaded when their files change."""
 
     def __init__(
-        self, runs: Sequence[RunToServe], settings: ServiceSettings, monitoring: Monitoring
+        self,
+        runs: Sequence[RunToServe],
+        monitoring: Monitoring,
+        *,
+        workers: int,
+        queue_limit: int,
+        cache_bytes: int,
     ) -> None:
-        """Raises UserError if a run cannot be read."""
+        """`queue_limit` is in sentences. Raises UserError if a run cannot be read."""
         self._to_serve = tuple(runs)
-        self._settings = settings
+        self._num_workers = workers
         self._monitoring = monitoring
         self.runs = [ServedRun.read(run) for run in runs]
         self._version = 0  # number of loads of the models
-        self._scheduler = Scheduler(
-            settings.tokens_per_batch,
-            settings.seconds_to_gather,
-            settings.queue_limit,
-            settings.workers,
-        )
-        self._cache = TranslationCache(settings.cache_bytes)
-        self.long_text_thread = long_text_thread()
+        self._scheduler = Scheduler(_TOKENS_PER_BATCH, _SECONDS_TO_GATHER, queue_limit, workers)
+        self._cache = TranslationCache(cache_bytes)
+        # One, as more threads of Python would only compete with the event loop. It is not the event
+        # loop's own executor, which the loop would wait for at its end.
+        self.long_text_thread = ThreadPoolExecutor(1, "long-texts")
         self._group: WorkerGroup | None = None
         self._stamps = [run.file_stamps() for run in runs]  # at the last attempt to load
         self._must_reload = asyncio.Event()
@@ -60,7 +52,7 @@ class TranslationService:
     @property
     def is_ready(self) -> bool:
         """True while there are workers, each of which has already translated a sentence."""
-        return self._group is not None and self._group.num_workers > 0
+        return self._group is not None and bool(self._group.workers)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -78,7 +70,7 @@ class TranslationService:
             self._scheduler.fail_all("the server is shutting down")
 
     def submit(self, sentences: Sequence[SentenceToTranslate]) -> Submission:
-        """Queue the sentences that are not cached. Raises OverloadedError if the queue is full."""
+        """Queue the sentences that are not cached. Raises RequestError if the queue is full."""
         cached = [self._cache.get(sentence) for sentence in sentences]
         new = [s for s, outputs in zip(sentences, cached, strict=True) if outputs is None]
         submission = self._scheduler.submit(new) if new else Submission([], [], self._scheduler)
@@ -110,15 +102,10 @@ class TranslationService:
         runs = [await asyncio.to_thread(ServedRun.read, run) for run in self._to_serve]
         models = await ModelProcess.start(self._to_serve)
         group = WorkerGroup(
-            models,
-            self._scheduler,
-            self._monitoring,
-            self._settings.batch_time_limit,
-            self._must_reload.set,
+            models, self._scheduler, self._monitoring, self._num_workers, self._must_reload.set
         )
-        group.start(self._settings.workers)
         try:
-            await group.has_worker()
+            await group.first_worker
         except BaseException:
             await group.stop()
             raise

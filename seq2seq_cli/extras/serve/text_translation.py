@@ -12,14 +12,13 @@ from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected
 from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput, SentenceOutput
-from seq2seq_cli.extras.serve.scheduler import Outputs, SentenceToTranslate, Submission
-from seq2seq_cli.extras.serve.turns import Turns
+from seq2seq_cli.extras.serve.scheduler import Outputs, SentenceToTranslate
 from seq2seq_cli.text.words import word_spans
 
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The format of a request's texts, and what it asks for besides the translation."""
+    """The format of a request's texts, and the requested details."""
 
     format: FormatName = "text"
     alternatives: int = 0
@@ -78,10 +77,6 @@ class TranslatedText(NamedTuple):
     alternatives: list[str]
     sentences: list[TranslatedSentence]
     detected: Detected | None  # if the source language was not given
-
-    def language_or(self, source: str) -> str:
-        """Return the detected language, or the given one."""
-        return self.detected.language if self.detected else source
 
 
 class TextTranslation:
@@ -144,40 +139,3 @@ class TextTranslation:
             alternatives[other + writer.rest()] = None
         alternatives.pop(text, None)
         return TranslatedText(text, [*alternatives], sentences, self.detected)
-
-
-class RequestTranslation:
-    """The texts of a request, whose sentences are queued; `close` drops them from the queue."""
-
-    def __init__(
-        self, texts: Sequence[TextTranslation], submission: Submission, turns: Turns
-    ) -> None:
-        self._texts = texts
-        self._results = iter(submission.results)
-        self._turns = turns
-        self.close = submission.withdraw
-
-    async def whole(self) -> list[TranslatedText]:
-        """Return the translations of all texts.
-
-        Raises UntranslatableError or TranslationLostError if a sentence has none.
-        """
-        translated = []
-        for text in self._texts:
-            outputs = [await next(self._results) for _ in text.sentences]
-            translated.append(await self._turns.call(text.whole, outputs))
-        return translated
-
-    @property
-    def num_sentences(self) -> int:
-        return sum(len(text.sentences) for text in self._texts)
-
-    async def next_sentence(self) -> TranslatedSentence:
-        """Return the next sentence of the only text; raises the same errors."""
-        (text,) = self._texts
-        return text.add(await next(self._results))
-
-    def end(self) -> tuple[str, Detected | None]:
-        """Return the end of the only text's translation, and its language if that was detected."""
-        (text,) = self._texts
-        return text.end(), text.detected
