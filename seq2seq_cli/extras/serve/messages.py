@@ -1,6 +1,7 @@
 """The messages between the server and its model processes: lines of JSON over sockets."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _MIN_BEAM_WITH_CONSTRAINTS = 5
@@ -37,7 +38,7 @@ class SentenceOutput(NamedTuple):
     """A translation of a sentence, with the requested details."""
 
     text: str
-    alignment: tuple[tuple[int, int], ...] = ()  # source word, target word
+    alignment: Sequence[tuple[int, int]] = ()  # source word, target word
     attention: tuple[tuple[float, ...], ...] = ()  # of target words over source words
     tokens: tuple[str, ...] = ()
     log_probs: tuple[float, ...] = ()  # of the tokens, EOS last

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from seq2seq_cli.extras.serve.documents.document import Document, Sentence, SentenceTranslation
+from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
@@ -118,7 +118,7 @@ class TextTranslation:
         """Add the n best translations of the next sentence."""
         sentence, start = next(self._positions)
         best = outputs[0]
-        new_text = self._writer.add(SentenceTranslation(best.text, best.alignment))
+        new_text = self._writer.add(best)
         self._length += len(new_text)
         return TranslatedSentence(sentence, outputs, new_text, start, self._length - len(best.text))
 
@@ -134,8 +134,7 @@ class TextTranslation:
         for number in range(1, 1 + self._num_alternatives):
             writer, other = DocumentWriter(self._document), ""
             for outputs in all_outputs:
-                output = outputs[min(number, len(outputs) - 1)]
-                other += writer.add(SentenceTranslation(output.text, output.alignment))
+                other += writer.add(outputs[min(number, len(outputs) - 1)])
             alternatives[other + writer.rest()] = None
         alternatives.pop(text, None)
         return TranslatedText(text, [*alternatives], sentences, self.detected)
