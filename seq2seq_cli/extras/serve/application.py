@@ -57,7 +57,7 @@ def build_application(
     logs_text: bool,
 ) -> ASGIApp:
     """Return everything that answers requests."""
-    gateway = Gateway(service, limits, access.token, logs_text=logs_text)
+    gateway = Gateway(service, limits, access.token, logs_text)
 
     async def health(request: Request) -> Response:
         """Report whether the models are loaded."""

@@ -6,6 +6,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -32,16 +33,14 @@ _MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of th
 _NO_TOKEN = (400, "Please contact the server operator to get an API key")
 
 
+@dataclass(frozen=True)
 class Gateway:
     """The translation service as dialects use it."""
 
-    def __init__(
-        self, service: TranslationService, limits: Limits, token: str | None, *, logs_text: bool
-    ) -> None:
-        self.service = service
-        self.limits = limits
-        self.token = token
-        self._logs_text = logs_text
+    service: TranslationService
+    limits: Limits
+    token: str | None  # that requests need
+    logs_text: bool
 
     @property
     def pairs(self) -> list[LanguagePair]:
@@ -137,7 +136,7 @@ class Gateway:
 
         async with self.in_time():
             translated = await unless_gone(request, work())
-        if self._logs_text:
+        if self.logs_text:
             for text, translation in zip(texts, translated, strict=True):
                 logger.info(f"{source} to {target}: {text!r}: {translation.text!r}")
         return translated

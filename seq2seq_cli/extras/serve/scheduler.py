@@ -47,22 +47,17 @@ class Ticket:
     since: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class Submission:
     """The results of a request's sentences, in order; a result may raise RequestError."""
 
-    def __init__(
-        self,
-        results: Sequence[asyncio.Future[Outputs]],
-        tickets: Sequence[Ticket],
-        scheduler: "Scheduler",
-    ) -> None:
-        self.results = results
-        self._tickets = tickets
-        self._scheduler = scheduler
+    results: Sequence[asyncio.Future[Outputs]]
+    tickets: Sequence[Ticket]
+    scheduler: "Scheduler"
 
     def close(self) -> None:
         """Drop the queued sentences, and cancel the others."""
-        self._scheduler.forget(self._tickets)
+        self.scheduler.forget(self.tickets)
         for result in self.results:
             if not result.cancel() and not result.cancelled():
                 result.exception()  # marks it as retrieved, or asyncio logs an error
@@ -177,46 +172,39 @@ class Scheduler:
         self._tickets.clear()
 
     def _take(self) -> tuple[Batch, list[Waiting]] | None:
-        """Take the sentences of the next batch; None if all are canceled."""
-        share = math.ceil(self._num_tokens / max(1, self._idle))
-        budget = min(self._tokens_per_batch, max(_MIN_TOKENS, share))
-        while self._tickets:
-            first = self._tickets[0]
-            alike = (
-                ticket
-                for ticket in self._tickets
-                if (ticket.run, ticket.options, ticket.is_alone)
-                == (first.run, first.options, False)
-            )
-            turns = [first] if first.is_alone else itertools.islice(alike, self._tokens_per_batch)
-            if taken := self._take_turns(deque(turns), budget):
-                sentences = tuple(each.sentence for each in taken)
-                return Batch(first.run, first.options, sentences), taken
-        return None
-
-    def _take_turns(self, turns: deque[Ticket], budget: int) -> list[Waiting]:
-        """Take one sentence of each ticket in turn until the budget of tokens is spent.
+        """Take one sentence of each ticket in turn for the next batch; None if all are canceled.
 
         Afterwards the tickets that had a turn are behind all others.
         """
+        share = math.ceil(self._num_tokens / max(1, self._idle))
+        budget = min(self._tokens_per_batch, max(_MIN_TOKENS, share))
         taken: list[Waiting] = []
-        served: dict[Ticket, None] = {}  # in the order in which they were served last
-        while turns and budget > 0:
-            ticket = turns.popleft()
-            served.pop(ticket, None)
-            served[ticket] = None
-            while ticket.waiting:
-                each = ticket.waiting.popleft()
-                self.num_waiting -= 1
-                self._num_tokens -= each.cost
-                if not each.result.done():  # not canceled
-                    taken.append(each)
-                    budget -= each.cost
-                    turns.append(ticket)
-                    break
-        others = (ticket for ticket in self._tickets if ticket not in served)
-        self._tickets = deque([*others, *(ticket for ticket in served if ticket.waiting)])
-        return taken
+        while self._tickets:
+            first = self._tickets[0]
+            kind = (first.run, first.options, False)
+            alike = (t for t in self._tickets if (t.run, t.options, t.is_alone) == kind)
+            alike = itertools.islice(alike, self._tokens_per_batch)
+            turns = deque([first] if first.is_alone else alike)
+            served: dict[Ticket, None] = {}  # in the order in which they were served last
+            while turns and budget > 0:
+                ticket = turns.popleft()
+                served.pop(ticket, None)
+                served[ticket] = None
+                while ticket.waiting:
+                    each = ticket.waiting.popleft()
+                    self.num_waiting -= 1
+                    self._num_tokens -= each.cost
+                    if not each.result.done():  # not canceled
+                        taken.append(each)
+                        budget -= each.cost
+                        turns.append(ticket)
+                        break
+            others = (ticket for ticket in self._tickets if ticket not in served)
+            self._tickets = deque([*others, *(ticket for ticket in served if ticket.waiting)])
+            if taken:
+                sentences = tuple(each.sentence for each in taken)
+                return Batch(first.run, first.options, sentences), taken
+        return None
 
 
 def _fail(sentences: Iterable[Waiting], reason: str) -> None:

@@ -38,8 +38,8 @@ class TranslationService:
         self._num_workers = workers
         self._monitoring = monitoring
         self.runs = [ServedRun.read(run) for run in runs]
-        self._version = 0  # number of loads of the models
         self._scheduler = Scheduler(_TOKENS_PER_BATCH, _SECONDS_TO_GATHER, queue_limit, workers)
+        self._cache_bytes = cache_bytes
         self._cache = TranslationCache(cache_bytes)
         # One, as more threads of Python would only compete with the event loop. It is not the event
         # loop's own executor, which the loop would wait for at its end.
@@ -77,19 +77,12 @@ class TranslationService:
         self._monitoring.sentences.labels("cache").inc(len(sentences) - len(new))
         self._monitoring.sentences.labels("model").inc(len(new))
         for sentence, result in zip(new, submission.results, strict=True):
-            result.add_done_callback(functools.partial(self._keep, sentence, self._version))
+            result.add_done_callback(functools.partial(_keep, self._cache, sentence))
         queued = iter(submission.results)
         submission.results = [
             next(queued) if outputs is None else _done(outputs) for outputs in cached
         ]
         return submission
-
-    def _keep(
-        self, sentence: SentenceToTranslate, version: int, result: asyncio.Future[Outputs]
-    ) -> None:
-        """Cache translations, unless the models have been reloaded meanwhile."""
-        if not result.cancelled() and result.exception() is None and version == self._version:
-            self._cache.put(sentence, result.result())
 
     def kill_workers(self) -> None:
         """Kill the workers."""
@@ -113,8 +106,7 @@ class TranslationService:
             self._group.retire()
         self._group = group
         self.runs = runs
-        self._version += 1
-        self._cache.clear()
+        self._cache = TranslationCache(self._cache_bytes)  # the old models still fill the old one
         self._monitoring.loads.inc()
 
     async def _keep_up_to_date(self) -> None:
@@ -144,6 +136,13 @@ class TranslationService:
             return stamps == [run.file_stamps() for run in self._to_serve]
         except (UserError, OSError):  # a file is being replaced
             return False
+
+
+def _keep(
+    cache: TranslationCache, sentence: SentenceToTranslate, result: asyncio.Future[Outputs]
+) -> None:
+    if not result.cancelled() and result.exception() is None:
+        cache.put(sentence, result.result())
 
 
 def _done(outputs: Outputs) -> asyncio.Future[Outputs]:

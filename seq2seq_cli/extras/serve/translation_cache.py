@@ -38,7 +38,3 @@ class TranslationCache:
         while self.num_bytes > self._max_bytes:
             _, (_, freed) = self._entries.popitem(last=False)
             self.num_bytes -= freed
-
-    def clear(self) -> None:
-        self._entries.clear()
-        self.num_bytes = 0
