@@ -84,26 +84,25 @@ class Gateway:
         The run is None if the text is in the target language. Raises RequestError if no run has the
         languages.
         """
-        known = self.languages
-        tgt = find_language(target, known)
-        if tgt is None:
-            raise RequestError(400, f"{target} is not supported")
+
+        def known(asked: str) -> str:
+            found = find_language(asked, self.languages)
+            if found is None:
+                raise RequestError(400, f"{asked} is not supported")
+            return found
+
+        tgt = known(target)
         detected: Detected | None = None
         if source.lower() == "auto":
             sources = [pair.src for pair in self.pairs if pair.tgt == tgt]
             sources = sources or [pair.src for pair in self.pairs]
-            best, *others = detect(text, dict.fromkeys([*sources, tgt]))
-            if best.language == tgt and best.confidence < _MIN_CONFIDENCE:
+            detected, *others = detect(text, dict.fromkeys([*sources, tgt]))
+            if detected.language == tgt and detected.confidence < _MIN_CONFIDENCE:
                 if not others:
                     message = f"{language_name(tgt)} ({tgt}) is not available as a target language"
                     raise RequestError(400, message)
-                best = others[0]
-            src, detected = best.language, best
-        else:
-            asked = find_language(source, known)
-            if asked is None:
-                raise RequestError(400, f"{source} is not supported")
-            src = asked
+                detected = others[0]
+        src = detected.language if detected else known(source)
         if src == tgt:
             return None, detected
         if (src, tgt) not in self.pairs:

@@ -183,8 +183,8 @@ class Scheduler:
             first = self._tickets[0]
             kind = (first.run, first.options, False)
             alike = (t for t in self._tickets if (t.run, t.options, t.is_alone) == kind)
-            alike = itertools.islice(alike, self._tokens_per_batch)
-            turns = deque([first] if first.is_alone else alike)
+            some = itertools.islice(alike, self._tokens_per_batch)
+            turns = deque([first] if first.is_alone else some)
             served: dict[Ticket, None] = {}  # in the order in which they were served last
             while turns and budget > 0:
                 ticket = turns.popleft()

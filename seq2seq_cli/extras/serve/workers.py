@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seq2seq_cli.errors import UserError
@@ -34,12 +35,13 @@ def _models_died() -> UserError:
     return UserError("the process that loads the models has died; was it out of memory?")
 
 
+@dataclass(eq=False)
 class Worker:
     """A process that translates one batch after the other."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self.pid = 0
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    pid: int = 0
 
     @classmethod
     async def connect(cls, connection: socket.socket) -> "Worker":
@@ -57,7 +59,7 @@ class Worker:
         """Return the translations. Raises WorkerDiedError if the process ends or hangs."""
         try:
             async with asyncio.timeout(_BATCH_SECONDS):
-                self._writer.write(packed(batch))
+                self.writer.write(packed(batch))
                 return BatchResult.from_json(await self._answer())
         except TimeoutError:
             self.kill()
@@ -65,7 +67,7 @@ class Worker:
 
     async def _answer(self) -> Any:
         try:
-            return json.loads(await self._reader.readuntil())
+            return json.loads(await self.reader.readuntil())
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerDiedError(str(error)) from None
 
@@ -76,15 +78,15 @@ class Worker:
 
     def close(self) -> None:
         """Let the process end."""
-        self._writer.close()
+        self.writer.close()
 
 
+@dataclass(frozen=True)
 class ModelProcess:
     """The process that loads the models and forks workers."""
 
-    def __init__(self, control: socket.socket, *, can_fork: bool) -> None:
-        self._control = control
-        self.can_fork = can_fork  # otherwise it becomes the only worker itself
+    control: socket.socket
+    can_fork: bool  # otherwise it becomes the only worker itself
 
     @classmethod
     async def start(cls, runs: Sequence[RunToServe]) -> "ModelProcess":
@@ -105,7 +107,7 @@ class ModelProcess:
         except BaseException:
             ours.close()
             raise
-        return cls(ours, can_fork=message["can_fork"])
+        return cls(ours, message["can_fork"])
 
     async def new_worker(self) -> Worker:
         """Return a new worker. Raises WorkerDiedError if there can be none."""
@@ -113,7 +115,7 @@ class ModelProcess:
         try:
             ours, theirs = socket.socketpair()
             with theirs:
-                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
+                socket.send_fds(self.control, [b"w"], [theirs.fileno()])
         except OSError as error:  # also if too many files are open
             if ours is not None:
                 ours.close()
@@ -122,7 +124,7 @@ class ModelProcess:
 
     def close(self) -> None:
         """Let the process end; its workers go on."""
-        self._control.close()
+        self.control.close()
 
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:
@@ -156,7 +158,7 @@ class WorkerGroup:
         self._scheduler = scheduler
         self._monitoring = monitoring
         self._when_unable = when_unable
-        self._interruptible: set[asyncio.Task[Any]] = set()  # tasks without a batch
+        self._busy: set[asyncio.Task[Any] | None] = set()  # tasks with a batch
         self._is_retired = False
         # Done when there is a worker; raises UserError if there will be none.
         self.first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -167,8 +169,9 @@ class WorkerGroup:
     def retire(self) -> None:
         """Let each worker finish its batch and end."""
         self._is_retired = True
-        for task in self._interruptible:
-            task.cancel()
+        for task in self._tasks:
+            if task not in self._busy:
+                task.cancel()
         self._models.close()
 
     async def stop(self) -> None:
@@ -189,15 +192,13 @@ class WorkerGroup:
         """Start a worker and give it batches; replace it when it dies."""
         while not self._is_retired:
             try:
-                with self._holding_no_batch():
-                    worker = await self._models.new_worker()
+                worker = await self._models.new_worker()
             except WorkerDiedError as error:
                 if not self.first_worker.done():
                     self.first_worker.set_exception(_models_died())
                 logger.warning(f"no new translating process could be made: {error}")
                 self._when_unable()
-                with self._holding_no_batch():
-                    await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
+                await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
                 continue
             if not self.first_worker.done():
                 self.first_worker.set_result(None)
@@ -211,8 +212,8 @@ class WorkerGroup:
 
     async def _translate_batch(self, worker: Worker) -> bool:
         """Wait for a batch and translate it; return False if the worker must be replaced."""
-        with self._holding_no_batch():
-            batch, taken = await self._scheduler.next_batch()
+        batch, taken = await self._scheduler.next_batch()
+        self._busy.add(asyncio.current_task())
         work = asyncio.create_task(worker.translate(batch))
         canceled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
         try:
@@ -237,20 +238,10 @@ class WorkerGroup:
             for task in (work, canceled):
                 task.cancel()
             await asyncio.gather(work, canceled, return_exceptions=True)
+            self._busy.discard(asyncio.current_task())
         self._monitoring.batch_sentences.observe(len(taken))
         self._monitoring.batch_seconds.observe(result.seconds)
         self._monitoring.tokens.inc(result.num_tokens)
         self._monitoring.at_limit.inc(result.at_length_limit)
         self._scheduler.finish(taken, result.outputs, result.seconds)
         return True
-
-    @contextlib.contextmanager
-    def _holding_no_batch(self) -> Iterator[None]:
-        """Allow `retire` to cancel this task while the block runs."""
-        task = asyncio.current_task()
-        assert task is not None, "this is called in a coroutine"
-        self._interruptible.add(task)
-        try:
-            yield
-        finally:
-            self._interruptible.discard(task)

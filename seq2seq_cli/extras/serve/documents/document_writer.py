@@ -216,13 +216,23 @@ class _MarkupWriter:
         for node in sorted(nodes, key=lambda node: node.start):
             span = node.span
             num_links -= node.has_link
-            start, stop = self._shortened(node, (position, end), num_links)
+            most = end
+            if num_links:  # leave a word for each later link
+                last = bisect_left(self._starts, end) - num_links - 1
+                most = self._ends[last] if last >= 0 and self._ends[last] > position else position
+            start = min(max(node.start, position), most)
+            stop = min(max(node.end, start), most)
+            if start == stop and node.has_link:
+                first, last = bisect_left(self._starts, position), bisect_left(self._starts, most)
+                if first < last:
+                    word = min(bisect_left(self._starts, start), last - 1)
+                    start, stop = self._starts[word], min(self._ends[word], most)
             if span.is_line_break and not text[self._line_start : start].strip():
                 continue  # no line is empty
             yield self._escape(text[position:start])
             needs_space = start == stop and not span.after and bool(span.before.strip())
-            if needs_space and _ends_in_space(source, span.start):
-                yield " " * (start > 0 and not _ends_in_space(text, start))
+            if needs_space and source[max(0, span.start - 1) : span.start].isspace():
+                yield " " * (start > 0 and not text[start - 1].isspace())
             inner = "" if span.replaces else "".join(self.write((start, stop), node.children))
             had_words = bool(source[span.start : span.end].strip())
             is_lost = had_words and bool(span.after) and not inner.strip()
@@ -234,23 +244,3 @@ class _MarkupWriter:
                 position += text[stop : stop + 1].isspace()
                 self._line_start = position
         yield self._escape(text[position:end])
-
-    def _shortened(self, node: _Node, place: Range, num_links: int) -> Range:
-        """Return the range of a node, shortened to leave a word for each later link."""
-        position, end = place
-        if num_links:
-            last = bisect_left(self._starts, end) - num_links - 1
-            is_free = last >= 0 and self._ends[last] > position
-            end = self._ends[last] if is_free else position
-        start = min(max(node.start, position), end)
-        stop = min(max(node.end, start), end)
-        if start == stop and node.has_link:
-            first, last = bisect_left(self._starts, position), bisect_left(self._starts, end) - 1
-            if first <= last:
-                word = min(bisect_left(self._starts, start), last)
-                return self._starts[word], min(self._ends[word], end)
-        return start, stop
-
-
-def _ends_in_space(text: str, end: int) -> bool:
-    return text[max(0, end - 1) : end].isspace()
