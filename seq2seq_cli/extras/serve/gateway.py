@@ -21,8 +21,8 @@ from seq2seq_cli.extras.serve.text_translation import (
     TextTranslation,
     TranslatedText,
     TranslationOptions,
+    Turns,
 )
-from seq2seq_cli.extras.serve.turns import Turns
 
 Result = TypeVar("Result")
 

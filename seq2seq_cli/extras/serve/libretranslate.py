@@ -91,7 +91,7 @@ class LibreTranslate:
                 refusal = {"error": error.detail, "status": error.status_code}
                 yield _event("error", refusal | dict(error.headers or {}))
                 return
-            report: dict[str, Any] = {"translatedText": whole + translation.end()}
+            report: dict[str, Any] = {"translatedText": whole + translation.writer.rest()}
             if translation.detected is not None:
                 report["detectedLanguage"] = translation.detected._asdict()
             yield _event("done", report)

@@ -1,9 +1,11 @@
 """Texts of a request: split into sentences, translated together, and put together again."""
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
@@ -14,6 +16,11 @@ from seq2seq_cli.extras.serve.languages import Detected
 from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput, SentenceOutput
 from seq2seq_cli.extras.serve.scheduler import Outputs, SentenceToTranslate
 from seq2seq_cli.text.words import word_spans
+
+Given = TypeVarTuple("Given")
+Result = TypeVar("Result")
+
+_MAX_OUTSIDE = 2_000  # characters of a request that works outside of the thread
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class TextTranslation:
             self._document = READERS[options.format](text, splitter)
         sentences = self._document.sentences
         self._positions = iter(zip(sentences, self._document.sentence_starts(), strict=True))
-        self._writer = DocumentWriter(self._document)
+        self.writer = DocumentWriter(self._document)
         self._length = 0  # of the translation so far
         self.sentences: list[SentenceToTranslate] = []
         for sentence in sentences:
@@ -118,18 +125,14 @@ class TextTranslation:
         """Add the n best translations of the next sentence."""
         sentence, start = next(self._positions)
         best = outputs[0]
-        new_text = self._writer.add(best)
+        new_text = self.writer.add(best)
         self._length += len(new_text)
         return TranslatedSentence(sentence, outputs, new_text, start, self._length - len(best.text))
-
-    def end(self) -> str:
-        """Return the end of the translated text, after all sentences."""
-        return self._writer.rest()
 
     def whole(self, all_outputs: Sequence[Outputs]) -> TranslatedText:
         """Return the translation, given the n best translations of all sentences."""
         sentences = [self.add(outputs) for outputs in all_outputs]
-        text = "".join(sentence.new_text for sentence in sentences) + self.end()
+        text = "".join(sentence.new_text for sentence in sentences) + self.writer.rest()
         alternatives: dict[str, None] = {}
         for number in range(1, 1 + self._num_alternatives):
             writer, other = DocumentWriter(self._document), ""
@@ -138,3 +141,20 @@ class TextTranslation:
             alternatives[other + writer.rest()] = None
         alternatives.pop(text, None)
         return TranslatedText(text, [*alternatives], sentences, self.detected)
+
+
+class Turns:
+    """The turns of a request in the thread for long texts, one text of each request in turn.
+
+    A canceled request has no further turn, so it works on at most one more text.
+    """
+
+    def __init__(self, thread: Executor, num_characters: int) -> None:
+        """Short requests do without turns."""
+        self._thread = thread if num_characters > _MAX_OUTSIDE else None
+
+    async def call(self, work: Callable[[*Given], Result], *args: *Given) -> Result:
+        """Call work on one text in the next turn of this request."""
+        if self._thread is None:
+            return work(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

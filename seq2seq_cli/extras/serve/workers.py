@@ -37,7 +37,7 @@ def _models_died() -> UserError:
 
 @dataclass(eq=False)
 class Worker:
-    """A process that translates one batch after the other."""
+    """A process that translates one batch after the other; closing `writer` ends it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -51,7 +51,7 @@ class Worker:
         try:
             worker.pid = (await worker._answer())["pid"]
         except BaseException:
-            worker.close()
+            worker.writer.close()
             raise
         return worker
 
@@ -76,14 +76,10 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Let the process end."""
-        self.writer.close()
-
 
 @dataclass(frozen=True)
 class ModelProcess:
-    """The process that loads the models and forks workers."""
+    """The process that loads the models and forks workers; closing `control` ends it, not them."""
 
     control: socket.socket
     can_fork: bool  # otherwise it becomes the only worker itself
@@ -121,10 +117,6 @@ class ModelProcess:
                 ours.close()
             raise WorkerDiedError(str(error)) from None
         return await Worker.connect(ours)
-
-    def close(self) -> None:
-        """Let the process end; its workers go on."""
-        self.control.close()
 
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:
@@ -172,7 +164,7 @@ class WorkerGroup:
         for task in self._tasks:
             if task not in self._busy:
                 task.cancel()
-        self._models.close()
+        self._models.control.close()
 
     async def stop(self) -> None:
         """End all workers, even in the middle of a batch."""
@@ -186,7 +178,7 @@ class WorkerGroup:
         """End all processes at once."""
         for worker in tuple(self.workers):
             worker.kill()
-        self._models.close()
+        self._models.control.close()
 
     async def _work(self) -> None:
         """Start a worker and give it batches; replace it when it dies."""
@@ -196,7 +188,7 @@ class WorkerGroup:
             except WorkerDiedError as error:
                 if not self.first_worker.done():
                     self.first_worker.set_exception(_models_died())
-                logger.warning(f"no new translating process could be made: {error}")
+                logger.warning(f"cannot start a worker: {error}")
                 self._when_unable()
                 await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
                 continue
@@ -208,7 +200,7 @@ class WorkerGroup:
                     pass
             finally:
                 self.workers.discard(worker)
-                worker.close()
+                worker.writer.close()
 
     async def _translate_batch(self, worker: Worker) -> bool:
         """Wait for a batch and translate it; return False if the worker must be replaced."""
@@ -226,7 +218,7 @@ class WorkerGroup:
             result = work.result()
         except Exception as error:
             logger.warning(
-                f"a translating process has died ({error}): another one takes its place",
+                f"a worker died ({error}); starting another",
                 exc_info=not isinstance(error, WorkerDiedError),
             )
             worker.kill()

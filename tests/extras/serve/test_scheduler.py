@@ -116,7 +116,7 @@ def test_cancelled_sentences_leave_the_queue():
         assert queue.num_waiting == 1
         taken = await queue.next_batch()
         assert texts(taken) == ["c"]
-        second.close()  # on its way: the result is for nobody
+        second.close()  # on its way: its result is dropped
         finish(queue, taken)
         assert queue.num_waiting == 0
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seq2seq_cli.extras.serve.turns import Turns
+from seq2seq_cli.extras.serve.text_translation import Turns
 
 
 def test_requests_take_turns():
@@ -62,7 +62,7 @@ def test_a_request_that_is_given_up_works_on_one_text_only():
     assert done == [0, -1]
 
 
-def test_short_requests_wait_for_nobody():
+def test_short_requests_do_not_wait():
     async def main() -> None:
         thread, may_end = ThreadPoolExecutor(1), threading.Event()
         long = asyncio.create_task(Turns(thread, 5_000).call(may_end.wait, 60))
