@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -68,7 +68,9 @@ def build_application(
     async def metrics(request: Request) -> Response:
         """Return the metrics for Prometheus."""
         gateway.check_token(request)
-        return Response(monitoring.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(
+            generate_latest(monitoring.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     async def spec(request: Request) -> Response:
         """Return the OpenAPI document."""

@@ -25,7 +25,7 @@ class DeepL:
 
     async def translate(self, request: Request) -> Response:
         """Translate a list of texts; with tag_handling they are HTML."""
-        fields = await self._fields(request)
+        fields = await self._gateway.fields(request)
         tags = fields.text("tag_handling", "")
         if tags not in ("", "html", "xml"):
             raise invalid("tag_handling must be html or xml")
@@ -66,7 +66,7 @@ class DeepL:
 
     async def languages(self, request: Request) -> Response:
         """List source or target languages."""
-        kind = (await self._fields(request)).text("type", "source")
+        kind = (await self._gateway.fields(request)).text("type", "source")
         if kind not in ("source", "target"):
             raise invalid("type must be source or target")
         pairs = self._gateway.pairs
@@ -78,8 +78,5 @@ class DeepL:
 
     async def usage(self, request: Request) -> Response:
         """Report that there is no limit: nothing is counted."""
-        await self._fields(request)
+        await self._gateway.fields(request)
         return Json({"character_count": 0, "character_limit": 1_000_000_000_000})
-
-    async def _fields(self, request: Request) -> Fields:
-        return await self._gateway.fields(request, no_token=(403, "Invalid API key"))

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from seq2seq_cli.config.languages import LanguagePair, language_name
+from seq2seq_cli.extras.serve.documents.document import Document
+from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
 from seq2seq_cli.extras.serve.request_fields import Fields, Limits, check_length
-from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid
+from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid, is_deepl
 from seq2seq_cli.extras.serve.scheduler import Submission
 from seq2seq_cli.extras.serve.service import TranslationService
 from seq2seq_cli.extras.serve.text_translation import (
@@ -30,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 _MIN_CONFIDENCE = 50.0  # at which a text is taken to be in the target language already
 _MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of their number
-_NO_TOKEN = (400, "Please contact the server operator to get an API key")
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,14 @@ class Gateway:
         """All languages: sources, then those that are targets only."""
         return list(dict.fromkeys(code for side in zip(*self.pairs, strict=True) for code in side))
 
-    async def fields(self, request: Request, no_token: tuple[int, str] = _NO_TOKEN) -> Fields:
+    async def fields(self, request: Request) -> Fields:
         """Read the fields of a request and check its token; raises RequestError."""
         async with self.in_time():
             fields = await Fields.read(request)
-        self.check_token(request, fields.text("api_key", ""), no_token)
+        self.check_token(request, fields.text("api_key", ""))
         return fields
 
-    def check_token(
-        self, request: Request, api_key: str = "", no_token: tuple[int, str] = _NO_TOKEN
-    ) -> None:
+    def check_token(self, request: Request, api_key: str = "") -> None:
         """Raise RequestError unless the request has the token, if there is one.
 
         It may be in the header Authorization, in the query, or in the field api_key.
@@ -70,12 +69,10 @@ class Gateway:
             return
         _, _, in_header = request.headers.get("authorization", "").partition(" ")
         given = [in_header.strip(), request.query_params.get("token", ""), api_key]
-        if not any(given):
-            raise RequestError(*no_token)
-        expected = self.token.encode()
-        if not any(
-            hmac.compare_digest(each.encode("utf-8", "replace"), expected) for each in given
-        ):
+        if not any(given) and not is_deepl(request.scope):
+            raise RequestError(400, "Please contact the server operator to get an API key")
+        expected, tokens = self.token.encode(), [each.encode("utf-8", "replace") for each in given]
+        if not any(hmac.compare_digest(token, expected) for token in tokens):
             raise RequestError(403, "Invalid API key")
 
     def route(self, text: str, source: str, target: str) -> tuple[int | None, Detected | None]:
@@ -155,8 +152,10 @@ class Gateway:
 
         def read(text: str) -> TextTranslation:
             run, detected = self.route(text, source, target)
-            splitter = None if run is None else runs[run].splitter
-            return TextTranslation(text, run, splitter, options, detected)
+            if run is None:
+                return TextTranslation(Document((text,)), 0, options, detected)
+            document = READERS[options.format](text, runs[run].splitter)
+            return TextTranslation(document, run, options, detected)
 
         read_texts = [await turns.call(read, text) for text in texts]
         sentences = [sentence for text in read_texts for sentence in text.sentences]

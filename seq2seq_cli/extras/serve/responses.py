@@ -38,5 +38,9 @@ def error_response(
     scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Json:
     """Return an error; its field is named as in the dialect of the path."""
-    field = "message" if scope["path"].startswith("/v2/") else "error"
-    return Json({field: message}, status, headers)
+    return Json({"message" if is_deepl(scope) else "error": message}, status, headers)
+
+
+def is_deepl(scope: Scope) -> bool:
+    """Return True if a request is in the dialect of DeepL."""
+    return str(scope["path"]).startswith("/v2/")

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
-from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
-from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.documents.formats import FormatName
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected
 from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput, SentenceOutput
@@ -87,29 +86,20 @@ class TranslatedText(NamedTuple):
 
 
 class TextTranslation:
-    """One text, whose sentences are translated by one run; without a run it stays as it is."""
+    """One text, whose sentences are translated by one run."""
 
     def __init__(
-        self,
-        text: str,
-        run: int | None,
-        splitter: SentenceSplitter | None,
-        options: TranslationOptions,
-        detected: Detected | None = None,
+        self, document: Document, run: int, options: TranslationOptions, detected: Detected | None
     ) -> None:
-        """Split the text; `run` is a number, and `splitter` belongs to it."""
+        """`run` is a number."""
         self.detected = detected
         self._num_alternatives = options.alternatives
-        if run is None or splitter is None:
-            self._document = Document((text,))
-        else:
-            self._document = READERS[options.format](text, splitter)
-        sentences = self._document.sentences
-        self._positions = iter(zip(sentences, self._document.sentence_starts(), strict=True))
-        self.writer = DocumentWriter(self._document)
+        self._document = document
+        self._positions = iter(zip(document.sentences, document.sentence_starts(), strict=True))
+        self.writer = DocumentWriter(document)
         self._length = 0  # of the translation so far
         self.sentences: list[SentenceToTranslate] = []
-        for sentence in sentences:
+        for sentence in document.sentences:
             required = options.glossary.required_in(sentence.text) if options.glossary else ()
             search = SearchOptions(
                 n_best=1 + options.alternatives,
@@ -119,7 +109,7 @@ class TextTranslation:
                 log_probs=options.log_probs,
             )
             source = SentenceInput(sentence.text, required)
-            self.sentences.append(SentenceToTranslate(run or 0, source, search))
+            self.sentences.append(SentenceToTranslate(run, source, search))
 
     def add(self, outputs: Outputs) -> TranslatedSentence:
         """Add the n best translations of the next sentence."""
