@@ -15,7 +15,7 @@ from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.gateway import Gateway, unless_gone
 from seq2seq_cli.extras.serve.glossary import Glossary
-from seq2seq_cli.extras.serve.languages import detect
+from seq2seq_cli.extras.serve.languages import Detected, detect
 from seq2seq_cli.extras.serve.request_fields import check_length
 from seq2seq_cli.extras.serve.responses import Json, RequestError, invalid
 from seq2seq_cli.extras.serve.scheduler import Submission
@@ -55,9 +55,7 @@ class LibreTranslate:
         many = texts if isinstance(texts, list) else [texts]
         reports = []
         for text in await self._gateway.translate(request, many, source, target, options):
-            report: dict[str, Any] = {"translatedText": text.text}
-            if text.detected is not None:
-                report["detectedLanguage"] = text.detected._asdict()
+            report = _report(text.text, text.detected)
             if options.alternatives:
                 report["alternatives"] = text.alternatives
             if options.has_details:
@@ -91,10 +89,7 @@ class LibreTranslate:
                 refusal = {"error": error.detail, "status": error.status_code}
                 yield _event("error", refusal | dict(error.headers or {}))
                 return
-            report: dict[str, Any] = {"translatedText": whole + translation.writer.rest()}
-            if translation.detected is not None:
-                report["detectedLanguage"] = translation.detected._asdict()
-            yield _event("done", report)
+            yield _event("done", _report(whole + translation.writer.rest(), translation.detected))
 
         return _EventStream(events(), submission)
 
@@ -153,6 +148,11 @@ class _EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.closing(self._submission):
             await super().__call__(scope, receive, send)
+
+
+def _report(text: str, detected: Detected | None) -> dict[str, Any]:
+    report: dict[str, Any] = {"translatedText": text}
+    return report | ({"detectedLanguage": detected._asdict()} if detected else {})
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

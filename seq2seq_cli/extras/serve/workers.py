@@ -43,29 +43,18 @@ class Worker:
     writer: asyncio.StreamWriter
     pid: int = 0
 
-    @classmethod
-    async def connect(cls, connection: socket.socket) -> "Worker":
-        """Wait until the process has started. Raises WorkerDiedError if it dies."""
-        streams = await asyncio.open_unix_connection(sock=connection, limit=_LONGEST_MESSAGE)
-        worker = cls(*streams)
-        try:
-            worker.pid = (await worker._answer())["pid"]
-        except BaseException:
-            worker.writer.close()
-            raise
-        return worker
-
     async def translate(self, batch: Batch) -> BatchResult:
         """Return the translations. Raises WorkerDiedError if the process ends or hangs."""
         try:
             async with asyncio.timeout(_BATCH_SECONDS):
                 self.writer.write(packed(batch))
-                return BatchResult.from_json(await self._answer())
+                return BatchResult.from_json(await self.answer())
         except TimeoutError:
             self.kill()
             raise WorkerDiedError(f"it had not answered after {_BATCH_SECONDS:g} s") from None
 
-    async def _answer(self) -> Any:
+    async def answer(self) -> Any:
+        """Wait for a message. Raises WorkerDiedError if the process ends."""
         try:
             return json.loads(await self.reader.readuntil())
         except (asyncio.IncompleteReadError, OSError) as error:
@@ -116,7 +105,13 @@ class ModelProcess:
             if ours is not None:
                 ours.close()
             raise WorkerDiedError(str(error)) from None
-        return await Worker.connect(ours)
+        worker = Worker(*await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_MESSAGE))
+        try:
+            worker.pid = (await worker.answer())["pid"]
+        except BaseException:
+            worker.writer.close()
+            raise
+        return worker
 
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:

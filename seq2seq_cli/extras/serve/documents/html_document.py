@@ -82,10 +82,7 @@ def _events(source: str) -> Iterator[_Event]:
 
 def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[_Event]:
     """Yield text; a line of preformatted text is a paragraph."""
-    if not by_line:
-        yield _Event(start, end, "text")
-        return
-    while (line_end := source.find("\n", start, end)) >= 0:
+    while by_line and (line_end := source.find("\n", start, end)) >= 0:
         yield _Event(start, line_end, "text")
         yield _Event(line_end, line_end + 1, "other", "\n")
         start = line_end + 1
