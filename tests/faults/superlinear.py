@@ -34,11 +34,12 @@ from seq2seq_cli.config.text import TokenizerConfig
 from seq2seq_cli.decoding.lines.segmentation import Bounds, segment_lines
 from seq2seq_cli.decoding.translation import TranslationInput
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.serve.documents.document import Sentence, SentenceTranslation
+from seq2seq_cli.extras.serve.documents.document import Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
 from seq2seq_cli.extras.serve.glossary import Glossary
+from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.extras.serve.responses import RequestError
 from seq2seq_cli.text import quoting
@@ -63,11 +64,11 @@ class Parser(NamedTuple):
     atoms: list[str]
 
 
-def backwards(sentence: Sentence) -> SentenceTranslation:
+def backwards(sentence: Sentence) -> SentenceOutput:
     """Translate a sentence to its words in the opposite order; every third is aligned."""
     words = [sentence.text[start:end] for start, end in word_spans(sentence.text)]
     alignment = [(i, len(words) - 1 - i) for i in range(0, len(words), 3)]
-    return SentenceTranslation(" ".join(reversed(words)), alignment)
+    return SentenceOutput(" ".join(reversed(words)), alignment)
 
 
 def document(name: FormatName, start: str = "") -> Callable[[str], object]:

@@ -25,7 +25,7 @@ INSTEAD = {
     r"favour\w*": "favor",
     r"(initial|normal|token|optim|summar|general|visual|real|regular)is(e|ed|es|ing|ation)": "-ize",
     r"analys(e|ed|es|ing)": "analyze",
-    r"cancelled": "canceled",
+    r"cancelled(?!\()": "canceled",  # but Future.cancelled()
     r"centre\w*": "center",
     r"grey": "gray",
     r"those of": "the noun again, or a shorter sentence",

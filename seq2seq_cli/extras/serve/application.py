@@ -1,9 +1,13 @@
 """The ASGI application: the dialects, the page, health, metrics and the OpenAPI document."""
 
 import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,23 +17,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from seq2seq_cli import __version__
+from seq2seq_cli.config.languages import LanguagePair
 from seq2seq_cli.extras.serve.deepl import DeepL
-from seq2seq_cli.extras.serve.gateway import Dialect, Gateway
-from seq2seq_cli.extras.serve.immersive_translate import ImmersiveTranslate
+from seq2seq_cli.extras.serve.documents.formats import READERS
+from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.libretranslate import LibreTranslate
 from seq2seq_cli.extras.serve.middleware import AllowedOrigins, BodyLimit, Failures, Observer
-from seq2seq_cli.extras.serve.monitoring import CONTENT_TYPE, Monitoring
-from seq2seq_cli.extras.serve.openapi import openapi_document
+from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
-from seq2seq_cli.extras.serve.responses import Json, RequestError, error_response
+from seq2seq_cli.extras.serve.responses import Json, error_response
 from seq2seq_cli.extras.serve.service import TranslationService
 
-# By the prefix of the paths whose errors are written as the dialect does; the first that fits.
-DIALECTS: dict[str, type[Dialect]] = {
-    "/v2/": DeepL,
-    "/imme": ImmersiveTranslate,
-    "/": LibreTranslate,
-}
 _PREFLIGHT_SECONDS = 24 * 60 * 60
 _MEDIA_TYPES = {
     "html": "text/html",
@@ -37,6 +36,7 @@ _MEDIA_TYPES = {
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
+_FILES = files("seq2seq_cli.extras.serve")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def build_application(
     logs_text: bool,
 ) -> ASGIApp:
     """Return everything that answers requests."""
-    gateway = Gateway(service, limits, access.token, logs_text=logs_text)
+    gateway = Gateway(service, limits, access.token, logs_text)
 
     async def health(request: Request) -> Response:
         """Report whether the models are loaded."""
@@ -68,67 +68,75 @@ def build_application(
     async def metrics(request: Request) -> Response:
         """Return the metrics for Prometheus."""
         gateway.check_token(request)
-        return Response(monitoring.exposition(), headers={"Content-Type": CONTENT_TYPE})
+        return Response(
+            generate_latest(monitoring.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     async def spec(request: Request) -> Response:
         """Return the OpenAPI document."""
-        return Json(openapi_document(limits, gateway.pairs))
+        return Json(_openapi_document(limits, gateway.pairs))
 
-    routes = [route for dialect in DIALECTS.values() for route in dialect(gateway).routes]
+    routes = [*LibreTranslate(gateway).routes, *DeepL(gateway).routes]
     routes += [Route("/health", health), Route("/metrics", metrics), Route("/spec", spec)]
-    routes += _page_routes()
-
-    def error_field(path: str) -> str:
-        fields = (d.error_field for prefix, d in DIALECTS.items() if path.startswith(prefix))
-        return next(fields, "error")
-
-    names = {route.path for route in routes}
+    for file in _FILES.joinpath("page").iterdir():
+        if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
+            path = "/" if file.name == "page.html" else f"/{file.name}"
+            routes.append(Route(path, _page_file(file.read_bytes(), media_type)))
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=access.origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type"],
+        max_age=_PREFLIGHT_SECONDS,
+    )
     layers = [
-        Middleware(Observer, monitoring, names, error_field, limits.seconds),
+        Middleware(Observer, monitoring, {route.path for route in routes}, limits.seconds),
         Middleware(AllowedOrigins, access.hosts, access.origins),
+        *([cors] if access.origins else ()),
         Middleware(Failures),
         Middleware(BodyLimit, limits.body_bytes),
     ]
-    if access.origins:
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=access.origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
-            max_age=_PREFLIGHT_SECONDS,
-        )
-        layers.insert(2, cors)
-    handlers = {RequestError: _refuse, HTTPException: _refuse_path}
-    return Starlette(routes=routes, middleware=layers, exception_handlers=handlers)
+    return Starlette(routes=routes, middleware=layers, exception_handlers={HTTPException: _refuse})
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return error_response(request.scope, error.status, error.message, error.headers)
-
-
-async def _refuse_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return error_response(request.scope, error.status_code, error.detail, error.headers)
 
 
-def _page_routes() -> list[Route]:
-    """Return the paths of the page, which is at /, and of its parts: files of this package."""
-    folder = files("seq2seq_cli.extras.serve").joinpath("page")
-    return [
-        _file_route(file.name, file.read_bytes(), media_type)
-        for file in folder.iterdir()
-        if (media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]))
-    ]
-
-
-def _file_route(name: str, content: bytes, media_type: str) -> Route:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+def _page_file(content: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    headers = {
+        "ETag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
+        "Cache-Control": "no-cache",
+    }
 
     async def answer(request: Request) -> Response:
-        headers = {"ETag": tag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == tag:
+        if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=media_type, headers=headers)
 
-    return Route("/" if name == "page.html" else f"/{name}", answer)
+    return answer
+
+
+def _openapi_document(limits: Limits, pairs: Sequence[LanguagePair]) -> dict[str, Any]:
+    """Return `openapi.json` with the limits and languages of the server (OpenAPI 3.1)."""
+    sources, targets = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
+    text = {"type": "string", "maxLength": limits.characters}
+    document: dict[str, Any] = json.loads(_FILES.joinpath("openapi.json").read_bytes())
+    document["info"]["version"] = __version__
+    document["components"]["schemas"] |= {
+        "Text": text,
+        "Texts": {"type": "array", "items": text, "maxItems": limits.batch},
+        "Source": {"enum": ["auto", *sources]},
+        "Target": {"enum": targets},
+        "SourceInCapitals": {"enum": [code.upper() for code in sources]},
+        "TargetInCapitals": {"enum": [code.upper() for code in targets]},
+        "Format": {"enum": [*READERS], "default": "text"},
+        "Alternatives": {"type": "integer", "minimum": 0, "maximum": limits.alternatives},
+    }
+    statuses = document["components"]["responses"]
+    errors = {status: {"$ref": f"#/components/responses/{status}"} for status in statuses}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"] |= errors
+    return document

@@ -133,13 +133,11 @@ def serve(
             for run, pair in zip(runs, pairs or [None] * len(runs), strict=True)
         ],
         (host, port),
-        server.ServiceSettings(
-            workers=processes or num_cores(),
-            queue_limit=queue_limit,
-            cache_bytes=cache_size << 20,
-        ),
         server.Limits(char_limit, batch_limit, alternatives_limit, time_limit),
         server.Access(token, _hosts(allow_host, host), tuple(allow_origin or ())),
+        workers=processes or num_cores(),
+        queue_limit=queue_limit,
+        cache_bytes=cache_size << 20,
         logs_text=log_text,
     )
 

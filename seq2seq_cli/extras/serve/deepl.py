@@ -1,4 +1,4 @@
-"""DeepL's interface, as far as its official clients need it to translate texts."""
+"""The interfaces of DeepL, as far as its official clients need it, and of Immersive Translate."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,13 +8,11 @@ from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.gateway import Gateway
 from seq2seq_cli.extras.serve.request_fields import Fields
 from seq2seq_cli.extras.serve.responses import Json, invalid
-from seq2seq_cli.extras.serve.text_translation import TranslationOptions
+from seq2seq_cli.extras.serve.text_translation import TranslatedText, TranslationOptions
 
 
 class DeepL:
     """Language codes are in capitals."""
-
-    error_field = "message"
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -22,32 +20,53 @@ class DeepL:
             Route("/v2/translate", self.translate, methods=["POST"]),
             Route("/v2/languages", self.languages, methods=["GET", "POST"]),
             Route("/v2/usage", self.usage, methods=["GET", "POST"]),
+            Route("/imme", self.immersive_translate, methods=["POST"]),
         ]
 
     async def translate(self, request: Request) -> Response:
         """Translate a list of texts; with tag_handling they are HTML."""
-        fields = await self._fields(request)
-        texts = fields.texts("text")
-        texts = [texts] if isinstance(texts, str) else texts
+        fields = await self._gateway.fields(request)
         tags = fields.text("tag_handling", "")
         if tags not in ("", "html", "xml"):
             raise invalid("tag_handling must be html or xml")
         options = TranslationOptions(format="html" if tags else "text")
-        source, target = fields.text("source_lang", "auto") or "auto", fields.text("target_lang")
-        translated = await self._gateway.translate(request, texts, source, target, options)
         translations = [
             {
-                "detected_source_language": text.language_or(source).upper(),
+                "detected_source_language": language.upper(),
                 "text": text.text,
                 "billed_characters": len(given),
             }
-            for given, text in zip(texts, translated, strict=True)
+            for given, language, text in await self._translate(request, fields, "text", options)
         ]
         return Json({"translations": translations})
 
+    async def immersive_translate(self, request: Request) -> Response:
+        """Translate a list of texts for the browser add-on Immersive Translate.
+
+        The add-on has only a URL, so the token is in its query.
+        """
+        fields = await self._gateway.fields(request)
+        translated = await self._translate(request, fields, "text_list", TranslationOptions())
+        translations = [
+            {"detected_source_lang": language, "text": text.text}
+            for _, language, text in translated
+        ]
+        return Json({"translations": translations})
+
+    async def _translate(
+        self, request: Request, fields: Fields, name: str, options: TranslationOptions
+    ) -> list[tuple[str, str, TranslatedText]]:
+        """Return the texts of a field, the language of each, and its translation."""
+        texts = fields.texts(name)
+        texts = [texts] if isinstance(texts, str) else texts
+        source, target = fields.text("source_lang", "auto") or "auto", fields.text("target_lang")
+        translated = await self._gateway.translate(request, texts, source, target, options)
+        languages = [text.detected.language if text.detected else source for text in translated]
+        return list(zip(texts, languages, translated, strict=True))
+
     async def languages(self, request: Request) -> Response:
         """List source or target languages."""
-        kind = (await self._fields(request)).text("type", "source")
+        kind = (await self._gateway.fields(request)).text("type", "source")
         if kind not in ("source", "target"):
             raise invalid("type must be source or target")
         pairs = self._gateway.pairs
@@ -59,8 +78,5 @@ class DeepL:
 
     async def usage(self, request: Request) -> Response:
         """Report that there is no limit: nothing is counted."""
-        await self._fields(request)
+        await self._gateway.fields(request)
         return Json({"character_count": 0, "character_limit": 1_000_000_000_000})
-
-    async def _fields(self, request: Request) -> Fields:
-        return await self._gateway.fields(request, no_token=(403, "Invalid API key"))

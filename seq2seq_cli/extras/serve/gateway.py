@@ -6,28 +6,25 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from seq2seq_cli.config.languages import LanguagePair, language_name
+from seq2seq_cli.extras.serve.documents.document import Document
+from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.languages import Detected, detect, find_language
 from seq2seq_cli.extras.serve.request_fields import Fields, Limits, check_length
-from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid
-from seq2seq_cli.extras.serve.scheduler import (
-    OverloadedError,
-    TranslationLostError,
-    UntranslatableError,
-)
+from seq2seq_cli.extras.serve.responses import CLIENT_GONE, RequestError, invalid, is_deepl
+from seq2seq_cli.extras.serve.scheduler import Submission
 from seq2seq_cli.extras.serve.service import TranslationService
 from seq2seq_cli.extras.serve.text_translation import (
-    RequestTranslation,
     TextTranslation,
     TranslatedText,
     TranslationOptions,
+    Turns,
 )
-from seq2seq_cli.extras.serve.turns import Turns
 
 Result = TypeVar("Result")
 
@@ -35,33 +32,16 @@ logger = logging.getLogger(__name__)
 
 _MIN_CONFIDENCE = 50.0  # at which a text is taken to be in the target language already
 _MAX_WITH_ATTENTION = 1_000  # characters: attention grows with the square of their number
-_NO_TOKEN = (400, "Please contact the server operator to get an API key")
 
 
-class Dialect(Protocol):
-    """An HTTP interface: a file of its own, and a line of the table in `application.py`."""
-
-    error_field: str  # the name of the message in an error
-    routes: list[Route]
-
-    def __init__(self, gateway: "Gateway") -> None: ...
-
-
+@dataclass(frozen=True)
 class Gateway:
     """The translation service as dialects use it."""
 
-    def __init__(
-        self,
-        service: TranslationService,
-        limits: Limits,
-        token: str | None = None,
-        *,
-        logs_text: bool = False,
-    ) -> None:
-        self.service = service
-        self.limits = limits
-        self.token = token
-        self._logs_text = logs_text
+    service: TranslationService
+    limits: Limits
+    token: str | None  # that requests need
+    logs_text: bool
 
     @property
     def pairs(self) -> list[LanguagePair]:
@@ -73,16 +53,14 @@ class Gateway:
         """All languages: sources, then those that are targets only."""
         return list(dict.fromkeys(code for side in zip(*self.pairs, strict=True) for code in side))
 
-    async def fields(self, request: Request, no_token: tuple[int, str] = _NO_TOKEN) -> Fields:
+    async def fields(self, request: Request) -> Fields:
         """Read the fields of a request and check its token; raises RequestError."""
         async with self.in_time():
             fields = await Fields.read(request)
-        self.check_token(request, fields.text("api_key", ""), no_token)
+        self.check_token(request, fields.text("api_key", ""))
         return fields
 
-    def check_token(
-        self, request: Request, api_key: str = "", no_token: tuple[int, str] = _NO_TOKEN
-    ) -> None:
+    def check_token(self, request: Request, api_key: str = "") -> None:
         """Raise RequestError unless the request has the token, if there is one.
 
         It may be in the header Authorization, in the query, or in the field api_key.
@@ -91,12 +69,10 @@ class Gateway:
             return
         _, _, in_header = request.headers.get("authorization", "").partition(" ")
         given = [in_header.strip(), request.query_params.get("token", ""), api_key]
-        if not any(given):
-            raise RequestError(*no_token)
-        expected = self.token.encode()
-        if not any(
-            hmac.compare_digest(each.encode("utf-8", "replace"), expected) for each in given
-        ):
+        if not any(given) and not is_deepl(request.scope):
+            raise RequestError(400, "Please contact the server operator to get an API key")
+        expected, tokens = self.token.encode(), [each.encode("utf-8", "replace") for each in given]
+        if not any(hmac.compare_digest(token, expected) for token in tokens):
             raise RequestError(403, "Invalid API key")
 
     def route(self, text: str, source: str, target: str) -> tuple[int | None, Detected | None]:
@@ -105,26 +81,25 @@ class Gateway:
         The run is None if the text is in the target language. Raises RequestError if no run has the
         languages.
         """
-        known = self.languages
-        tgt = find_language(target, known)
-        if tgt is None:
-            raise RequestError(400, f"{target} is not supported")
+
+        def known(asked: str) -> str:
+            found = find_language(asked, self.languages)
+            if found is None:
+                raise RequestError(400, f"{asked} is not supported")
+            return found
+
+        tgt = known(target)
         detected: Detected | None = None
         if source.lower() == "auto":
             sources = [pair.src for pair in self.pairs if pair.tgt == tgt]
             sources = sources or [pair.src for pair in self.pairs]
-            best, *others = detect(text, dict.fromkeys([*sources, tgt]))
-            if best.language == tgt and best.confidence < _MIN_CONFIDENCE:
+            detected, *others = detect(text, dict.fromkeys([*sources, tgt]))
+            if detected.language == tgt and detected.confidence < _MIN_CONFIDENCE:
                 if not others:
                     message = f"{language_name(tgt)} ({tgt}) is not available as a target language"
                     raise RequestError(400, message)
-                best = others[0]
-            src, detected = best.language, best
-        else:
-            asked = find_language(source, known)
-            if asked is None:
-                raise RequestError(400, f"{source} is not supported")
-            src = asked
+                detected = others[0]
+        src = detected.language if detected else known(source)
         if src == tgt:
             return None, detected
         if (src, tgt) not in self.pairs:
@@ -146,43 +121,53 @@ class Gateway:
         """Translate texts in order; stop if the client disconnects. Raises RequestError."""
 
         async def work() -> list[TranslatedText]:
-            with contextlib.closing(await self.submit(texts, source, target, options)) as submitted:
-                return await submitted.whole()
+            turns = self.turns(texts)
+            read_texts, submission = await self.submit(texts, source, target, options)
+            with contextlib.closing(submission):
+                results = iter(submission.results)
+                return [
+                    await turns.call(text.whole, [await next(results) for _ in text.sentences])
+                    for text in read_texts
+                ]
 
         async with self.in_time():
             translated = await unless_gone(request, work())
-        if self._logs_text:
+        if self.logs_text:
             for text, translation in zip(texts, translated, strict=True):
                 logger.info(f"{source} to {target}: {text!r}: {translation.text!r}")
         return translated
 
     async def submit(
         self, texts: Sequence[str], source: str, target: str, options: TranslationOptions
-    ) -> RequestTranslation:
+    ) -> tuple[list[TextTranslation], Submission]:
         """Queue the sentences of texts.
 
-        Raises RequestError if the languages are not served or there is too much text, and
-        OverloadedError if the queue is full.
+        Raises RequestError if the languages are not served, or there is too much text, or the queue
+        is full.
         """
         check_length(texts, self.limits)
-        num_characters = sum(map(len, texts))
-        if options.attention and num_characters > _MAX_WITH_ATTENTION:
+        if options.attention and sum(map(len, texts)) > _MAX_WITH_ATTENTION:
             raise invalid(f"attention takes at most {_MAX_WITH_ATTENTION} characters")
-        turns = Turns(self.service.long_text_thread, num_characters)
-        runs = self.service.runs
+        turns, runs = self.turns(texts), self.service.runs
 
         def read(text: str) -> TextTranslation:
             run, detected = self.route(text, source, target)
-            splitter = None if run is None else runs[run].splitter
-            return TextTranslation(text, run, splitter, options, detected)
+            if run is None:
+                return TextTranslation(Document((text,)), 0, options, detected)
+            document = READERS[options.format](text, runs[run].splitter)
+            return TextTranslation(document, run, options, detected)
 
         read_texts = [await turns.call(read, text) for text in texts]
         sentences = [sentence for text in read_texts for sentence in text.sentences]
-        return RequestTranslation(read_texts, self.service.submit(sentences), turns)
+        return read_texts, self.service.submit(sentences)
+
+    def turns(self, texts: Sequence[str]) -> Turns:
+        """Return the turns of a request to work on its texts."""
+        return Turns(self.service.long_text_thread, sum(map(len, texts)))
 
     @asynccontextmanager
     async def in_time(self, deadline: float | None = None) -> AsyncIterator[None]:
-        """Limit the time of a block, and raise RequestError where the service refuses or fails.
+        """Limit the time of a block; raises RequestError when it is over.
 
         `deadline` is a time of the event loop; the default is `limits.seconds` from now.
         """
@@ -194,12 +179,6 @@ class Gateway:
         except TimeoutError:
             message = f"Slowdown: no answer within {self.limits.seconds:g} s"
             raise RequestError(503, message, retry_after=5) from None
-        except OverloadedError as error:
-            raise RequestError(503, f"Slowdown: {error}", error.retry_after) from None
-        except TranslationLostError as error:
-            raise RequestError(503, str(error), retry_after=5) from None
-        except UntranslatableError as error:
-            raise RequestError(400, str(error)) from None
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -3,19 +3,10 @@
 import functools
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from seq2seq_cli.text.words import continues_word
-
-
-class _Token(NamedTuple):
-    """A word, white space (as one space), or any other character; with its position."""
-
-    text: str
-    start: int
-    end: int
 
 
 @dataclass
@@ -42,8 +33,8 @@ class Glossary:
         for term, translation in translations.items():
             node, tokens = self._root, _tokens(term.strip())
             for token in tokens:
-                node = node.next.setdefault(token.text.casefold(), _Node())
-            node.translations.setdefault(_joined(tokens), translation)
+                node = node.next.setdefault(_spaced([token]).casefold(), _Node())
+            node.translations.setdefault(_spaced(tokens), translation)
 
     def required_in(self, text: str) -> tuple[str, ...]:
         """Return the translations of the terms that a text has.
@@ -53,7 +44,7 @@ class Glossary:
         if not self._root.next:
             return ()
         tokens = _tokens(text)
-        folded = [token.text.casefold() for token in tokens]
+        folded = [_spaced([token]).casefold() for token in tokens]
         found = [self._occurrences(tokens, folded, first) for first in range(len(tokens))]
         # The longest at each position; shorter ones are added when that one does not count.
         heap = [longest for each in found if (longest := next(each, None)) is not None]
@@ -72,7 +63,7 @@ class Glossary:
         return tuple(required)
 
     def _occurrences(
-        self, tokens: list[_Token], folded: list[str], first: int
+        self, tokens: list[str], folded: list[str], first: int
     ) -> Iterator[_Occurrence]:
         """Yield the terms that begin at a token, the longest first."""
         node, ends = self._root, []
@@ -83,27 +74,23 @@ class Glossary:
             if node.translations:
                 ends.append((place + 1, node.translations))
         for last, translations in reversed(ends):
-            written = _joined(tokens[first:last])
-            length = tokens[last - 1].end - tokens[first].start
+            written = _spaced(tokens[first:last])
+            length = sum(map(len, tokens[first:last]))
             translation = translations.get(written, next(iter(translations.values())))
             yield -length, written not in translations, first, last, translation
 
 
-def _joined(tokens: list[_Token]) -> str:
-    return "".join(token.text for token in tokens)
+def _spaced(tokens: Sequence[str]) -> str:
+    """Join tokens, white space as one space."""
+    return "".join(" " if token.isspace() else token for token in tokens)
 
 
-def _tokens(text: str) -> list[_Token]:
-    tokens, start = [], 0
+def _tokens(text: str) -> list[str]:
+    """Divide a text into words, white space, and any other characters."""
+    tokens: list[str] = []
     for kind, group in itertools.groupby(text, _kind):
         characters = "".join(group)
-        if kind == "other":
-            places = range(start, start + len(characters))
-            tokens += [_Token(text[place], place, place + 1) for place in places]
-        else:
-            end = start + len(characters)
-            tokens.append(_Token(" " if kind == "space" else characters, start, end))
-        start += len(characters)
+        tokens += characters if kind == "other" else [characters]
     return tokens
 
 

@@ -15,16 +15,14 @@ from seq2seq_cli.config.languages import language_name
 from seq2seq_cli.extras.serve.documents.formats import READERS
 from seq2seq_cli.extras.serve.gateway import Gateway, unless_gone
 from seq2seq_cli.extras.serve.glossary import Glossary
-from seq2seq_cli.extras.serve.languages import detect
+from seq2seq_cli.extras.serve.languages import Detected, detect
 from seq2seq_cli.extras.serve.request_fields import check_length
 from seq2seq_cli.extras.serve.responses import Json, RequestError, invalid
-from seq2seq_cli.extras.serve.text_translation import RequestTranslation, TranslationOptions
-from seq2seq_cli.extras.serve.turns import Turns
+from seq2seq_cli.extras.serve.scheduler import Submission
+from seq2seq_cli.extras.serve.text_translation import TranslationOptions
 
 
 class LibreTranslate:
-    error_field = "error"
-
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.routes = [
@@ -57,9 +55,7 @@ class LibreTranslate:
         many = texts if isinstance(texts, list) else [texts]
         reports = []
         for text in await self._gateway.translate(request, many, source, target, options):
-            report: dict[str, Any] = {"translatedText": text.text}
-            if text.detected is not None:
-                report["detectedLanguage"] = text.detected._asdict()
+            report = _report(text.text, text.detected)
             if options.alternatives:
                 report["alternatives"] = text.alternatives
             if options.has_details:
@@ -76,30 +72,26 @@ class LibreTranslate:
         """Answer with server-sent events: one for each sentence, then one with the whole text."""
         deadline = asyncio.get_running_loop().time() + self._gateway.limits.seconds
         async with self._gateway.in_time(deadline):
-            translation = await unless_gone(
+            (translation,), submission = await unless_gone(
                 request, self._gateway.submit([text], source, target, options)
             )
 
         async def events() -> AsyncIterator[bytes]:
             whole = ""
             try:
-                for _ in range(translation.num_sentences):
+                for result in submission.results:
                     async with self._gateway.in_time(deadline):
-                        sentence = await translation.next_sentence()
+                        sentence = translation.add(await result)
                     whole += sentence.new_text
                     details = sentence.report(options) if options.has_details else {}
                     yield _event("sentence", {"text": sentence.new_text, **details})
             except RequestError as error:
-                refusal = {"error": error.message, "status": error.status}
-                yield _event("error", refusal | error.headers)
+                refusal = {"error": error.detail, "status": error.status_code}
+                yield _event("error", refusal | dict(error.headers or {}))
                 return
-            end, detected = translation.end()
-            report: dict[str, Any] = {"translatedText": whole + end}
-            if detected is not None:
-                report["detectedLanguage"] = detected._asdict()
-            yield _event("done", report)
+            yield _event("done", _report(whole + translation.writer.rest(), translation.detected))
 
-        return _EventStream(events(), translation)
+        return _EventStream(events(), submission)
 
     async def languages(self, request: Request) -> Response:
         """List the languages, each with those that it can be translated to."""
@@ -119,9 +111,8 @@ class LibreTranslate:
         """List the languages by how probable it is that the text is in them."""
         text = (await self._gateway.fields(request)).text("q")
         check_length([text], self._gateway.limits)
-        turns = Turns(self._gateway.service.long_text_thread, len(text))
         async with self._gateway.in_time():
-            found = await turns.call(detect, text, self._gateway.languages)
+            found = await self._gateway.turns([text]).call(detect, text, self._gateway.languages)
         return Json([each._asdict() for each in found])
 
     async def settings(self, request: Request) -> Response:
@@ -150,13 +141,18 @@ class LibreTranslate:
 class _EventStream(StreamingResponse):
     """Server-sent events; when the client leaves, the sentences still queued are dropped."""
 
-    def __init__(self, events: AsyncIterator[bytes], translation: RequestTranslation) -> None:
+    def __init__(self, events: AsyncIterator[bytes], submission: Submission) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self._translation = translation
+        self._submission = submission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.closing(self._translation):
+        with contextlib.closing(self._submission):
             await super().__call__(scope, receive, send)
+
+
+def _report(text: str, detected: Detected | None) -> dict[str, Any]:
+    report: dict[str, Any] = {"translatedText": text}
+    return report | ({"detectedLanguage": detected._asdict()} if detected else {})
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

@@ -1,12 +1,10 @@
-"""The messages between the server and its model processes: JSON over sockets."""
+"""The messages between the server and its model processes: lines of JSON over sockets."""
 
 import json
-import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-_LENGTH = struct.Struct("!I")
-HEADER_BYTES = _LENGTH.size
-MIN_BEAM_WITH_CONSTRAINTS = 5
+_MIN_BEAM_WITH_CONSTRAINTS = 5
 
 
 class SearchOptions(NamedTuple):
@@ -20,8 +18,8 @@ class SearchOptions(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Return the number of hypotheses, if the run's own search is greedy."""
-        return max(self.n_best, MIN_BEAM_WITH_CONSTRAINTS if self.with_constraints else 1)
+        """The minimum beam size."""
+        return max(self.n_best, _MIN_BEAM_WITH_CONSTRAINTS if self.with_constraints else 1)
 
 
 class SentenceInput(NamedTuple):
@@ -40,7 +38,7 @@ class SentenceOutput(NamedTuple):
     """A translation of a sentence, with the requested details."""
 
     text: str
-    alignment: tuple[tuple[int, int], ...] = ()  # source word, target word
+    alignment: Sequence[tuple[int, int]] = ()  # source word, target word
     attention: tuple[tuple[float, ...], ...] = ()  # of target words over source words
     tokens: tuple[str, ...] = ()
     log_probs: tuple[float, ...] = ()  # of the tokens, EOS last
@@ -54,8 +52,8 @@ class Batch(NamedTuple):
     sentences: tuple[SentenceInput, ...]
 
     @classmethod
-    def read(cls, data: bytes) -> "Batch":
-        run, options, sentences = unpacked(data)
+    def from_json(cls, message: Any) -> "Batch":
+        run, options, sentences = message
         inputs = tuple(SentenceInput(text, tuple(required)) for text, required in sentences)
         return cls(run, SearchOptions(*options), inputs)
 
@@ -69,8 +67,8 @@ class BatchResult(NamedTuple):
     seconds: float
 
     @classmethod
-    def read(cls, data: bytes) -> "BatchResult":
-        all_outputs, *numbers = unpacked(data)
+    def from_json(cls, message: Any) -> "BatchResult":
+        all_outputs, *numbers = message
         outputs = tuple(
             each if isinstance(each, str) else tuple(SentenceOutput(*output) for output in each)
             for each in all_outputs
@@ -79,14 +77,5 @@ class BatchResult(NamedTuple):
 
 
 def packed(message: Any) -> bytes:
-    """Return a message as JSON, after its length."""
-    data = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    return _LENGTH.pack(len(data)) + data
-
-
-def length_of(header: bytes) -> int:
-    return int(_LENGTH.unpack_from(header)[0])
-
-
-def unpacked(data: bytes) -> Any:
-    return json.loads(data.decode("utf-8", "surrogatepass"))
+    """Return a message as a line of JSON in ASCII."""
+    return f"{json.dumps(message)}\n".encode()

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -34,29 +35,19 @@ _SECURITY_HEADERS = {
 }
 
 
+@dataclass
 class Observer:
     """The outermost layer: counts and logs requests, and adds security headers to answers.
 
     Log and metrics contain no text: queries may have some, and unknown paths are called other.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        monitoring: Monitoring,
-        paths: Collection[str],
-        error_field: Callable[[str], str],
-        seconds_to_send: float,
-    ) -> None:
-        """`error_field` names the field of errors for a path; a part is sent in limited time."""
-        self._app = app
-        self._monitoring = monitoring
-        self._paths = paths
-        self._error_field = error_field
-        self._seconds_to_send = seconds_to_send
+    app: ASGIApp
+    monitoring: Monitoring
+    paths: Collection[str]
+    seconds_to_send: float  # for each part of an answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["error_field"] = self._error_field(scope["path"])
         start, status = time.perf_counter(), 500
 
         async def send_in_time(message: Message) -> None:
@@ -67,22 +58,22 @@ class Observer:
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             try:
-                async with asyncio.timeout(self._seconds_to_send):
+                async with asyncio.timeout(self.seconds_to_send):
                     await send(message)
             except TimeoutError:
                 raise ClientDisconnect from None
 
-        self._monitoring.in_progress.inc()
+        self.monitoring.in_progress.inc()
         try:
-            await self._app(scope, receive, send_in_time)
+            await self.app(scope, receive, send_in_time)
         except ClientDisconnect:
             status = CLIENT_GONE
         finally:
-            self._monitoring.in_progress.dec()
+            self.monitoring.in_progress.dec()
             seconds = time.perf_counter() - start
-            path = scope["path"] if scope["path"] in self._paths else "other"
-            self._monitoring.requests.labels(path, str(status)).inc()
-            self._monitoring.latency.labels(path).observe(seconds)
+            path = scope["path"] if scope["path"] in self.paths else "other"
+            self.monitoring.requests.labels(path, str(status)).inc()
+            self.monitoring.latency.labels(path).observe(seconds)
             logger.info(f"{scope['method']} {path} {status} {1000 * seconds:.0f} ms")
 
 
@@ -117,11 +108,11 @@ def _without_port(host: str) -> str:
     return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
+@dataclass
 class Failures:
     """Answers with status 500 when a handler fails; the traceback is logged."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_started = False
@@ -132,7 +123,7 @@ class Failures:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note)
+            await self.app(scope, receive, send_and_note)
         except (OSError, ClientDisconnect):  # the client has left
             raise
         except Exception:
@@ -141,6 +132,7 @@ class Failures:
                 await error_response(scope, 500, "Internal server error")(scope, receive, send)
 
 
+@dataclass
 class BodyLimit:
     """Refuses a body beyond a size; at once, if the request states its length.
 
@@ -148,27 +140,26 @@ class BodyLimit:
     before, the client's system would discard the answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
+    app: ASGIApp
+    max_bytes: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stated = Headers(scope=scope).get("content-length", "")
         num_bytes = int(stated) if stated.isascii() and stated.isdigit() else 0
-        if num_bytes <= self._max_bytes:
+        if num_bytes <= self.max_bytes:
             num_bytes = 0  # received so far
 
         async def receive_some() -> Message:
             nonlocal num_bytes
-            if num_bytes <= self._max_bytes:
+            if num_bytes <= self.max_bytes:
                 message = await receive()
                 num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_bytes:
-                raise RequestError(413, f"Request body exceeds {self._max_bytes} bytes")
+            if num_bytes > self.max_bytes:
+                raise RequestError(413, f"Request body exceeds {self.max_bytes} bytes")
             return message
 
         async def send_and_drop(message: Message) -> None:
-            if num_bytes <= self._max_bytes:
+            if num_bytes <= self.max_bytes:
                 await send(message)
             elif message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["Connection"] = "close"
@@ -179,7 +170,7 @@ class BodyLimit:
                     await _drop_body(receive)
                     await send({"type": "http.response.body"})
 
-        await self._app(scope, receive_some, send_and_drop)
+        await self.app(scope, receive_some, send_and_drop)
 
 
 async def _drop_body(receive: Receive) -> None:

@@ -6,6 +6,7 @@ used by forks: there the process that has loaded the models translates itself.
 
 import functools
 import gc
+import json
 import os
 import signal
 import socket
@@ -20,14 +21,13 @@ from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.translation import Translation, TranslationInput
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, of_system
-from seq2seq_cli.extras.serve import messages
 from seq2seq_cli.extras.serve.messages import (
-    MIN_BEAM_WITH_CONSTRAINTS,
     Batch,
     BatchResult,
     SearchOptions,
     SentenceInput,
     SentenceOutput,
+    packed,
 )
 from seq2seq_cli.extras.serve.served_run import RunToServe
 from seq2seq_cli.machine import retain_freed_pages
@@ -89,22 +89,18 @@ class LoadedRun:
         self, sentences: Sequence[SentenceInput], options: SearchOptions, cuts: list[Cuts]
     ) -> list[list[Translation]]:
         """Search for the translations of sentences. Raises UserError if one has none."""
-        translator = self._variant(options.n_best, options.with_constraints)
+        translator = self._variant(SearchOptions(options.n_best, options.with_constraints))
         inputs = [TranslationInput(text, required=required) for text, required in sentences]
         outputs = Outputs(options.log_probs, options.alignment or options.attention)
         return translator.search(inputs, outputs, report=cuts.append)
 
-    def _make_variant(self, n_best: int, with_constraints: bool) -> Translator:
+    def _make_variant(self, options: SearchOptions) -> Translator:
         of_run = self._translator.config.decoding
-        beam_size = of_run.beam_size
-        if with_constraints:
-            beam_size = max(beam_size, MIN_BEAM_WITH_CONSTRAINTS)
-        if n_best > 1:
-            beam_size = max(beam_size, n_best)
-        options: dict[str, object] = {"n_best": n_best}
-        if beam_size != of_run.beam_size or with_constraints:
-            options |= {"beam_size": beam_size, "sampling": False, "diversity_groups": 1}
-        decoding = of_run.model_copy(update=options)
+        changes: dict[str, object] = {"n_best": options.n_best}
+        if options.width > of_run.beam_size or options.with_constraints:
+            beam_size = max(of_run.beam_size, options.width)
+            changes |= {"beam_size": beam_size, "sampling": False, "diversity_groups": 1}
+        decoding = of_run.model_copy(update=changes)
         return Translator(
             self._translator.models,
             self._translator.tokenizers,
@@ -155,23 +151,16 @@ def load_models(runs: Sequence[RunToServe], control: socket.socket) -> None:
             connection.close()
             continue
         control.close()
-        _translate_batches(loaded, connection)
+        connection.setblocking(True)
+        _send(connection, {"pid": os.getpid()})
+        for line in connection.makefile("rb"):
+            batch = Batch.from_json(json.loads(line))
+            _send(connection, loaded[batch.run].translate(batch))
         os._exit(0)
-
-
-def _translate_batches(runs: Sequence[LoadedRun], connection: socket.socket) -> None:
-    """Translate batch after batch until the other end is closed."""
-    connection.setblocking(True)
-    _send(connection, {"pid": os.getpid()})
-    with connection.makefile("rb") as incoming:
-        while header := incoming.read(messages.HEADER_BYTES):
-            data = incoming.read(messages.length_of(header))
-            batch = Batch.read(data)
-            _send(connection, runs[batch.run].translate(batch))
 
 
 def _send(connection: socket.socket, message: Any) -> None:
     try:
-        connection.sendall(messages.packed(message))
+        connection.sendall(packed(message))
     except OSError:  # the server has ended
         os._exit(0)

@@ -2,10 +2,8 @@
 
 from functools import partial
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -14,7 +12,7 @@ class Monitoring:
     """The metrics of one server, in a registry of their own."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         counter = partial(Counter, namespace="seq2seq", registry=registry)
         gauge = partial(Gauge, namespace="seq2seq", registry=registry)
         histogram = partial(Histogram, namespace="seq2seq", registry=registry)
@@ -38,7 +36,3 @@ class Monitoring:
         )
         self.deaths = counter("worker_deaths", "Workers that died.")
         self.loads = counter("model_loads", "Loads of the models.")
-
-    def exposition(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self._registry)

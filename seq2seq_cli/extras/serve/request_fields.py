@@ -34,13 +34,12 @@ class Limits:
         return (1 << 16) + 6 * self.characters * self.batch  # \u4f60 is one character
 
 
+@dataclass(frozen=True)
 class Fields:
     """Named values of a request; errors name the field."""
 
-    def __init__(self, values: Mapping[str, Any], *, is_json: bool) -> None:
-        """Values of a form or query are strings, or lists of them where a name is repeated."""
-        self._values = values
-        self._is_json = is_json
+    values: Mapping[str, Any]  # strings if not from JSON, or lists where a name is repeated
+    is_json: bool
 
     @classmethod
     async def read(cls, request: Request) -> "Fields":
@@ -64,7 +63,7 @@ class Fields:
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a string. Raises RequestError if it is missing and has no default."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None:
             if default is None:
                 raise invalid(f"missing {name} parameter")
@@ -75,7 +74,7 @@ class Fields:
 
     def texts(self, name: str) -> list[str] | str:
         """Return a string, or a list of strings."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if not isinstance(value, list):
             return self.text(name)
         if not all(isinstance(text, str) for text in value):
@@ -84,7 +83,7 @@ class Fields:
 
     def whole_number(self, name: str, most: int) -> int:
         """Return a number from 0 to `most`; 0 if it is missing."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None or value == "":
             return 0
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
@@ -97,8 +96,8 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """Return true or false; false if it is missing."""
-        value = self._values.get(name, False)
-        if isinstance(value, str) and not self._is_json:
+        value = self.values.get(name, False)
+        if isinstance(value, str) and not self.is_json:
             known = {"true": True, "1": True, "false": False, "0": False, "": False}
             value = known.get(value.lower(), value)
         if not isinstance(value, bool):
@@ -107,8 +106,8 @@ class Fields:
 
     def glossary(self, name: str) -> dict[str, str]:
         """Return an object whose keys and values are phrases; empty if it is missing."""
-        value = self._values.get(name)
-        if isinstance(value, str) and value and not self._is_json:
+        value = self.values.get(name)
+        if isinstance(value, str) and value and not self.is_json:
             value = _json_object(value.encode("utf-8", "surrogatepass"))
         value = value or {}
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):

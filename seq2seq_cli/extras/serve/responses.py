@@ -4,22 +4,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
 CLIENT_GONE = 499  # logged and counted when the client has closed the connection
 
 
-class RequestError(Exception):
+class RequestError(HTTPException):
     """A request is refused; `retry_after` (seconds) is given if a later one may succeed."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.headers: dict[str, str] = (
-            {} if retry_after is None else {"Retry-After": str(retry_after)}
-        )
+        headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        super().__init__(status, message, headers)
 
 
 def invalid(message: str) -> RequestError:
@@ -41,4 +38,9 @@ def error_response(
     scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Json:
     """Return an error; its field is named as in the dialect of the path."""
-    return Json({scope.get("error_field", "error"): message}, status, headers)
+    return Json({"message" if is_deepl(scope) else "error": message}, status, headers)
+
+
+def is_deepl(scope: Scope) -> bool:
+    """Return True if a request is in the dialect of DeepL."""
+    return str(scope["path"]).startswith("/v2/")

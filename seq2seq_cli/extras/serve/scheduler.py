@@ -10,27 +10,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from seq2seq_cli.extras.serve.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
+from seq2seq_cli.extras.serve.responses import RequestError
 
 _MAX_TRIES = 5  # of a sentence whose worker died
 _MIN_TOKENS = 64  # of a batch, when the queue is divided among idle workers
 
 Outputs = tuple[SentenceOutput, ...]
-
-
-class OverloadedError(Exception):
-    """The queue is full."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many sentences are waiting; try again in {retry_after} s")
-        self.retry_after = retry_after
-
-
-class UntranslatableError(Exception):
-    """A sentence cannot be translated with these options; the message says why."""
-
-
-class TranslationLostError(Exception):
-    """A sentence was not translated: workers died, or the server ends."""
 
 
 class SentenceToTranslate(NamedTuple):
@@ -62,22 +47,17 @@ class Ticket:
     since: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class Submission:
-    """The results of a request's sentences, in order."""
+    """The results of a request's sentences, in order; a result may raise RequestError."""
 
-    def __init__(
-        self,
-        results: Sequence[asyncio.Future[Outputs]],
-        tickets: Sequence[Ticket],
-        scheduler: "Scheduler",
-    ) -> None:
-        self.results = results
-        self._tickets = tickets
-        self._scheduler = scheduler
+    results: Sequence[asyncio.Future[Outputs]]
+    tickets: Sequence[Ticket]
+    scheduler: "Scheduler"
 
-    def withdraw(self) -> None:
+    def close(self) -> None:
         """Drop the queued sentences, and cancel the others."""
-        self._scheduler.forget(self._tickets)
+        self.scheduler.forget(self.tickets)
         for result in self.results:
             if not result.cancel() and not result.cancelled():
                 result.exception()  # marks it as retrieved, or asyncio logs an error
@@ -106,10 +86,12 @@ class Scheduler:
         self._seconds_per_sentence = 0.0  # moving average, of one worker
 
     def submit(self, sentences: Iterable[SentenceToTranslate]) -> Submission:
-        """Queue the sentences of a request, however many. Raises OverloadedError."""
+        """Queue the sentences of a request, however many. Raises RequestError if it is full."""
         if self.num_waiting >= self._queue_limit:
             seconds = math.ceil(self.num_waiting * self._seconds_per_sentence / self._workers)
-            raise OverloadedError(min(max(1, seconds), 60))
+            seconds = min(max(1, seconds), 60)
+            message = f"Slowdown: too many sentences are waiting; try again in {seconds} s"
+            raise RequestError(503, message, retry_after=seconds)
         loop = asyncio.get_running_loop()
         by_kind: dict[tuple[int, SearchOptions], deque[Waiting]] = {}
         results = []
@@ -161,10 +143,10 @@ class Scheduler:
         """Give each sentence of a batch its translations, or the reason why it has none."""
         self._seconds_per_sentence += 0.1 * (seconds / len(taken) - self._seconds_per_sentence)
         for each, output in zip(taken, outputs, strict=True):
-            if each.result.done():  # cancelled
+            if each.result.done():  # canceled
                 continue
             if isinstance(output, str):
-                each.result.set_exception(UntranslatableError(output))
+                each.result.set_exception(RequestError(400, output))
             else:
                 each.result.set_result(output)
 
@@ -190,49 +172,42 @@ class Scheduler:
         self._tickets.clear()
 
     def _take(self) -> tuple[Batch, list[Waiting]] | None:
-        """Take the sentences of the next batch; None if all are cancelled."""
-        share = math.ceil(self._num_tokens / max(1, self._idle))
-        budget = min(self._tokens_per_batch, max(_MIN_TOKENS, share))
-        while self._tickets:
-            first = self._tickets[0]
-            alike = (
-                ticket
-                for ticket in self._tickets
-                if (ticket.run, ticket.options, ticket.is_alone)
-                == (first.run, first.options, False)
-            )
-            turns = [first] if first.is_alone else itertools.islice(alike, self._tokens_per_batch)
-            if taken := self._take_turns(deque(turns), budget):
-                sentences = tuple(each.sentence for each in taken)
-                return Batch(first.run, first.options, sentences), taken
-        return None
-
-    def _take_turns(self, turns: deque[Ticket], budget: int) -> list[Waiting]:
-        """Take one sentence of each ticket in turn until the budget of tokens is spent.
+        """Take one sentence of each ticket in turn for the next batch; None if all are canceled.
 
         Afterwards the tickets that had a turn are behind all others.
         """
+        share = math.ceil(self._num_tokens / max(1, self._idle))
+        budget = min(self._tokens_per_batch, max(_MIN_TOKENS, share))
         taken: list[Waiting] = []
-        served: dict[Ticket, None] = {}  # in the order in which they were served last
-        while turns and budget > 0:
-            ticket = turns.popleft()
-            served.pop(ticket, None)
-            served[ticket] = None
-            while ticket.waiting:
-                each = ticket.waiting.popleft()
-                self.num_waiting -= 1
-                self._num_tokens -= each.cost
-                if not each.result.done():  # not cancelled
-                    taken.append(each)
-                    budget -= each.cost
-                    turns.append(ticket)
-                    break
-        others = (ticket for ticket in self._tickets if ticket not in served)
-        self._tickets = deque([*others, *(ticket for ticket in served if ticket.waiting)])
-        return taken
+        while self._tickets:
+            first = self._tickets[0]
+            kind = (first.run, first.options, False)
+            alike = (t for t in self._tickets if (t.run, t.options, t.is_alone) == kind)
+            some = itertools.islice(alike, self._tokens_per_batch)
+            turns = deque([first] if first.is_alone else some)
+            served: dict[Ticket, None] = {}  # in the order in which they were served last
+            while turns and budget > 0:
+                ticket = turns.popleft()
+                served.pop(ticket, None)
+                served[ticket] = None
+                while ticket.waiting:
+                    each = ticket.waiting.popleft()
+                    self.num_waiting -= 1
+                    self._num_tokens -= each.cost
+                    if not each.result.done():  # not canceled
+                        taken.append(each)
+                        budget -= each.cost
+                        turns.append(ticket)
+                        break
+            others = (ticket for ticket in self._tickets if ticket not in served)
+            self._tickets = deque([*others, *(ticket for ticket in served if ticket.waiting)])
+            if taken:
+                sentences = tuple(each.sentence for each in taken)
+                return Batch(first.run, first.options, sentences), taken
+        return None
 
 
 def _fail(sentences: Iterable[Waiting], reason: str) -> None:
     for each in sentences:
         if not each.result.done():
-            each.result.set_exception(TranslationLostError(reason))
+            each.result.set_exception(RequestError(503, reason, retry_after=5))

@@ -24,9 +24,9 @@ from seq2seq_cli.extras.serve.middleware import MAX_BYTES_TO_DROP, SECONDS_TO_DR
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.request_fields import Limits
 from seq2seq_cli.extras.serve.served_run import RunToServe
-from seq2seq_cli.extras.serve.service import ServiceSettings, TranslationService
+from seq2seq_cli.extras.serve.service import TranslationService
 
-__all__ = ["Access", "Limits", "RunToServe", "ServiceSettings", "serve"]
+__all__ = ["Access", "Limits", "RunToServe", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +40,25 @@ _BYTES_AT_ONCE = 1 << 14  # parsed at once; headers may be larger by so much
 def serve(
     runs: Sequence[RunToServe],
     address: tuple[str, int],
-    settings: ServiceSettings,
     limits: Limits,
     access: Access,
     *,
-    logs_text: bool = False,
+    workers: int,
+    queue_limit: int,
+    cache_bytes: int,
+    logs_text: bool,
 ) -> None:
     """Serve runs at an address (host, port) until Ctrl-C or SIGTERM; answer pending requests.
 
-    Raises UserError if the address cannot be used or a run cannot be loaded.
+    `queue_limit` is in sentences. Raises UserError if the address cannot be used or a run cannot be
+    loaded.
     """
 
     async def run_server() -> None:
         monitoring = Monitoring()
-        service = TranslationService(runs, settings, monitoring)
+        service = TranslationService(
+            runs, monitoring, workers=workers, queue_limit=queue_limit, cache_bytes=cache_bytes
+        )
         server = _Server(
             uvicorn.Config(
                 build_application(service, monitoring, limits, access, logs_text=logs_text),

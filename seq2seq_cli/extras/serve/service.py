@@ -4,54 +4,80 @@ import asyncio
 import contextlib
 import functools
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Outputs, Scheduler, SentenceToTranslate, Submission
 from seq2seq_cli.extras.serve.served_run import RunToServe, ServedRun
-from seq2seq_cli.extras.serve.translation_cache import TranslationCache
-from seq2seq_cli.extras.serve.turns import long_text_thread
 from seq2seq_cli.extras.serve.workers import ModelProcess, WorkerGroup
 
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_CHECKS = 1.0  # of the runs' files
+_TOKENS_PER_BATCH = 1_024
+_SECONDS_TO_GATHER = 0.002  # so that sentences that arrive together are one batch
+_MAX_SHARE = 1 / 64  # of the cache, for one sentence
+# Estimated sizes of Python's objects, in bytes.
+_ENTRY, _TEXT, _NUMBERS, _TOKEN = 600, 80, 100, 90
 
 
-@dataclass(frozen=True)
-class ServiceSettings:
-    """The number of processes, and the sizes of batches, queue and cache."""
+class TranslationCache:
+    """Evicts the least recently used sentence; attention is too large to be cached."""
 
-    workers: int
-    tokens_per_batch: int = 1_024
-    seconds_to_gather: float = 0.002  # so that sentences that arrive together are one batch
-    queue_limit: int = 4_096  # sentences
-    cache_bytes: int = 64 << 20
-    batch_time_limit: float = 120.0  # seconds, after which a process is considered to hang
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[SentenceToTranslate, tuple[Outputs, int]] = OrderedDict()
+        self.num_bytes = 0
+
+    def get(self, sentence: SentenceToTranslate) -> Outputs | None:
+        """Return the translations of a sentence; None if they are not cached."""
+        if sentence not in self._entries:
+            return None
+        self._entries.move_to_end(sentence)
+        return self._entries[sentence][0]
+
+    def put(self, sentence: SentenceToTranslate, outputs: Outputs) -> None:
+        """Cache the translations of a sentence, unless they are very large."""
+        size = _ENTRY + 4 * len(sentence.sentence.text)
+        for output in outputs:
+            numbers = len(output.alignment) + len(output.log_probs)
+            size += _TEXT + 4 * len(output.text) + _NUMBERS * numbers + _TOKEN * len(output.tokens)
+        is_small = size <= self._max_bytes * _MAX_SHARE
+        if sentence in self._entries or sentence.options.attention or not is_small:
+            return
+        self._entries[sentence] = outputs, size
+        self.num_bytes += size
+        while self.num_bytes > self._max_bytes:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self.num_bytes -= freed
 
 
 class TranslationService:
     """Runs, whose models are in other processes, and are reloaded when their files change."""
 
     def __init__(
-        self, runs: Sequence[RunToServe], settings: ServiceSettings, monitoring: Monitoring
+        self,
+        runs: Sequence[RunToServe],
+        monitoring: Monitoring,
+        *,
+        workers: int,
+        queue_limit: int,
+        cache_bytes: int,
     ) -> None:
-        """Raises UserError if a run cannot be read."""
+        """`queue_limit` is in sentences. Raises UserError if a run cannot be read."""
         self._to_serve = tuple(runs)
-        self._settings = settings
+        self._num_workers = workers
         self._monitoring = monitoring
         self.runs = [ServedRun.read(run) for run in runs]
-        self._version = 0  # number of loads of the models
-        self._scheduler = Scheduler(
-            settings.tokens_per_batch,
-            settings.seconds_to_gather,
-            settings.queue_limit,
-            settings.workers,
-        )
-        self._cache = TranslationCache(settings.cache_bytes)
-        self.long_text_thread = long_text_thread()
+        self._scheduler = Scheduler(_TOKENS_PER_BATCH, _SECONDS_TO_GATHER, queue_limit, workers)
+        self._cache_bytes = cache_bytes
+        self._cache = TranslationCache(cache_bytes)
+        # One, as more threads of Python would only compete with the event loop. It is not the event
+        # loop's own executor, which the loop would wait for at its end.
+        self.long_text_thread = ThreadPoolExecutor(1, "long-texts")
         self._group: WorkerGroup | None = None
         self._stamps = [run.file_stamps() for run in runs]  # at the last attempt to load
         self._must_reload = asyncio.Event()
@@ -60,7 +86,7 @@ class TranslationService:
     @property
     def is_ready(self) -> bool:
         """True while there are workers, each of which has already translated a sentence."""
-        return self._group is not None and self._group.num_workers > 0
+        return self._group is not None and bool(self._group.workers)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -78,26 +104,19 @@ class TranslationService:
             self._scheduler.fail_all("the server is shutting down")
 
     def submit(self, sentences: Sequence[SentenceToTranslate]) -> Submission:
-        """Queue the sentences that are not cached. Raises OverloadedError if the queue is full."""
+        """Queue the sentences that are not cached. Raises RequestError if the queue is full."""
         cached = [self._cache.get(sentence) for sentence in sentences]
         new = [s for s, outputs in zip(sentences, cached, strict=True) if outputs is None]
         submission = self._scheduler.submit(new) if new else Submission([], [], self._scheduler)
         self._monitoring.sentences.labels("cache").inc(len(sentences) - len(new))
         self._monitoring.sentences.labels("model").inc(len(new))
         for sentence, result in zip(new, submission.results, strict=True):
-            result.add_done_callback(functools.partial(self._keep, sentence, self._version))
+            result.add_done_callback(functools.partial(_keep, self._cache, sentence))
         queued = iter(submission.results)
         submission.results = [
             next(queued) if outputs is None else _done(outputs) for outputs in cached
         ]
         return submission
-
-    def _keep(
-        self, sentence: SentenceToTranslate, version: int, result: asyncio.Future[Outputs]
-    ) -> None:
-        """Cache translations, unless the models have been reloaded meanwhile."""
-        if not result.cancelled() and result.exception() is None and version == self._version:
-            self._cache.put(sentence, result.result())
 
     def kill_workers(self) -> None:
         """Kill the workers."""
@@ -110,15 +129,10 @@ class TranslationService:
         runs = [await asyncio.to_thread(ServedRun.read, run) for run in self._to_serve]
         models = await ModelProcess.start(self._to_serve)
         group = WorkerGroup(
-            models,
-            self._scheduler,
-            self._monitoring,
-            self._settings.batch_time_limit,
-            self._must_reload.set,
+            models, self._scheduler, self._monitoring, self._num_workers, self._must_reload.set
         )
-        group.start(self._settings.workers)
         try:
-            await group.has_worker()
+            await group.first_worker
         except BaseException:
             await group.stop()
             raise
@@ -126,8 +140,7 @@ class TranslationService:
             self._group.retire()
         self._group = group
         self.runs = runs
-        self._version += 1
-        self._cache.clear()
+        self._cache = TranslationCache(self._cache_bytes)  # the old models still fill the old one
         self._monitoring.loads.inc()
 
     async def _keep_up_to_date(self) -> None:
@@ -157,6 +170,13 @@ class TranslationService:
             return stamps == [run.file_stamps() for run in self._to_serve]
         except (UserError, OSError):  # a file is being replaced
             return False
+
+
+def _keep(
+    cache: TranslationCache, sentence: SentenceToTranslate, result: asyncio.Future[Outputs]
+) -> None:
+    if not result.cancelled() and result.exception() is None:
+        cache.put(sentence, result.result())
 
 
 def _done(outputs: Outputs) -> asyncio.Future[Outputs]:

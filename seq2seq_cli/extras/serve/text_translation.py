@@ -1,25 +1,30 @@
 """Texts of a request: split into sentences, translated together, and put together again."""
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
-from seq2seq_cli.extras.serve.documents.document import Document, Sentence, SentenceTranslation
+from seq2seq_cli.extras.serve.documents.document import Document, Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
-from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
-from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.documents.formats import FormatName
 from seq2seq_cli.extras.serve.glossary import Glossary
 from seq2seq_cli.extras.serve.languages import Detected
 from seq2seq_cli.extras.serve.messages import SearchOptions, SentenceInput, SentenceOutput
-from seq2seq_cli.extras.serve.scheduler import Outputs, SentenceToTranslate, Submission
-from seq2seq_cli.extras.serve.turns import Turns
+from seq2seq_cli.extras.serve.scheduler import Outputs, SentenceToTranslate
 from seq2seq_cli.text.words import word_spans
+
+Given = TypeVarTuple("Given")
+Result = TypeVar("Result")
+
+_MAX_OUTSIDE = 2_000  # characters of a request that works outside of the thread
 
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """The format of a request's texts, and what it asks for besides the translation."""
+    """The format of a request's texts, and the requested details."""
 
     format: FormatName = "text"
     alternatives: int = 0
@@ -79,35 +84,22 @@ class TranslatedText(NamedTuple):
     sentences: list[TranslatedSentence]
     detected: Detected | None  # if the source language was not given
 
-    def language_or(self, source: str) -> str:
-        """Return the detected language, or the given one."""
-        return self.detected.language if self.detected else source
-
 
 class TextTranslation:
-    """One text, whose sentences are translated by one run; without a run it stays as it is."""
+    """One text, whose sentences are translated by one run."""
 
     def __init__(
-        self,
-        text: str,
-        run: int | None,
-        splitter: SentenceSplitter | None,
-        options: TranslationOptions,
-        detected: Detected | None = None,
+        self, document: Document, run: int, options: TranslationOptions, detected: Detected | None
     ) -> None:
-        """Split the text; `run` is a number, and `splitter` belongs to it."""
+        """`run` is a number."""
         self.detected = detected
         self._num_alternatives = options.alternatives
-        if run is None or splitter is None:
-            self._document = Document((text,))
-        else:
-            self._document = READERS[options.format](text, splitter)
-        sentences = self._document.sentences
-        self._positions = iter(zip(sentences, self._document.sentence_starts(), strict=True))
-        self._writer = DocumentWriter(self._document)
+        self._document = document
+        self._positions = iter(zip(document.sentences, document.sentence_starts(), strict=True))
+        self.writer = DocumentWriter(document)
         self._length = 0  # of the translation so far
         self.sentences: list[SentenceToTranslate] = []
-        for sentence in sentences:
+        for sentence in document.sentences:
             required = options.glossary.required_in(sentence.text) if options.glossary else ()
             search = SearchOptions(
                 n_best=1 + options.alternatives,
@@ -117,67 +109,42 @@ class TextTranslation:
                 log_probs=options.log_probs,
             )
             source = SentenceInput(sentence.text, required)
-            self.sentences.append(SentenceToTranslate(run or 0, source, search))
+            self.sentences.append(SentenceToTranslate(run, source, search))
 
     def add(self, outputs: Outputs) -> TranslatedSentence:
         """Add the n best translations of the next sentence."""
         sentence, start = next(self._positions)
         best = outputs[0]
-        new_text = self._writer.add(SentenceTranslation(best.text, best.alignment))
+        new_text = self.writer.add(best)
         self._length += len(new_text)
         return TranslatedSentence(sentence, outputs, new_text, start, self._length - len(best.text))
-
-    def end(self) -> str:
-        """Return the end of the translated text, after all sentences."""
-        return self._writer.rest()
 
     def whole(self, all_outputs: Sequence[Outputs]) -> TranslatedText:
         """Return the translation, given the n best translations of all sentences."""
         sentences = [self.add(outputs) for outputs in all_outputs]
-        text = "".join(sentence.new_text for sentence in sentences) + self.end()
+        text = "".join(sentence.new_text for sentence in sentences) + self.writer.rest()
         alternatives: dict[str, None] = {}
         for number in range(1, 1 + self._num_alternatives):
             writer, other = DocumentWriter(self._document), ""
             for outputs in all_outputs:
-                output = outputs[min(number, len(outputs) - 1)]
-                other += writer.add(SentenceTranslation(output.text, output.alignment))
+                other += writer.add(outputs[min(number, len(outputs) - 1)])
             alternatives[other + writer.rest()] = None
         alternatives.pop(text, None)
         return TranslatedText(text, [*alternatives], sentences, self.detected)
 
 
-class RequestTranslation:
-    """The texts of a request, whose sentences are queued; `close` drops them from the queue."""
+class Turns:
+    """The turns of a request in the thread for long texts, one text of each request in turn.
 
-    def __init__(
-        self, texts: Sequence[TextTranslation], submission: Submission, turns: Turns
-    ) -> None:
-        self._texts = texts
-        self._results = iter(submission.results)
-        self._turns = turns
-        self.close = submission.withdraw
+    A canceled request has no further turn, so it works on at most one more text.
+    """
 
-    async def whole(self) -> list[TranslatedText]:
-        """Return the translations of all texts.
+    def __init__(self, thread: Executor, num_characters: int) -> None:
+        """Short requests do without turns."""
+        self._thread = thread if num_characters > _MAX_OUTSIDE else None
 
-        Raises UntranslatableError or TranslationLostError if a sentence has none.
-        """
-        translated = []
-        for text in self._texts:
-            outputs = [await next(self._results) for _ in text.sentences]
-            translated.append(await self._turns.call(text.whole, outputs))
-        return translated
-
-    @property
-    def num_sentences(self) -> int:
-        return sum(len(text.sentences) for text in self._texts)
-
-    async def next_sentence(self) -> TranslatedSentence:
-        """Return the next sentence of the only text; raises the same errors."""
-        (text,) = self._texts
-        return text.add(await next(self._results))
-
-    def end(self) -> tuple[str, Detected | None]:
-        """Return the end of the only text's translation, and its language if that was detected."""
-        (text,) = self._texts
-        return text.end(), text.detected
+    async def call(self, work: Callable[[*Given], Result], *args: *Given) -> Result:
+        """Call work on one text in the next turn of this request."""
+        if self._thread is None:
+            return work(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)

@@ -2,22 +2,17 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.serve.messages import (
-    HEADER_BYTES,
-    Batch,
-    BatchResult,
-    length_of,
-    packed,
-    unpacked,
-)
+from seq2seq_cli.extras.serve.messages import Batch, BatchResult, packed
 from seq2seq_cli.extras.serve.monitoring import Monitoring
 from seq2seq_cli.extras.serve.scheduler import Scheduler
 from seq2seq_cli.extras.serve.served_run import RunToServe
@@ -27,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_STARTS = 0.5  # of workers that die at once
 _SECONDS_BEFORE_RETRY = 0.1  # the cause of a death may be over then
-_SECONDS_BEFORE_KILL = 0.5  # of a worker whose batch has been cancelled
+_SECONDS_BEFORE_KILL = 0.5  # of a worker whose batch has been canceled
+_BATCH_SECONDS = 120.0  # after which a process is considered to hang
+_LONGEST_MESSAGE = 1 << 30  # bytes
 
 
 class WorkerDiedError(Exception):
@@ -38,41 +35,28 @@ def _models_died() -> UserError:
     return UserError("the process that loads the models has died; was it out of memory?")
 
 
+@dataclass(eq=False)
 class Worker:
-    """A process that translates one batch after the other."""
+    """A process that translates one batch after the other; closing `writer` ends it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self.pid = 0
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    pid: int = 0
 
-    @classmethod
-    async def connect(cls, connection: socket.socket) -> "Worker":
-        """Wait until the process has started. Raises WorkerDiedError if it dies."""
-        worker = cls(*await asyncio.open_unix_connection(sock=connection))
+    async def translate(self, batch: Batch) -> BatchResult:
+        """Return the translations. Raises WorkerDiedError if the process ends or hangs."""
         try:
-            worker.pid = unpacked(await worker._answer())["pid"]
-        except BaseException:
-            worker.close()
-            raise
-        return worker
-
-    async def translate(self, batch: Batch, time_limit: float) -> BatchResult:
-        """Return the translations.
-
-        Raises WorkerDiedError if the process ends; it is killed after `time_limit` seconds.
-        """
-        try:
-            async with asyncio.timeout(time_limit):
-                self._writer.write(packed(batch))
-                return BatchResult.read(await self._answer())
+            async with asyncio.timeout(_BATCH_SECONDS):
+                self.writer.write(packed(batch))
+                return BatchResult.from_json(await self.answer())
         except TimeoutError:
             self.kill()
-            raise WorkerDiedError(f"it had not answered after {time_limit:g} s") from None
+            raise WorkerDiedError(f"it had not answered after {_BATCH_SECONDS:g} s") from None
 
-    async def _answer(self) -> bytes:
+    async def answer(self) -> Any:
+        """Wait for a message. Raises WorkerDiedError if the process ends."""
         try:
-            header = await self._reader.readexactly(HEADER_BYTES)
-            return await self._reader.readexactly(length_of(header))
+            return json.loads(await self.reader.readuntil())
         except (asyncio.IncompleteReadError, OSError) as error:
             raise WorkerDiedError(str(error)) from None
 
@@ -81,17 +65,13 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Let the process end."""
-        self._writer.close()
 
-
+@dataclass(frozen=True)
 class ModelProcess:
-    """The process that loads the models and forks workers."""
+    """The process that loads the models and forks workers; closing `control` ends it, not them."""
 
-    def __init__(self, control: socket.socket, *, can_fork: bool) -> None:
-        self._control = control
-        self.can_fork = can_fork  # otherwise it becomes the only worker itself
+    control: socket.socket
+    can_fork: bool  # otherwise it becomes the only worker itself
 
     @classmethod
     async def start(cls, runs: Sequence[RunToServe]) -> "ModelProcess":
@@ -101,18 +81,18 @@ class ModelProcess:
         try:
             await asyncio.to_thread(_start_process, tuple(runs), theirs)
             loop, data = asyncio.get_running_loop(), b""
-            while len(data) < HEADER_BYTES or len(data[HEADER_BYTES:]) < length_of(data):
+            while not data.endswith(b"\n"):
                 part = await loop.sock_recv(ours, 65_536)
                 if not part:
                     raise _models_died()
                 data += part
-            message = unpacked(data[HEADER_BYTES:])
+            message = json.loads(data)
             if "error" in message:
                 raise UserError(message["error"])
         except BaseException:
             ours.close()
             raise
-        return cls(ours, can_fork=message["can_fork"])
+        return cls(ours, message["can_fork"])
 
     async def new_worker(self) -> Worker:
         """Return a new worker. Raises WorkerDiedError if there can be none."""
@@ -120,16 +100,18 @@ class ModelProcess:
         try:
             ours, theirs = socket.socketpair()
             with theirs:
-                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
+                socket.send_fds(self.control, [b"w"], [theirs.fileno()])
         except OSError as error:  # also if too many files are open
             if ours is not None:
                 ours.close()
             raise WorkerDiedError(str(error)) from None
-        return await Worker.connect(ours)
-
-    def close(self) -> None:
-        """Let the process end; its workers go on."""
-        self._control.close()
+        worker = Worker(*await asyncio.open_unix_connection(sock=ours, limit=_LONGEST_MESSAGE))
+        try:
+            worker.pid = (await worker.answer())["pid"]
+        except BaseException:
+            worker.writer.close()
+            raise
+        return worker
 
 
 def _start_process(runs: Sequence[RunToServe], control: socket.socket) -> None:
@@ -152,43 +134,32 @@ class WorkerGroup:
         models: ModelProcess,
         scheduler: Scheduler,
         monitoring: Monitoring,
-        batch_time_limit: float,
+        count: int,
         when_unable: Callable[[], None],
     ) -> None:
-        """`when_unable` is called when no more workers can be started."""
+        """Start `count` workers, or the only one that a GPU allows.
+
+        `when_unable` is called when no more workers can be started.
+        """
         self._models = models
         self._scheduler = scheduler
         self._monitoring = monitoring
-        self._time_limit = batch_time_limit
         self._when_unable = when_unable
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._interruptible: set[asyncio.Task[None] | None] = set()  # tasks without a batch
+        self._busy: set[asyncio.Task[Any] | None] = set()  # tasks with a batch
         self._is_retired = False
-        self._first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._workers: set[Worker] = set()
-
-    @property
-    def num_workers(self) -> int:
-        return len(self._workers)
-
-    def start(self, count: int) -> None:
-        """Start `count` workers, or the only one that a GPU allows."""
-        for _ in range(count if self._models.can_fork else 1):
-            task = asyncio.create_task(self._work())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def has_worker(self) -> None:
-        """Wait until there is a worker. Raises UserError if there will be none."""
-        await self._first_worker
+        # Done when there is a worker; raises UserError if there will be none.
+        self.first_worker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.workers: set[Worker] = set()
+        count = count if models.can_fork else 1
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(count)]
 
     def retire(self) -> None:
         """Let each worker finish its batch and end."""
         self._is_retired = True
-        for task in self._interruptible:
-            if task is not None:
+        for task in self._tasks:
+            if task not in self._busy:
                 task.cancel()
-        self._models.close()
+        self._models.control.close()
 
     async def stop(self) -> None:
         """End all workers, even in the middle of a batch."""
@@ -196,55 +167,53 @@ class WorkerGroup:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._first_worker.cancel()
+        self.first_worker.cancel()
 
     def kill(self) -> None:
         """End all processes at once."""
-        for worker in tuple(self._workers):
+        for worker in tuple(self.workers):
             worker.kill()
-        self._models.close()
+        self._models.control.close()
 
     async def _work(self) -> None:
         """Start a worker and give it batches; replace it when it dies."""
         while not self._is_retired:
             try:
-                with self._holding_no_batch():
-                    worker = await self._models.new_worker()
+                worker = await self._models.new_worker()
             except WorkerDiedError as error:
-                if not self._first_worker.done():
-                    self._first_worker.set_exception(_models_died())
-                logger.warning(f"no new translating process could be made: {error}")
+                if not self.first_worker.done():
+                    self.first_worker.set_exception(_models_died())
+                logger.warning(f"cannot start a worker: {error}")
                 self._when_unable()
-                with self._holding_no_batch():
-                    await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
+                await asyncio.sleep(_SECONDS_BETWEEN_STARTS)
                 continue
-            if not self._first_worker.done():
-                self._first_worker.set_result(None)
-            self._workers.add(worker)
+            if not self.first_worker.done():
+                self.first_worker.set_result(None)
+            self.workers.add(worker)
             try:
                 while not self._is_retired and await self._translate_batch(worker):
                     pass
             finally:
-                self._workers.discard(worker)
-                worker.close()
+                self.workers.discard(worker)
+                worker.writer.close()
 
     async def _translate_batch(self, worker: Worker) -> bool:
         """Wait for a batch and translate it; return False if the worker must be replaced."""
-        with self._holding_no_batch():
-            batch, taken = await self._scheduler.next_batch()
-        work = asyncio.create_task(worker.translate(batch, self._time_limit))
-        cancelled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
+        batch, taken = await self._scheduler.next_batch()
+        self._busy.add(asyncio.current_task())
+        work = asyncio.create_task(worker.translate(batch))
+        canceled = asyncio.create_task(asyncio.wait([each.result for each in taken]))
         try:
-            await asyncio.wait({work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, canceled}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 await asyncio.wait({work}, timeout=_SECONDS_BEFORE_KILL)
-            if not work.done():  # all of its requests are cancelled
+            if not work.done():  # all of its requests are canceled
                 worker.kill()
                 return False
             result = work.result()
         except Exception as error:
             logger.warning(
-                f"a translating process has died ({error}): another one takes its place",
+                f"a worker died ({error}); starting another",
                 exc_info=not isinstance(error, WorkerDiedError),
             )
             worker.kill()
@@ -253,22 +222,13 @@ class WorkerGroup:
             self._scheduler.retry(batch, taken)
             return False
         finally:
-            for task in (work, cancelled):
+            for task in (work, canceled):
                 task.cancel()
-            await asyncio.gather(work, cancelled, return_exceptions=True)
+            await asyncio.gather(work, canceled, return_exceptions=True)
+            self._busy.discard(asyncio.current_task())
         self._monitoring.batch_sentences.observe(len(taken))
         self._monitoring.batch_seconds.observe(result.seconds)
         self._monitoring.tokens.inc(result.num_tokens)
         self._monitoring.at_limit.inc(result.at_length_limit)
         self._scheduler.finish(taken, result.outputs, result.seconds)
         return True
-
-    @contextlib.contextmanager
-    def _holding_no_batch(self) -> Iterator[None]:
-        """Allow `retire` to cancel this task while the block runs."""
-        task = asyncio.current_task()
-        self._interruptible.add(task)
-        try:
-            yield
-        finally:
-            self._interruptible.discard(task)

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from seq2seq_cli.extras.serve.documents.document import Sentence, SentenceTranslation
+from seq2seq_cli.extras.serve.documents.document import Sentence
 from seq2seq_cli.extras.serve.documents.document_writer import DocumentWriter
 from seq2seq_cli.extras.serve.documents.formats import READERS, FormatName
 from seq2seq_cli.extras.serve.documents.paragraphs import SentenceSplitter
+from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import sentence_spans, split_sentences
 from seq2seq_cli.text.words import word_spans
 
@@ -31,23 +32,23 @@ def write(text: str, name: FormatName, translate) -> str:
     return "".join(writer.add(translate(s)) for s in document.sentences) + writer.rest()
 
 
-def upper(sentence: Sentence) -> SentenceTranslation:
+def upper(sentence: Sentence) -> SentenceOutput:
     """A translation word by word."""
     text = sentence.text.upper()
     assert len(word_spans(text)) == len(word_spans(sentence.text))
-    return SentenceTranslation(text, [(i, i) for i in range(len(word_spans(text)))])
+    return SentenceOutput(text, [(i, i) for i in range(len(word_spans(text)))])
 
 
-def same(sentence: Sentence) -> SentenceTranslation:
+def same(sentence: Sentence) -> SentenceOutput:
     return upper(sentence)._replace(text=sentence.text)
 
 
-def backwards(sentence: Sentence) -> SentenceTranslation:
+def backwards(sentence: Sentence) -> SentenceOutput:
     """A translation with its words in the opposite order, and its full stop at the end."""
     words = sentence.text.rstrip(".").split()
     count = len(words)
     text = " ".join(reversed(words)) + "." * sentence.text.endswith(".")
-    return SentenceTranslation(text, [(i, count - 1 - i) for i in range(count)])
+    return SentenceOutput(text, [(i, count - 1 - i) for i in range(count)])
 
 
 # Plain text
@@ -87,11 +88,11 @@ def test_sentences_stay_together_if_lines_of_the_training_text_have_several():
 
 
 def test_spaces_between_sentences_follow_the_script_of_the_translation():
-    def chinese(sentence: Sentence) -> SentenceTranslation:
-        return SentenceTranslation("你好。")
+    def chinese(sentence: Sentence) -> SentenceOutput:
+        return SentenceOutput("你好。")
 
     assert write("Hello. Hello.  Hello.", "text", chinese) == "你好。你好。  你好。"
-    english = SentenceTranslation("Hello.")
+    english = SentenceOutput("Hello.")
     assert write("你好。你好。", "text", lambda _: english) == "Hello. Hello."
 
 
@@ -205,8 +206,8 @@ def test_a_word_that_is_aligned_far_away_does_not_pull_markup_there():
     sentence = READERS["html"]("<b>a b</b> c d e", SPLITTER).sentences[0]
     assert [(s.start, s.end) for s in sentence.spans] == [(0, 3)]
 
-    def translate(_: Sentence) -> SentenceTranslation:
-        return SentenceTranslation("A B C D E", [(0, 0), (1, 1), (2, 2), (3, 3), (1, 4)])
+    def translate(_: Sentence) -> SentenceOutput:
+        return SentenceOutput("A B C D E", [(0, 0), (1, 1), (2, 2), (3, 3), (1, 4)])
 
     assert write("<b>a b</b> c d e", "html", translate) == "<b>A B</b> C D E"
 
@@ -227,8 +228,8 @@ LOST_WORDS = [
 def test_markup_of_words_that_a_translation_lacks(source: str, name: FormatName, expected: str):
     """Emphasis is left out, a link goes around the nearest word that no other one needs."""
 
-    def translate(_: Sentence) -> SentenceTranslation:
-        return SentenceTranslation("A C", [(0, 0), (2, 1)])
+    def translate(_: Sentence) -> SentenceOutput:
+        return SentenceOutput("A C", [(0, 0), (2, 1)])
 
     assert write(source, name, translate) == expected
 
@@ -278,11 +279,11 @@ def elements(depth: int) -> st.SearchStrategy[str]:
 
 @given(st.lists(elements(3), max_size=6).map("".join), st.randoms(use_true_random=False))
 def test_elements_stay_nested_whatever_the_alignment(source: str, random):
-    def translate(sentence: Sentence) -> SentenceTranslation:
+    def translate(sentence: Sentence) -> SentenceOutput:
         count = len(sentence.text.split())
         length = random.randint(1, 6)
         alignment = [(random.randrange(count), target) for target in range(length)]
-        return SentenceTranslation(" ".join("x" * length), alignment)
+        return SentenceOutput(" ".join("x" * length), alignment)
 
     written = write(source, "html", translate)
     before, after = Nesting(source).tags, Nesting(written).tags
@@ -294,10 +295,10 @@ def test_elements_stay_nested_whatever_the_alignment(source: str, random):
 def test_every_link_has_a_word_if_there_are_as_many(words: list[str], data: st.DataObject):
     source = " ".join(words)
 
-    def translate(sentence: Sentence) -> SentenceTranslation:
+    def translate(sentence: Sentence) -> SentenceOutput:
         length = data.draw(st.integers(max(1, source.count("<a")), 8 + source.count("<a")))
         pairs = st.tuples(st.integers(0, len(sentence.text.split())), st.integers(0, length - 1))
-        return SentenceTranslation(" ".join("x" * length), data.draw(st.lists(pairs)))
+        return SentenceOutput(" ".join("x" * length), data.draw(st.lists(pairs)))
 
     written = write(source, "html", translate)
     links = re.findall("<a x>(.*?)</a>", written)
@@ -322,10 +323,10 @@ def test_formatting_stays_in_its_paragraph(data: st.DataObject, random):
             source += f"<{part} x>" if part == "a" else f"<{part}>"
     source += "".join(f"</{name}>" for name in opened)
 
-    def translate(sentence: Sentence) -> SentenceTranslation:
+    def translate(sentence: Sentence) -> SentenceOutput:
         words = sentence.text.split()
         alignment = [(random.randrange(len(words)), target) for target in range(len(words))]
-        return SentenceTranslation(sentence.text, alignment)
+        return SentenceOutput(sentence.text, alignment)
 
     written = write(f"<p>{source}</p><p>end</p>", "html", translate)
     for paragraph in written.split("</p>"):
@@ -441,8 +442,8 @@ def test_real_pages_come_out_as_they_went_in(page: str):
 
 
 def test_what_a_translation_adds_is_no_markup():
-    def translate(_: Sentence) -> SentenceTranslation:
-        return SentenceTranslation("1. *a* <b> [c] `d` e_f _g_ \\")
+    def translate(_: Sentence) -> SentenceOutput:
+        return SentenceOutput("1. *a* <b> [c] `d` e_f _g_ \\")
 
     written = write("text", "markdown", translate)
     assert written == r"1\. \*a\* \<b> \[c\] \`d\` e_f \_g\_ \\"
@@ -564,8 +565,8 @@ def test_entities_of_web_vtt_and_speakers_in_italics():
 
 
 def test_a_cue_has_no_empty_line_however_short_its_translation():
-    def translate(_: Sentence) -> SentenceTranslation:
-        return SentenceTranslation("Yes", [(0, 0)])
+    def translate(_: Sentence) -> SentenceOutput:
+        return SentenceOutput("Yes", [(0, 0)])
 
     written = write(SUBRIP, "subtitles", translate)
     for cue in written.split("\n\n"):

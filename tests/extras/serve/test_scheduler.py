@@ -6,14 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from seq2seq_cli.extras.serve.messages import Batch, SearchOptions, SentenceInput, SentenceOutput
-from seq2seq_cli.extras.serve.scheduler import (
-    OverloadedError,
-    Scheduler,
-    SentenceToTranslate,
-    TranslationLostError,
-    UntranslatableError,
-    Waiting,
-)
+from seq2seq_cli.extras.serve.responses import RequestError
+from seq2seq_cli.extras.serve.scheduler import Scheduler, SentenceToTranslate, Waiting
 
 PLAIN = SearchOptions()
 
@@ -118,11 +112,11 @@ def test_cancelled_sentences_leave_the_queue():
         queue = scheduler()
         first = queue.submit(sentences("a", "b"))
         second = queue.submit(sentences("c"))
-        first.withdraw()
+        first.close()
         assert queue.num_waiting == 1
         taken = await queue.next_batch()
         assert texts(taken) == ["c"]
-        second.withdraw()  # on its way: the result is for nobody
+        second.close()  # on its way: its result is dropped
         finish(queue, taken)
         assert queue.num_waiting == 0
 
@@ -133,14 +127,14 @@ def test_a_full_queue_refuses_and_says_for_how_long():
     async def test():
         queue = scheduler(limit=3)
         queue.submit(sentences("a", "b", "c", "d"))  # a large request is not refused as such
-        with pytest.raises(OverloadedError) as caught:
+        with pytest.raises(RequestError) as caught:
             queue.submit(sentences("e"))
-        assert caught.value.retry_after == 1
+        assert caught.value.headers == {"Retry-After": "1"}
         finish(queue, await queue.next_batch())  # 0.2 s for each sentence, of late
         queue.submit(sentences(*"abcdefghijkl" * 50))
-        with pytest.raises(OverloadedError) as caught:
+        with pytest.raises(RequestError) as caught:
             queue.submit(sentences("e"))
-        assert 2 <= caught.value.retry_after <= 60
+        assert 2 <= int((caught.value.headers or {})["Retry-After"]) <= 60
 
     run(test)
 
@@ -175,7 +169,7 @@ def test_a_sentence_that_kills_processes_fails_alone():
         assert tries == 5
         assert (await futures[0])[0].text == "GOOD"
         assert (await others[0])[0].text == "X"
-        with pytest.raises(TranslationLostError, match="died 5 times"):
+        with pytest.raises(RequestError, match=r"503.*died 5 times"):
             await futures[1]
 
     run(test)
@@ -199,7 +193,7 @@ def test_the_end_of_the_server_fails_what_waits():
         queue = scheduler()
         (future,) = queue.submit(sentences("a")).results
         queue.fail_all("over")
-        with pytest.raises(TranslationLostError, match="over"):
+        with pytest.raises(RequestError, match=r"503.*over"):
             await future
         assert queue.num_waiting == 0
 
@@ -222,9 +216,9 @@ def test_a_full_queue_is_empty_again_when_its_client_leaves():
     async def test():
         queue = scheduler(limit=10)
         large = queue.submit(sentences(*["abc"] * 9_000))
-        with pytest.raises(OverloadedError):
+        with pytest.raises(RequestError):
             queue.submit(sentences("x"))
-        large.withdraw()
+        large.close()
         queue.submit(sentences("x"))
         assert texts(await queue.next_batch()) == ["x"]
         assert queue.num_waiting == 0
@@ -239,7 +233,7 @@ def test_a_sentence_without_a_translation_says_why():
         _, taken = await queue.next_batch()
         queue.finish(taken, [(SentenceOutput("A"),), "no such word"], seconds=1.0)
         assert (await good)[0].text == "A"
-        with pytest.raises(UntranslatableError, match="no such word"):
+        with pytest.raises(RequestError, match=r"400.*no such word"):
             await bad
 
     run(test)

@@ -444,7 +444,7 @@ def test_nothing_is_lost_when_processes_are_killed(server: Served, names_run: Pa
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
     assert killed >= 10
-    server.wait_for_log("a translating process has died")
+    server.wait_for_log("a worker died")
 
 
 def test_killed_model_processes_and_old_models_are_replaced(names_run: Path, tmp_path: Path):

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seq2seq_cli.extras.serve.turns import Turns, long_text_thread
+from seq2seq_cli.extras.serve.text_translation import Turns
 
 
 def test_requests_take_turns():
@@ -22,7 +23,7 @@ def test_requests_take_turns():
         return [await turns.call(work, f"{name}{number}") for number in range(3)]
 
     async def main() -> None:
-        thread = long_text_thread()
+        thread = ThreadPoolExecutor(1)
         tasks = [asyncio.create_task(request(name, Turns(thread, 5_000))) for name in "abc"]
         await asyncio.sleep(0)  # so that each of them waits for its first turn
         tasks[1].cancel()
@@ -50,7 +51,7 @@ def test_a_request_that_is_given_up_works_on_one_text_only():
             await turns.call(work, number)
 
     async def main() -> None:
-        thread = long_text_thread()
+        thread = ThreadPoolExecutor(1)
         task = asyncio.create_task(request(Turns(thread, 5_000)))
         await asyncio.to_thread(has_begun.wait, 60)
         task.cancel()
@@ -61,9 +62,9 @@ def test_a_request_that_is_given_up_works_on_one_text_only():
     assert done == [0, -1]
 
 
-def test_short_requests_wait_for_nobody():
+def test_short_requests_do_not_wait():
     async def main() -> None:
-        thread, may_end = long_text_thread(), threading.Event()
+        thread, may_end = ThreadPoolExecutor(1), threading.Event()
         long = asyncio.create_task(Turns(thread, 5_000).call(may_end.wait, 60))
         assert await Turns(thread, 100).call(str.upper, "short") == "SHORT"
         may_end.set()

@@ -2,9 +2,12 @@
 
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_LINK = re.compile(r"\[|<a\s", re.IGNORECASE)
+_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert 4,300 digits or more
 
 
 class Span(NamedTuple):
@@ -15,6 +18,14 @@ class Span(NamedTuple):
     before: str  # markup
     after: str = ""
     replaces: bool = False  # `before` includes the words, which are not translated
+
+    @property
+    def is_line_break(self) -> bool:
+        return not self.before.strip() and not self.after
+
+    @property
+    def is_link(self) -> bool:
+        return self.start < self.end and bool(self.after) and bool(_LINK.match(self.before))
 
 
 class Sentence(NamedTuple):
@@ -29,7 +40,7 @@ class Sentence(NamedTuple):
     @property
     def needs_alignment(self) -> bool:
         """True if placing its markup needs an alignment; line breaks do not."""
-        return any(span.before.strip() or span.after for span in self.spans)
+        return not all(span.is_line_break for span in self.spans)
 
 
 class Gap(NamedTuple):
@@ -38,16 +49,7 @@ class Gap(NamedTuple):
     text: str
 
 
-_LONG_NUMBER = re.compile("(?<=&#)[0-9]{9,}")  # Python refuses to convert 4,300 digits or more
-
 Piece = str | Sentence | Gap  # a string is copied
-
-
-class SentenceTranslation(NamedTuple):
-    """A translation of a sentence, with its alignment (source word, target word)."""
-
-    text: str
-    alignment: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)

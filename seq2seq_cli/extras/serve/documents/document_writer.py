@@ -4,36 +4,28 @@ Markup around words of the source goes around the words aligned with them. Marku
 no translation is left out; a link goes around the nearest word.
 """
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from seq2seq_cli.extras.serve.documents.document import (
-    Document,
-    Gap,
-    Sentence,
-    SentenceTranslation,
-    Span,
-)
+from seq2seq_cli.extras.serve.documents.document import Document, Gap, Sentence, Span
+from seq2seq_cli.extras.serve.messages import SentenceOutput
 from seq2seq_cli.text.sentences import separator
 from seq2seq_cli.text.words import word_spans
 
 Range = tuple[int, int]
 Escape = Callable[[str], str]
 
-_LINK = re.compile(r"\[|<a\s", re.IGNORECASE)
-
 
 class DocumentWriter:
     """Writes a document with translations in place of its sentences, in order."""
 
     def __init__(self, document: Document) -> None:
-        self._document = document
+        self._escape = document.escape
         self._pieces = iter(document.pieces)
         self._last = ""  # translation
 
-    def add(self, translation: SentenceTranslation) -> str:
+    def add(self, translation: SentenceOutput) -> str:
         """Return the translation of the next sentence, with the text before it.
 
         A single space between sentences is left out after Chinese and Japanese ones.
@@ -42,7 +34,11 @@ class DocumentWriter:
         for piece in self._pieces:
             if isinstance(piece, Sentence):
                 self._last = translation.text
-                return text + _place_tags(piece, translation, self._document.escape)
+                if not piece.spans:
+                    return text + self._escape(translation.text)
+                nodes = _tree(piece.spans, _AlignedWords(piece.text, translation))
+                writer = _MarkupWriter(piece.text, translation.text, self._escape)
+                return text + "".join(writer.write((0, len(translation.text)), nodes))
             if isinstance(piece, Gap):
                 text += separator(self._last) if piece.text in ("", " ") else piece.text
             else:
@@ -54,28 +50,18 @@ class DocumentWriter:
         return "".join(piece for piece in self._pieces if isinstance(piece, str))
 
 
-def _place_tags(sentence: Sentence, translation: SentenceTranslation, escape: Escape) -> str:
-    """Return a translation with the markup of its source; `escape` writes text between markup."""
-    if not sentence.spans:
-        return escape(translation.text)
-    aligned = _AlignedWords(sentence.text, translation)
-    nodes = _tree(sentence, [aligned.target_range(span) for span in sentence.spans])
-    writer = _Writer(sentence.text, translation.text, escape)
-    return "".join(writer.write((0, len(translation.text)), nodes))
-
-
 class _AlignedWords:
     """The words of a sentence and of its translation, with their alignment."""
 
-    def __init__(self, source: str, translation: SentenceTranslation) -> None:
+    def __init__(self, source: str, translation: SentenceOutput) -> None:
         self._source, self._target = source, translation.text
-        self._src_words, self._tgt_words = word_spans(source), word_spans(translation.text)
-        self._src_starts = [start for start, _ in self._src_words]
-        self._src_ends = [end for _, end in self._src_words]
+        self._tgt_words = word_spans(translation.text)
+        src_words = word_spans(source)
+        self._src_starts, self._src_ends = [s for s, _ in src_words], [end for _, end in src_words]
         self._breaks = [end for _, end in self._tgt_words[:-1]]
         self._targets: dict[int, list[int]] = {}
         for src, tgt in sorted(translation.alignment):
-            if src < len(self._src_words) and tgt < len(self._tgt_words):
+            if src < len(src_words) and tgt < len(self._tgt_words):
                 self._targets.setdefault(src, []).append(tgt)
         self._aligned = sorted(self._targets)  # source words
 
@@ -83,7 +69,7 @@ class _AlignedWords:
         """Return the range of a span in the translation; an empty range for a single position."""
         if (span.start, span.end) == (0, len(self._source)):
             return 0, len(self._target)
-        if _is_line_break(span):  # goes to the end of a word after the same share of the text
+        if span.is_line_break:  # goes to the end of a word after the same share of the text
             expected = span.start / len(self._source) * len(self._target)
             after = bisect_left(self._breaks, expected)
             near = self._breaks[max(0, after - 1) : after + 1]
@@ -95,16 +81,25 @@ class _AlignedWords:
         targets = sorted(t for word in words for t in self._targets.get(word, ()))
         if span.start == span.end or not targets:
             place = self._place(span.start)
-            if _is_link(span):
+            if span.is_link:
                 word = bisect_left(self._tgt_words, place, key=lambda word: word[1])
                 if word < len(self._tgt_words):
                     return self._without_punctuation(span, *self._tgt_words[word])
             return place, place
         cuts_a_word = self._cuts_a_word(span, words)
-        if span.replaces or cuts_a_word:
-            return self._same_text(span, targets, cuts_a_word=cuts_a_word)
-        first, last = _longest_run(targets, gap=1)
+        is_exact = span.replaces or cuts_a_word
+        first, last = _longest_run(targets, gap=0 if is_exact else 1)
         start, end = self._tgt_words[first][0], self._tgt_words[last][1]
+        if is_exact:
+            # The same text near the aligned words. If there is none: these words, if the span has
+            # whole words; else the position after them, so that no other text is lost or marked.
+            text = self._source[span.start : span.end]
+            found = self._target.find(text, max(0, start - len(text)))
+            found = found if 0 <= found <= end else self._target.find(text)
+            if text.strip() and found >= 0:
+                return found, found + len(text)
+            if cuts_a_word and not span.is_link:
+                return end, end
         return self._without_punctuation(span, start, end)
 
     def _cuts_a_word(self, span: Span, words: range) -> bool:
@@ -118,23 +113,6 @@ class _AlignedWords:
             return any(letter.isalnum() for letter in before + after)
         inner = self._source[span.start].isalnum(), self._source[span.end - 1].isalnum()
         return (inner[0] and before[-1:].isalnum()) or (inner[1] and after[:1].isalnum())
-
-    def _same_text(self, span: Span, targets: Sequence[int], *, cuts_a_word: bool) -> Range:
-        """Return the range of the same text in the translation, near the words aligned with it.
-
-        If there is none: the aligned words, if the span has whole words; else the position after
-        them, so that no other text is lost or marked.
-        """
-        text = self._source[span.start : span.end]
-        first, last = _longest_run(targets, gap=0)
-        start, end = self._tgt_words[first][0], self._tgt_words[last][1]
-        found = self._target.find(text, max(0, start - len(text)))
-        found = found if 0 <= found <= end else self._target.find(text)
-        if text.strip() and found >= 0:
-            return found, found + len(text)
-        if cuts_a_word and not _is_link(span):
-            return end, end
-        return self._without_punctuation(span, start, end)
 
     def _place(self, position: int) -> int:
         """Return the position of markup without words: next to the same word."""
@@ -166,7 +144,7 @@ class _AlignedWords:
         That is the same text, such as the comma after f(), or punctuation.
         """
         word = bisect_right(self._src_ends, position)
-        is_within = word < len(self._src_words) and self._src_starts[word] < position
+        is_within = word < len(self._src_ends) and self._src_starts[word] < position
         rest = self._source[position : self._src_ends[word]] if is_within else ""
         if rest and self._target[start:end].endswith(rest) and len(rest) < end - start:
             return end - len(rest)
@@ -202,33 +180,26 @@ class _Node:
     has_link: bool = False
 
 
-def _tree(sentence: Sentence, ranges: Sequence[Range]) -> list[_Node]:
+def _tree(spans: Sequence[Span], words: _AlignedWords) -> list[_Node]:
     """Return the outermost spans; the range of each includes the ranges of the spans inside."""
     roots: list[_Node] = []
     opened: list[_Node] = []
-    for span, (start, end) in zip(sentence.spans, ranges, strict=True):
-        while opened and not (
-            opened[-1].span.start <= span.start < opened[-1].span.end >= span.end
-        ):
+    nodes = [_Node(span, *words.target_range(span)) for span in spans]
+    for node in nodes:
+        start, end = node.span.start, node.span.end
+        while opened and not (opened[-1].span.start <= start < opened[-1].span.end >= end):
             opened.pop()
-        node = _Node(span, start, end)
         (opened[-1].children if opened else roots).append(node)
-        if span.end > span.start and not span.replaces:
+        if end > start and not node.span.replaces:
             opened.append(node)
-    for root in roots:
-        _widen(root)
+    for node in reversed(nodes):  # children first
+        node.has_link = node.span.is_link or any(child.has_link for child in node.children)
+        node.start = min([node.start, *(child.start for child in node.children)])
+        node.end = max([node.end, *(child.end for child in node.children)])
     return roots
 
 
-def _widen(node: _Node) -> None:
-    for child in node.children:
-        _widen(child)
-    node.has_link = _is_link(node.span) or any(child.has_link for child in node.children)
-    node.start = min([node.start, *(child.start for child in node.children)])
-    node.end = max([node.end, *(child.end for child in node.children)])
-
-
-class _Writer:
+class _MarkupWriter:
     """Writes a translation with markup."""
 
     def __init__(self, source: str, text: str, escape: Escape) -> None:
@@ -245,13 +216,23 @@ class _Writer:
         for node in sorted(nodes, key=lambda node: node.start):
             span = node.span
             num_links -= node.has_link
-            start, stop = self._shortened(node, (position, end), num_links)
-            if _is_line_break(span) and not text[self._line_start : start].strip():
+            most = end
+            if num_links:  # leave a word for each later link
+                last = bisect_left(self._starts, end) - num_links - 1
+                most = self._ends[last] if last >= 0 and self._ends[last] > position else position
+            start = min(max(node.start, position), most)
+            stop = min(max(node.end, start), most)
+            if start == stop and node.has_link:
+                first, last = bisect_left(self._starts, position), bisect_left(self._starts, most)
+                if first < last:
+                    word = min(bisect_left(self._starts, start), last - 1)
+                    start, stop = self._starts[word], min(self._ends[word], most)
+            if span.is_line_break and not text[self._line_start : start].strip():
                 continue  # no line is empty
             yield self._escape(text[position:start])
             needs_space = start == stop and not span.after and bool(span.before.strip())
-            if needs_space and _ends_in_space(source, span.start):
-                yield " " * (start > 0 and not _ends_in_space(text, start))
+            if needs_space and source[max(0, span.start - 1) : span.start].isspace():
+                yield " " * (start > 0 and not text[start - 1].isspace())
             inner = "" if span.replaces else "".join(self.write((start, stop), node.children))
             had_words = bool(source[span.start : span.end].strip())
             is_lost = had_words and bool(span.after) and not inner.strip()
@@ -259,35 +240,7 @@ class _Writer:
             if needs_space and source[span.end : span.end + 1].isspace():
                 yield " " * bool(text[stop : stop + 1].strip())
             position = stop
-            if _is_line_break(span):
+            if span.is_line_break:
                 position += text[stop : stop + 1].isspace()
                 self._line_start = position
         yield self._escape(text[position:end])
-
-    def _shortened(self, node: _Node, place: Range, num_links: int) -> Range:
-        """Return the range of a node, shortened to leave a word for each later link."""
-        position, end = place
-        if num_links:
-            last = bisect_left(self._starts, end) - num_links - 1
-            is_free = last >= 0 and self._ends[last] > position
-            end = self._ends[last] if is_free else position
-        start = min(max(node.start, position), end)
-        stop = min(max(node.end, start), end)
-        if start == stop and node.has_link:
-            first, last = bisect_left(self._starts, position), bisect_left(self._starts, end) - 1
-            if first <= last:
-                word = min(bisect_left(self._starts, start), last)
-                return self._starts[word], min(self._ends[word], end)
-        return start, stop
-
-
-def _ends_in_space(text: str, end: int) -> bool:
-    return text[max(0, end - 1) : end].isspace()
-
-
-def _is_link(span: Span) -> bool:
-    return span.start < span.end and bool(span.after) and _LINK.match(span.before) is not None
-
-
-def _is_line_break(span: Span) -> bool:
-    return not span.before.strip() and not span.after

@@ -4,9 +4,8 @@ Tags are found as browsers find them; everything but the sentences is a slice of
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from seq2seq_cli.extras.serve.documents.document import Document, Piece, escape_html, unescape_html
@@ -58,7 +57,7 @@ class _Event(NamedTuple):
     end: int
     kind: Literal["text", "open", "close", "other"]
     name: str = ""
-    is_kept: bool | None = None  # not translated, as the element itself says
+    is_kept: bool = False  # not translated, as the element itself says
 
 
 def _events(source: str) -> Iterator[_Event]:
@@ -83,10 +82,7 @@ def _events(source: str) -> Iterator[_Event]:
 
 def _texts(source: str, start: int, end: int, *, by_line: bool) -> Iterator[_Event]:
     """Yield text; a line of preformatted text is a paragraph."""
-    if not by_line:
-        yield _Event(start, end, "text")
-        return
-    while (line_end := source.find("\n", start, end)) >= 0:
+    while by_line and (line_end := source.find("\n", start, end)) >= 0:
         yield _Event(start, line_end, "text")
         yield _Event(line_end, line_end + 1, "other", "\n")
         start = line_end + 1
@@ -101,23 +97,17 @@ def _markup_event(match: re.Match[str]) -> _Event:
     name = match["name"].lower()
     if match["slash"]:
         return _Event(start, end, "close", name)
-    # Only elements of SVG and MathML end with /> (HTML Living Standard, 13.1.2.1).
-    is_empty = name in _VOID or (name in ("math", "svg") and match["attributes"].endswith("/"))
-    is_kept = _is_kept(name, match["attributes"])
-    return _Event(start, end, "other" if is_empty else "open", name, is_kept)
-
-
-def _is_kept(name: str, attributes: str) -> bool | None:
     values: dict[str, str] = {}
-    for attribute in _ATTRIBUTE.finditer(attributes):
+    for attribute in _ATTRIBUTE.finditer(match["attributes"]):
         value = (attribute[2] or "").strip("\"'")
         values.setdefault(attribute[1].lower(), unescape_html(value))
     translate = values.get("translate", "none").strip().lower()
-    if name in _RAW or translate == "no" or "notranslate" in values.get("class", "").split():
-        return True
-    if translate in ("", "yes"):
-        return False
-    return True if name in _KEPT | _OBJECTS else None
+    is_kept = name in _KEPT | _OBJECTS and translate not in ("", "yes")
+    is_kept |= "notranslate" in values.get("class", "").split()
+    is_kept |= name in _RAW or translate == "no"
+    # Only elements of SVG and MathML end with /> (HTML Living Standard, 13.1.2.1).
+    is_empty = name in _VOID or (name in ("math", "svg") and match["attributes"].endswith("/"))
+    return _Event(start, end, "other" if is_empty else "open", name, is_kept)
 
 
 @dataclass
@@ -139,30 +129,20 @@ class _Paragraph:
             self.parts.append(text)
             self.length += len(text)
 
-    def add_mark(self, event: _Event, raw: str) -> None:
-        """Add the markup of one tag."""
-        if event.kind == "open":
+    def add_markup(self, event: _Event, raw: str, kept: str | None) -> None:
+        """Add a tag, or a whole element that is kept; the sentence includes its words `kept`."""
+        if kept and len(sentence_spans(kept)) == 1:
+            self.add(kept)
+            position = self.length - len(kept)
+            self.marks.append(Mark(position, raw, "replace", end=self.length))
+        elif kept is None and event.kind == "open":
             closing = f"</{event.name}>"
             self.marks.append(Mark(self.length, raw, "open", event.name, closing=closing))
-        elif event.kind == "close":
+        elif kept is None and event.kind == "close":
             self.marks.append(Mark(self.length, raw, "close", event.name))
         else:
-            self._add_object(raw)
-
-    def add_kept(self, event: _Event, raw: str, content: str) -> None:
-        """Add a whole element that is kept; the sentence includes its words."""
-        position = self.length
-        content = "" if event.name in _OBJECTS | {"sup"} else content
-        if len(sentence_spans(content)) == 1:
-            self.add(content)
-            position = self.length - len(content)
-            self.marks.append(Mark(position, raw, "replace", end=self.length))
-        else:
-            self._add_object(raw)
-
-    def _add_object(self, raw: str) -> None:
-        self.marks.append(Mark(self.length, raw, "point"))
-        self.last_object = self.length
+            self.marks.append(Mark(self.length, raw, "point"))
+            self.last_object = self.length
 
     def pieces(self, raw: str, splitter: SentenceSplitter) -> Iterator[Piece]:
         """Yield the pieces of the finished paragraph, whose source is `raw`."""
@@ -187,48 +167,40 @@ class _Paragraph:
 def read_html(source: str, splitter: SentenceSplitter) -> Document:
     """Split HTML, a page or a part of one."""
     events = list(_events(source))
-    closing = _closing_events(events)
-    has_text = (
-        event.kind == "text" and has_letters(unescape_html(source[event.start : event.end]))
-        for event in events
-    )
-    num_texts = list(accumulate(has_text, initial=0))
+    opened: dict[str, list[int]] = {}
+    closing: dict[int, int] = {}  # numbers of events: the closing tag by its opening tag
+    num_texts = [0]  # before each event
+    for number, event in enumerate(events):
+        if event.kind == "open":
+            opened.setdefault(event.name, []).append(number)
+        elif event.kind == "close" and opened.get(event.name):
+            closing[opened[event.name].pop()] = number
+        text = source[event.start : event.end] if event.kind == "text" else ""
+        num_texts.append(num_texts[-1] + has_letters(unescape_html(text)))
     pieces: list[Piece] = []
     paragraph = _Paragraph(0)
     number = 0
     while number < len(events):
         event, last = events[number], number
-        if event.kind == "open" and event.is_kept:
+        if event.is_kept and event.kind == "open":
             last = closing.get(number, len(events) - 1)
-        elif event.kind == "open" and event.name == "sup":
+        elif event.name == "sup" and event.kind == "open":
             last = closing.get(number, number)
             if num_texts[last] > num_texts[number]:
                 last = number  # neither a footnote nor an exponent
         raw = source[event.start : events[last].end]
         if event.kind == "text":
             paragraph.add(raw)
-        elif event.name in _IN_TEXT and last > number:
-            content = "".join(
-                source[e.start : e.end] for e in events[number : last + 1] if e.kind == "text"
-            )
-            paragraph.add_kept(event, raw, _SPACE.sub(" ", unescape_html(content)).strip())
         elif event.name in _IN_TEXT:
-            paragraph.add_mark(event, raw)
+            kept = None if last == number else ""
+            if kept == "" and event.name not in _OBJECTS | {"sup"}:
+                texts = (e for e in events[number : last + 1] if e.kind == "text")
+                content = unescape_html("".join(source[e.start : e.end] for e in texts))
+                kept = _SPACE.sub(" ", content).strip()
+            paragraph.add_markup(event, raw, kept)
         else:
             pieces += [*paragraph.pieces(source[paragraph.start : event.start], splitter), raw]
             paragraph = _Paragraph(events[last].end)
         number = last + 1
     pieces += paragraph.pieces(source[paragraph.start :], splitter)
     return Document(tuple(piece for piece in pieces if piece), escape_html)
-
-
-def _closing_events(events: Sequence[_Event]) -> dict[int, int]:
-    """Return the closing tag of an element by its opening tag; both are numbers of events."""
-    opened: dict[str, list[int]] = {}
-    closing: dict[int, int] = {}
-    for number, event in enumerate(events):
-        if event.kind == "open":
-            opened.setdefault(event.name, []).append(number)
-        elif event.kind == "close" and opened.get(event.name):
-            closing[opened[event.name].pop()] = number
-    return closing

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -51,30 +51,34 @@ class _Slice(NamedTuple):
 
 def read_markdown(source: str, splitter: SentenceSplitter) -> Document:
     """Split Markdown (CommonMark with tables); a paragraph becomes one line."""
-    return Document(tuple(piece for piece in _pieces(source, splitter) if piece != ""), _escape)
+    front = _FRONT_MATTER.match(source)
+    position = front.end() if front else 0
+    line_ends = _LINE_END.finditer(source, position)
+    starts = [position, *(end.end() for end in line_ends), len(source)]
+    plain = source.replace("\0", "\ufffd")  # as the parser does
+    references: dict[str, Any] = {}
+    blocks = MarkdownIt("commonmark").enable("table").disable("inline")
+    pieces: list[Piece] = [source[:position]]
+    for token in blocks.parse(source[position:], references):
+        slices = _slices(token, plain, starts, position)
+        if not slices:
+            continue
+        breaks = [source[a.end - a.text.endswith("\\") : b.start] for a, b in pairwise(slices)]
+        raw = "\n".join(line.text for line in slices)
+        text, marks = _marked(raw, _tokens(raw, references.get("references", {})), breaks)
+        pieces.append(source[position : slices[0].start])
+        position = slices[-1].end
+        if has_letters(text):
+            pieces += paragraph_pieces(text, splitter, marks, _escape)
+        else:
+            pieces.append(source[slices[0].start : position])
+    pieces.append(source[position:])
+    return Document(tuple(piece for piece in pieces if piece != ""), _escape)
 
 
 def _escape(text: str) -> str:
     """Write text so that no character of it is markup."""
     return _BLOCK.sub(r"\1\\", _SPECIAL.sub(r"\\\g<0>", text))
-
-
-def _pieces(source: str, splitter: SentenceSplitter) -> Iterator[Piece]:
-    front = _FRONT_MATTER.match(source)
-    position = front.end() if front else 0
-    body = source[position:]
-    yield source[:position]
-    starts = [position, *(position + end.end() for end in _LINE_END.finditer(body)), len(source)]
-    plain = source.replace("\0", "\ufffd")  # as the parser does
-    references: dict[str, Any] = {}
-    blocks = MarkdownIt("commonmark").enable("table").disable("inline")
-    for token in blocks.parse(body, references):
-        if slices := _slices(token, plain, starts, position):
-            yield source[position : slices[0].start]
-            position = slices[-1].end
-            labels = references.get("references", {})
-            yield from _paragraph_pieces(source, slices, splitter, labels)
-    yield source[position:]
 
 
 def _slices(token: Token, source: str, starts: Sequence[int], position: int) -> list[_Slice]:
@@ -90,21 +94,6 @@ def _slices(token: Token, source: str, starts: Sequence[int], position: int) -> 
         position = start + len(text)
         slices.append(_Slice(start, position, line.lstrip()))
     return slices
-
-
-def _paragraph_pieces(
-    source: str, slices: Sequence[_Slice], splitter: SentenceSplitter, labels: Collection[str]
-) -> Iterator[Piece]:
-    raw = "\n".join(line.text for line in slices)
-    breaks = [
-        source[one.end - one.text.endswith("\\") : other.start] for one, other in pairwise(slices)
-    ]
-    tokens = _tokens(raw, labels)
-    text, marks = _marked(raw, tokens, _emphasis(raw, tokens), breaks)
-    if has_letters(text):
-        yield from paragraph_pieces(text, splitter, marks, _escape)
-    else:
-        yield source[slices[0].start : slices[-1].end]
 
 
 class _Inline(NamedTuple):
@@ -188,15 +177,11 @@ def _emphasis(raw: str, tokens: Sequence[_Inline]) -> dict[int, int]:
     return pairs
 
 
-def _marked(
-    raw: str, tokens: Sequence[_Inline], emphasis: Mapping[int, int], breaks: Sequence[str]
-) -> tuple[str, list[Mark]]:
-    """Return the text of a paragraph without markup, and the markup.
-
-    `emphasis` has the pairs of opening and closing tokens, `breaks` the source between the lines.
-    """
+def _marked(raw: str, tokens: Sequence[_Inline], breaks: Sequence[str]) -> tuple[str, list[Mark]]:
+    """Return the text of a paragraph, whose lines `breaks` are between, and its markup."""
     parts, length, marks, position = list[str](), 0, list[Mark](), 0
     links: list[int] = []  # the numbers of marks
+    emphasis = _emphasis(raw, tokens)
     ends = set(emphasis.values())
     num_lines = 0
     for number, (start, end, kind, markup) in enumerate(tokens):

@@ -87,7 +87,13 @@ def paragraph_pieces(
     sentences; `escape` writes text outside of sentences.
     """
     marks = list(_nested(marks))
-    partners = _partners(marks)
+    partners: dict[int, int] = {}  # the number of the closing mark by the number of the opening one
+    opened: list[int] = []
+    for number, mark in enumerate(marks):
+        if mark.kind == "open":
+            opened.append(number)
+        elif mark.kind == "close" and opened and marks[opened[-1]].name == mark.name:
+            partners[opened.pop()] = number
     kept = [(mark.position, mark.end) for mark in marks if mark.kind == "replace"]
     sentences = _undivided(splitter.ranges(text), kept)
     room = 4 * (len(text) + sum(len(mark.markup) for mark in marks))
@@ -147,18 +153,6 @@ def _nested(marks: Sequence[Mark]) -> Iterator[Mark]:
     yield from (*reversed(again), *strays)
 
 
-def _partners(marks: Sequence[Mark]) -> dict[int, int]:
-    """Return the number of the closing mark by the number of the opening one."""
-    partners: dict[int, int] = {}
-    opened: list[int] = []
-    for number, mark in enumerate(marks):
-        if mark.kind == "open":
-            opened.append(number)
-        elif mark.kind == "close" and opened and marks[opened[-1]].name == mark.name:
-            partners[opened.pop()] = number
-    return partners
-
-
 def _long_elements(
     marks: Sequence[Mark], partners: Mapping[int, int], sentences: Sequence[Range], room: int
 ) -> list[Range]:
@@ -171,7 +165,7 @@ def _long_elements(
     long: list[Range] = []
     for opening, closing in sorted(partners.items()):
         first, last = marks[opening].position, marks[closing].position
-        if any(_sentence_around(edge, sentences, starts) is not None for edge in (first, last)):
+        if _is_inside(first, sentences) or _is_inside(last, sentences):
             num_copies = max(0, bisect_left(starts, last) - bisect_right(ends, first) - 1)
             room -= num_copies * (len(marks[opening].markup) + len(marks[closing].markup))
             if room < 0:
@@ -179,12 +173,10 @@ def _long_elements(
     return long
 
 
-def _sentence_around(
-    position: int, sentences: Sequence[Range], starts: Sequence[int]
-) -> int | None:
-    """Return the number of the sentence that has a position inside, not at an end."""
-    number = bisect_left(starts, position) - 1
-    return number if number >= 0 and position < sentences[number][1] else None
+def _is_inside(position: int, sentences: Sequence[Range]) -> bool:
+    """Return True if a position is inside a sentence, not at an end."""
+    number = bisect_left(sentences, (position,)) - 1
+    return number >= 0 and position < sentences[number][1]
 
 
 def _undivided(sentences: Sequence[Range], kept: Sequence[Range]) -> list[Range]:
@@ -225,8 +217,7 @@ def _divided(
         last = max(first, mark.end) if partner is None else marks[partner].position
         after = "" if partner is None else marks[partner].markup
         common = range(bisect_right(ends, first), bisect_left(starts, last))
-        around = [_sentence_around(edge, sentences, starts) for edge in (first, last)]
-        is_inside = any(sentence is not None for sentence in around)
+        is_inside = _is_inside(first, sentences) or _is_inside(last, sentences)
         if mark.kind == "replace":
             is_inside = len(common) == 1 and starts[common[0]] <= first and last <= ends[common[0]]
         if not is_inside:

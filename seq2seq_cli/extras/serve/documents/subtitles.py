@@ -49,29 +49,24 @@ def _cue_pieces(
     """Yield the pieces of a cue's lines; a dash begins the words of another speaker."""
     starts = [n for n, line in enumerate(cue) if n == 0 or _SPEAKER.match(line)]
     for start, end in itertools.pairwise([*starts, len(cue)]):
-        yield from _speaker_pieces(cue[start:end], splitter, escape)
-
-
-def _speaker_pieces(
-    lines: Sequence[str], splitter: SentenceSplitter, escape: Callable[[str], str]
-) -> Iterator[Piece]:
-    dash = _SPEAKER.match(lines[0])
-    text, marks = "", list[Mark]()
-    for number, line in enumerate(lines):
-        content = line.rstrip("\r\n")
-        if number == 0 and dash:
-            content = content[dash.end() :]
-        for part in re.split(f"({_MARKUP.pattern})", content.strip()):
-            if _MARKUP.fullmatch(part):
-                marks.append(Mark.of_tag(len(text), part))
-            else:
-                text += part if escape is str else unescape_html(part)
-        if number + 1 < len(lines):
-            marks.append(Mark(len(text), line[len(line.rstrip("\r\n")) :], "point"))
-            text += " "
-    if not has_letters(text):
-        yield from lines
-        return
-    yield dash[0] if dash else ""
-    yield from paragraph_pieces(text, splitter, marks, escape)
-    yield lines[-1][len(lines[-1].rstrip("\r\n")) :]
+        dash = _SPEAKER.match(cue[start])
+        text, marks = "", list[Mark]()
+        for number in range(start, end):
+            content = cue[number].rstrip("\r\n")
+            line_end = cue[number][len(content) :]
+            if number == start and dash:
+                content = content[dash.end() :]
+            for part in re.split(f"({_MARKUP.pattern})", content.strip()):
+                if _MARKUP.fullmatch(part):
+                    marks.append(Mark.of_tag(len(text), part))
+                else:
+                    text += part if escape is str else unescape_html(part)
+            if number + 1 < end:
+                marks.append(Mark(len(text), line_end, "point"))
+                text += " "
+        if has_letters(text):
+            yield dash[0] if dash else ""
+            yield from paragraph_pieces(text, splitter, marks, escape)
+            yield line_end
+        else:
+            yield from cue[start:end]

@@ -13,7 +13,7 @@ export function setUpGlossary(changed) {
   show();
 }
 
-/** Return the fields of a request besides its text. */
+/** Return the fields of a request in addition to its text. */
 export function requestFields() {
   const whole = (terms[chosen().target] ?? []).filter((pair) => pair.every((side) => side.trim()));
   return { ...chosen(), glossary: Object.fromEntries(whole) };
