@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import Device, RunDir, app, path_option
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 
@@ -15,7 +16,7 @@ from seq2seq_cli.errors import UserError
     "seq2seq average runs/quickstart --steps 500,1000,1500 --output average.safetensors"
 )
 def average(
-    run_dir: RunDir,
+    run_dir: options.RunDir,
     last: Annotated[
         int | None,
         typer.Option(min=2, help="Average the last K checkpoints.", metavar="K", show_default="5"),
@@ -30,14 +31,14 @@ def average(
     ] = None,
     output: Annotated[
         Path | None,
-        path_option(
-            help_text="File (.safetensors) to write the average to, in place of the run's model.",
+        options.path_option(
+            help_text="File (.safetensors) to write the average to, instead of to the run."
         ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run's model even if the average is worse.")
     ] = False,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Average the weights of several checkpoints, and score the average on the validation text.
 

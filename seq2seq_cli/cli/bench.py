@@ -6,16 +6,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    AsJson,
-    ConfigFile,
-    Device,
-    Overrides,
-    RunDir,
-    app,
-    load_config_file,
-    path_option,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 bench_app = typer.Typer(no_args_is_help=True)
 app.add_typer(bench_app, name="bench", help="Measure speed and memory on this machine.")
@@ -28,18 +20,18 @@ app.add_typer(bench_app, name="bench", help="Measure speed and memory on this ma
     "seq2seq bench train configs/quickstart.yaml --set training.precision=fp32 --json",
 )
 def bench_train(
-    config: ConfigFile,
+    config: options.ConfigFile,
     updates: Annotated[int, typer.Option(min=1, help="Number of updates to measure.")] = 30,
     warmup: Annotated[int, typer.Option(min=0, help="Number of updates before measuring.")] = 10,
-    as_json: AsJson = False,
-    overrides: Overrides = None,
-    device: Device = None,
+    as_json: options.AsJson = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
 ) -> None:
     """Measure training: tokens per second, time per phase, memory, and hardware utilization.
 
     Utilization is relative to the speed of large matrix products, measured in the same run.
     """
-    loaded = load_config_file(config, overrides, device)
+    loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.commands.bench_training import measure_training
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
@@ -53,7 +45,7 @@ def bench_train(
     "seq2seq bench translate runs/quickstart --precision int8 --set decoding.beam_size=5 --json",
 )
 def bench_translate(
-    run_dir: RunDir,
+    run_dir: options.RunDir,
     precisions: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,16 +56,16 @@ def bench_translate(
     ] = None,
     input_file: Annotated[
         Path | None,
-        path_option(
+        options.path_option(
             "--input", "-i", help_text="File to translate.", show_default="validation text"
         ),
     ] = None,
     num_lines: Annotated[
         int, typer.Option("--lines", min=1, help="Maximum number of lines to translate.")
     ] = 1_000,
-    as_json: AsJson = False,
-    overrides: Overrides = None,
-    device: Device = None,
+    as_json: options.AsJson = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
 ) -> None:
     """Measure translation: sentences and tokens per second, latency, and memory, per precision.
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import Features, Fields, app, is_terminal, path_argument, path_option
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app, is_terminal
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.paths import expanded
@@ -32,15 +33,15 @@ EXAMPLES = (
 
 Files = Annotated[
     list[Path] | None,
-    path_argument(
+    options.path_argument(
         "FILE...",
         "Training text: two files of sentences or one file of pairs; with --example, a folder.",
     ),
 ]
-Output = Annotated[Path, path_option("--output", "-o", help_text="Config to write.")]
+Output = Annotated[Path, options.path_option("--output", "-o", help_text="Config to write.")]
 Valid = Annotated[
     list[Path] | None,
-    path_option(
+    options.path_option(
         help_text="Validation text: one file of pairs, or two files with the option given twice."
     ),
 ]
@@ -75,8 +76,8 @@ Yes = Annotated[
 def init(
     files: Files = None,
     output: Output = Path("mine.yaml"),
-    fields: Fields = None,
-    features: Features = None,
+    fields: options.Fields = None,
+    features: options.Features = None,
     valid: Valid = None,
     valid_size: ValidSize = None,
     test_size: TestSize = None,

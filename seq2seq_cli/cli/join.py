@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import app, path_option
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 
 @app.command(
@@ -20,7 +21,9 @@ def join(
     ],
     output_file: Annotated[
         Path | None,
-        path_option("--output", "-o", help_text="File to write; - is stdout.", show_default=False),
+        options.path_option(
+            "--output", "-o", help_text="File to write; - is stdout.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Join the translations of all shards of a file.

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    Device,
-    Overrides,
-    RunDir,
-    Tag,
-    WhichModel,
-    app,
-    check_model_of_runs,
-    decoding_overrides,
-    is_terminal,
-    path_option,
-    text_option,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app, is_terminal
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,7 +38,7 @@ EXAMPLES = (
 Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
 InputFile = Annotated[
     Path | None,
-    text_option(
+    options.text_option(
         "--input",
         "-i",
         help_text="File to translate, or a URL such as s3://bucket/file; - is stdin.",
@@ -58,7 +47,9 @@ InputFile = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    path_option("--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT),
+    options.path_option(
+        "--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT
+    ),
 ]
 Force = Annotated[
     bool,
@@ -116,7 +107,7 @@ Sampling = Annotated[
 ]
 Ensemble = Annotated[
     list[Path] | None,
-    path_option(
+    options.path_option(
         help_text="Further run with the same vocabulary, for an ensemble; may be repeated.",
         metavar="RUN",
         rich_help_panel=SEARCH,
@@ -182,7 +173,7 @@ ShardNumber = Annotated[
 
 
 def make_job(
-    run_dir: RunDir,
+    run_dir: options.RunDir,
     input_format: InputFormat = "text",
     output_format: OutputFormat = "text",
     log_probs: LogProbs = False,
@@ -194,13 +185,13 @@ def make_job(
     ensemble: Ensemble = None,
     precision: Precision = None,
     prefix: Prefix = "",
-    tag: Tag = None,
+    tag: options.Tag = None,
     require: Require = None,
     ban: Ban = None,
     replace_unk: ReplaceUnk = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    model: options.WhichModel = "best",
 ) -> "Job":
     """Make the job that these options describe: how every line is translated and written.
 
@@ -211,11 +202,13 @@ def make_job(
     if output_format == "text" and (log_probs or (n_best or 1) > 1):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
     run_dirs = (run_dir, *(ensemble or ()))
-    check_model_of_runs(model, run_dirs)
+    options.check_model_of_runs(model, run_dirs)
     from seq2seq_cli.decoding.lines.stream import Job
 
-    search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
-    more = decoding_overrides(banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk)
+    search = options.decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
+    more = options.decoding_overrides(
+        banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk
+    )
     return Job(
         run_dirs=run_dirs,
         device=device or "auto",
@@ -240,7 +233,7 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
         of_command = {parameter.name: given.pop(parameter.name) for parameter in own}
         command(make_job(**given), **of_command)
 
-    run.__doc__ = command.__doc__
+    run.__doc__, run.__module__ = command.__doc__, command.__module__
     # Typer reads the options from here.
     run.__signature__ = inspect.Signature([run_dir, *own, *shared])  # type: ignore[attr-defined]
     return run

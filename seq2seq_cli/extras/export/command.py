@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import RunDir, Tag, WhichModel, app, path_option
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import RunDir, Tag, WhichModel, path_option
 from seq2seq_cli.extras.export.limits import FORMATS
 
 License = Annotated[

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import RunDir, app, path_argument
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import RunDir, path_argument
 from seq2seq_cli.console import printable
 from seq2seq_cli.extras.export.command import License
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import (
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import (
     Device,
     Overrides,
     RunDir,
     WhichModel,
-    app,
     check_model_of_runs,
     decoding_overrides,
     path_option,

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import AsJson, RunDir, WhichModel, app
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import AsJson, RunDir, WhichModel
 from seq2seq_cli.errors import UserError
 
 Tensors = Annotated[

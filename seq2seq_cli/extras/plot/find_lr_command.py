@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import (
     AsJson,
     ConfigFile,
     Device,
     Overrides,
-    app,
     load_config_file,
     path_option,
 )

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import app, path_argument, path_option
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import path_argument, path_option
 from seq2seq_cli.console import printable
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import app, is_terminal, path_option, text_option
+from seq2seq_cli.cli.app import app, is_terminal
+from seq2seq_cli.cli.options import path_option, text_option
 from seq2seq_cli.cli.translate import OUTPUT, with_job_options
 
 if TYPE_CHECKING:

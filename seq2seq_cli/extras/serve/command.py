@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import (
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import (
     Device,
     Overrides,
     WhichModel,
-    app,
     check_model_of_runs,
     path_argument,
     path_option,
