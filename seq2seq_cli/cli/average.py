@@ -32,7 +32,7 @@ def average(
     output: Annotated[
         Path | None,
         options.path_option(
-            help_text="File (.safetensors) to write the average to, instead of to the run."
+            help_text="File (.safetensors) to write the average to, instead of replacing the model."
         ),
     ] = None,
     force: Annotated[
@@ -43,7 +43,7 @@ def average(
     """Average the weights of several checkpoints, and score the average on the validation text.
 
     The average replaces the run's model if it is better. With --output it is written to a file
-    instead, for the option --model of translate, eval and other commands.
+    instead, which translate, eval and other commands read with --model.
     """
     if sum(given is not None for given in (last, best, steps)) > 1:
         raise UserError("give one of --last, --best and --steps")

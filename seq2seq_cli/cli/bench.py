@@ -51,7 +51,7 @@ def bench_translate(
         typer.Option(
             "--precision",
             help="Precision to measure: fp32, bf16 or int8; may be repeated.",
-            show_default="all three",
+            show_default="all that the device supports",
         ),
     ] = None,
     input_file: Annotated[

@@ -24,7 +24,7 @@ def check(
     overrides: options.Overrides = None,
     device: options.Device = None,
 ) -> None:
-    """Check config and text, try the longest batch, and estimate the training time.
+    """Check config and text, run the longest batches, and estimate the training time.
 
     A test set given as --src and --ref, or --pairs, is checked as well. Nothing is written, and
     warnings do not change the exit status.

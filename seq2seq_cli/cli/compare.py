@@ -12,7 +12,7 @@ from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 RunDirs = Annotated[
-    list[Path] | None, options.path_argument("[RUN]...", "Run folders written by train.")
+    list[Path] | None, options.path_argument("RUN", "Run folders written by train.")
 ]
 TranslationFiles = Annotated[
     list[Path] | None,

@@ -34,7 +34,7 @@ EXAMPLES = (
 Files = Annotated[
     list[Path] | None,
     options.path_argument(
-        "FILE...",
+        "FILE",
         "Training text: two files of sentences or one file of pairs; with --example, a folder.",
     ),
 ]
@@ -42,33 +42,33 @@ Output = Annotated[Path, options.path_option("--output", "-o", help_text="Config
 Valid = Annotated[
     list[Path] | None,
     options.path_option(
-        help_text="Validation text: one file of pairs, or two files with the option given twice."
+        help_text="Validation text: a file of pairs, or two files (give the option twice)."
     ),
 ]
 ValidSize = Annotated[
-    int | None, typer.Option(min=0, help="Number of pairs to hold out for validation; 0: none.")
+    int | None, typer.Option(min=0, help="Number of pairs to hold out for validation; 0 for none.")
 ]
 TestSize = Annotated[int | None, typer.Option(min=0, help="Number of pairs to hold out for tests.")]
 Hours = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Maximum training time in hours (training.max_hours); times some updates to adapt the "
-        "config. 0: no limit.",
+        help="Maximum training time in hours (training.max_hours); some updates are timed to "
+        "adapt the config. 0 for no limit.",
     ),
 ]
 PresetName = Annotated[
     str | None,
-    typer.Option("--preset", help="small, medium or large.", show_default="by number of pairs"),
+    typer.Option(
+        "--preset", help="Preset: small, medium or large.", show_default="by number of pairs"
+    ),
 ]
 Example = Annotated[
     bool,
-    typer.Option(
-        "--example", help="Write config and text of the quickstart to this folder instead."
-    ),
+    typer.Option("--example", help="Write the quickstart's config and text to a folder instead."),
 ]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Ask no questions: use defaults, overwrite nothing.")
+    bool, typer.Option("--yes", "-y", help="Accept all defaults without asking; overwrite nothing.")
 ]
 
 

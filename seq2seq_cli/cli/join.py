@@ -17,7 +17,7 @@ from seq2seq_cli.cli.app import app
 def join(
     parts: Annotated[
         list[Path],
-        typer.Argument(help="Outputs of translate --shard, in any order.", metavar="PART..."),
+        typer.Argument(help="Outputs of translate --shard, in any order.", metavar="PART"),
     ],
     output_file: Annotated[
         Path | None,
@@ -28,7 +28,8 @@ def join(
 ) -> None:
     """Join the translations of all shards of a file.
 
-    If a shard is missing, incomplete, or of another text, model or options, nothing is written.
+    If a shard is missing, incomplete, or made from another text, model or options, nothing is
+    written.
     """
     from seq2seq_cli.decoding.lines.shards import join_shards
 

@@ -64,7 +64,7 @@ Fields = Annotated[
     typer.Option(
         "--fields",
         metavar="SRC TGT",
-        help="Source and target columns, keys or languages in --pairs.",
+        help="Source and target columns, keys or languages in the file of pairs.",
     ),
 ]
 Features = Annotated[
@@ -72,7 +72,8 @@ Features = Annotated[
     typer.Option(
         "--features",
         metavar="FIELD",
-        help="Column or key of source features in --pairs; 2 if they follow a tab in --src.",
+        help="Column or key of source features in the file of pairs; 2 if they follow a tab in "
+        "source lines.",
     ),
 ]
 Tag = Annotated[

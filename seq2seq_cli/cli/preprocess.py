@@ -21,9 +21,9 @@ def preprocess(
     ] = "1/1",
     overrides: options.Overrides = None,
 ) -> None:
-    """Tokenize the training text ahead of training, on one machine or several with a shared cache.
+    """Tokenize the training text ahead of training, on one machine or several that share a cache.
 
-    Training tokenizes what is missing. Shards divide the files of a text among machines.
+    Training tokenizes whatever is missing. With --shard, machines share the files of a text.
     """
     loaded = options.load_config_file(config, overrides)
     from seq2seq_cli.decoding.lines.shards import Shard

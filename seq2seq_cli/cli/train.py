@@ -31,7 +31,9 @@ def train(
     ] = None,
     allow_changed: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Option that may change on resuming; may be repeated."),
+        typer.Option(
+            metavar="OPTION", help="Option that may change when resuming; may be repeated."
+        ),
     ] = None,
     overrides: options.Overrides = None,
     device: options.Device = None,

@@ -35,7 +35,9 @@ EXAMPLES = (
     "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
 )
 
-Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
+Sentences = Annotated[
+    list[str] | None, typer.Argument(metavar="SENTENCE", help="Sentences to translate.")
+]
 InputFile = Annotated[
     Path | None,
     options.text_option(
@@ -54,7 +56,7 @@ OutputFile = Annotated[
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Replace an output file that has content.", rich_help_panel=OUTPUT
+        "--force", help="Overwrite an output file that is not empty.", rich_help_panel=OUTPUT
     ),
 ]
 InputFormat = Annotated[
@@ -69,8 +71,8 @@ OutputFormat = Annotated[
     Literal["text", "tsv", "jsonl", "nbest"],
     typer.Option(
         "--format",
-        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: Moses' "
-        "n-best list (|||).",
+        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: "
+        "n-best list of Moses (|||).",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -108,7 +110,7 @@ Sampling = Annotated[
 Ensemble = Annotated[
     list[Path] | None,
     options.path_option(
-        help_text="Further run with the same vocabulary, for an ensemble; may be repeated.",
+        help_text="Another run with the same vocabulary, for an ensemble; may be repeated.",
         metavar="RUN",
         rich_help_panel=SEARCH,
     ),
@@ -147,7 +149,7 @@ ReplaceUnk = Annotated[
     bool,
     typer.Option(
         "--replace-unk",
-        help="Replace unknown tokens with the source token of highest attention weight.",
+        help="Replace each unknown token with the source token it attends to most.",
         rich_help_panel=CONTROL,
     ),
 ]
@@ -252,8 +254,9 @@ def translate(
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
-    Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
-    Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
+    Without sentences or --input, it reads standard input: piped lines are translated as they
+    arrive, and a terminal shows a prompt. For further options of the search, see section decoding
+    of configs/reference.yaml: --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file, shard)
     if output_file is not None and not (shard or force):

@@ -24,7 +24,7 @@ def vocab(
     ] = None,
     overrides: options.Overrides = None,
 ) -> None:
-    """Learn only the tokenizers, to inspect them or to share them between runs."""
+    """Learn the tokenizers without training, to inspect them or share them between runs."""
     loaded = options.load_config_file(config, overrides)
     from seq2seq_cli.tokenizers.vocabulary import build_vocabulary
 

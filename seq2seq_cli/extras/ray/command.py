@@ -22,7 +22,7 @@ InputFiles = Annotated[
     text_option(
         "--input",
         "-i",
-        help_text="File, folder, quoted pattern such as 'texts/*.txt', or URL of texts.",
+        help_text="File, folder, quoted pattern such as 'texts/*.txt', or URL of the texts.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -77,9 +77,9 @@ def translate_ray(
     num_cpus: NumCpus = None,
     num_gpus: NumGpus = 0.0,
 ) -> None:
-    """Translate text files on the machines of a Ray cluster; a repeated command goes on.
+    """Translate text files on the machines of a Ray cluster; repeating it resumes.
 
-    Actors load the model once and translate pieces of the texts. Ray connects to the cluster of
+    Actors load the model once and translate pieces of the texts. Ray connects to the cluster at
     RAY_ADDRESS, or starts one on this machine.
     """
     plugins.require("ray", "ray", "translate-ray")
