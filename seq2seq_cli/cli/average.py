@@ -51,12 +51,15 @@ def average(
         raise UserError("--force replaces the run's model, which excludes --output")
     if output is not None and output.suffix != ".safetensors":
         raise UserError(f"--output {output}: the name of a file of weights ends in .safetensors")
-    numbers = [step.strip() for step in (steps or "").split(",")] if steps is not None else []
-    if steps is not None and not (
-        len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
-    ):
+    numbers = [] if steps is None else [step.strip() for step in steps.split(",")]
+    is_steps = len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
+    if steps is not None and not is_steps:
         raise UserError(f"--steps {steps}: give two steps or more, as in 500,1000")
-    from seq2seq_cli.commands.average import Selection, average_weights
+    from seq2seq_cli.commands.average import average_weights
 
-    selection = Selection(last, best, sorted(map(int, numbers)))
-    typer.echo(average_weights(run_dir, selection, output, device or "auto", force=force))
+    chosen = sorted(map(int, numbers))
+    typer.echo(
+        average_weights(
+            run_dir, output, device or "auto", last=last, best=best, steps=chosen, force=force
+        )
+    )

@@ -32,7 +32,7 @@ def bench_train(
     Utilization is relative to the speed of large matrix products, measured in the same run.
     """
     loaded = options.load_config_file(config, overrides, device)
-    from seq2seq_cli.commands.bench_training import measure_training
+    from seq2seq_cli.commands.bench import measure_training
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
         typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
@@ -71,7 +71,7 @@ def bench_translate(
 
     Each precision runs in a new process; p50 and p95 are the latencies of single sentences.
     """
-    from seq2seq_cli.commands.bench_decoding import measure_decoding, table
+    from seq2seq_cli.commands.bench import decoding_table, measure_decoding
 
     speeds = measure_decoding(
         run_dir, precisions, overrides or (), device or "auto", input_file, num_lines
@@ -79,4 +79,4 @@ def bench_translate(
     if as_json:
         typer.echo(json.dumps([speed._asdict() for speed in speeds], indent=2))
     else:
-        typer.echo(table(speeds))
+        typer.echo(decoding_table(speeds))

@@ -60,7 +60,7 @@ Hours = Annotated[
 PresetName = Annotated[
     str | None,
     typer.Option(
-        "--preset", help="Preset: small, medium or large.", show_default="by number of pairs"
+        "--preset", help="Preset: small, medium, large.", show_default="by number of pairs"
     ),
 ]
 Example = Annotated[

@@ -49,7 +49,7 @@ Port = Annotated[int, _option(NETWORK, "Port to listen on; 0: any free port.", m
 TokenFile = Annotated[
     Path | None,
     path_option(
-        help_text="File with the token that clients must send; default: the variable SEQ2SEQ_TOKEN.",
+        help_text="File with the token that clients must send; else SEQ2SEQ_TOKEN is read.",
         rich_help_panel=NETWORK,
     ),
 ]
