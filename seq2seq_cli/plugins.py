@@ -8,6 +8,7 @@ Tables of the config name implementations, which are found here too.
 
 import importlib
 import importlib.util
+import pkgutil
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -64,5 +65,4 @@ def implementation(package: str, name: str) -> Any:
 
     `package` is the package that has the module, such as `metrics`.
     """
-    module, _, attribute = name.partition(".")
-    return getattr(importlib.import_module(f"seq2seq_cli.{package}.{module}"), attribute)
+    return pkgutil.resolve_name(f"seq2seq_cli.{package}.{name}")

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -112,7 +112,3 @@ def _global_options(
     if isinstance(sys.stdout, io.TextIOWrapper):  # which may not be in UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     os.environ.update(torch_environment())
-
-
-def is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()

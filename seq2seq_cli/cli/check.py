@@ -13,13 +13,10 @@ from seq2seq_cli.cli.app import app
     "seq2seq check configs/quickstart.yaml\n\n"
     "seq2seq check configs/quickstart.yaml --src test.de --ref test.en --json"
 )
+@options.options_of(options.corpus_from_options, "given")
 def check(
     config: options.ConfigFile,
-    src: options.Sources = None,
-    ref: options.References = None,
-    pairs: options.Pairs = None,
-    fields: options.Fields = None,
-    features: options.Features = None,
+    given: options.GivenText,
     as_json: options.AsJson = False,
     overrides: options.Overrides = None,
     device: options.Device = None,
@@ -29,7 +26,7 @@ def check(
     A test set given as --src and --ref, or --pairs, is checked as well. Nothing is written, and
     warnings do not change the exit status.
     """
-    with options.corpus_from_options(src, ref, pairs, fields, features) as test:
+    with given as test:
         loaded = options.load_config_file(config, overrides, device)
         from seq2seq_cli.commands.check.check import check as check_run
 

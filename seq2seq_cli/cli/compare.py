@@ -49,17 +49,12 @@ Lowercase = Annotated[
     "seq2seq compare runs/quickstart runs/deep --test-set wmt14 --langs de-en\n\n"
     "seq2seq compare --hypotheses a.en --hypotheses b.en --src test.de --ref test.en"
 )
+@options.options_of(options.text_to_score, "given")
 def compare(
+    given: options.TextToScore,
     run_dirs: RunDirs = None,
     hypotheses: TranslationFiles = None,
-    src: options.Sources = None,
-    ref: options.References = None,
-    pairs: options.Pairs = None,
-    fields: options.Fields = None,
-    features: options.Features = None,
     tag: options.Tag = None,
-    test_set: options.TestSetName = None,
-    langs: options.Languages = None,
     metrics: options.MetricNames = None,
     test: Test = "randomization",
     trials: Trials = None,
@@ -81,8 +76,7 @@ def compare(
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
     options.check_model_of_runs(model, run_dirs or ())
-    given = (src, ref, pairs, fields, features, test_set, langs)
-    with options.text_to_score(*given) as (text, public):
+    with given as (text, public):
         from seq2seq_cli.commands.compare import compare_systems, read_systems, scoring_of
         from seq2seq_cli.decoding.translator import Translator
 

@@ -45,16 +45,11 @@ LossOnly = Annotated[
     "seq2seq eval runs/quickstart --test-set wmt14 --langs de-en --metrics bleu,chrf++\n\n"
     "seq2seq eval runs/quickstart --breakdown --errors --worst 10",
 )
+@options.options_of(options.text_to_score, "given")
 def evaluate(
     run_dir: options.RunDir,
-    src: options.Sources = None,
-    ref: options.References = None,
-    pairs: options.Pairs = None,
-    fields: options.Fields = None,
-    features: options.Features = None,
+    given: options.TextToScore,
     tag: options.Tag = None,
-    test_set: options.TestSetName = None,
-    langs: options.Languages = None,
     metrics: options.MetricNames = None,
     bootstrap: options.Resamples = 1_000,
     breakdown: BreakDown = False,
@@ -74,8 +69,7 @@ def evaluate(
     """
     if loss_only and (metrics or breakdown or worst or errors):
         raise UserError("--loss-only excludes --metrics, --breakdown, --worst and --errors")
-    given = (src, ref, pairs, fields, features, test_set, langs)
-    with options.text_to_score(*given) as (text, public):
+    with given as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets, valid_text
         from seq2seq_cli.metrics.breakdowns import break_down, worst_lines

@@ -12,9 +12,10 @@ import typer
 
 from seq2seq_cli import plugins
 from seq2seq_cli.cli import options
-from seq2seq_cli.cli.app import app, is_terminal
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
 from seq2seq_cli.paths import expanded
 
 if TYPE_CHECKING:
@@ -146,15 +147,21 @@ def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
 
 def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
     """Write the quickstart to a folder, and print how to train and use it."""
-    from seq2seq_cli.commands.init.example_files import differing_files, example_files, write_files
+    from seq2seq_cli.commands.init.example_files import example_files
 
     if len(folders) > 1:
         raise UserError("--example writes to one folder")
     folder = folders[0] if folders else Path()
     files = example_files(folder)
-    _ask_to_overwrite(differing_files(files), "name another folder", yes=yes)
-    write_files(files)
-    for path in files:
+    differing = [
+        path
+        for path, content in files.items()
+        if path.exists() and (not path.is_file() or path.read_bytes() != content)
+    ]
+    _ask_to_overwrite(differing, "name another folder", yes=yes)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
         typer.echo(f"wrote {printable(str(path))}")
     typer.echo("Next, train for two minutes, and translate:")
     if folder != Path():
@@ -182,7 +189,7 @@ def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> An
     try:
         answer: Answer = typer.prompt(question, str(suggested), value_proc=parsed)
     except typer.Abort:
-        if is_terminal(sys.stdin):  # Ctrl-C or Ctrl-D
+        if sys.stdin.isatty():  # Ctrl-C or Ctrl-D
             raise
         raise UserError(
             "the input ended before all questions were answered: use options, or --yes"

@@ -1,8 +1,9 @@
 """Arguments and options that several commands share, and what is made of them."""
 
 import contextlib
+import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -124,6 +125,39 @@ WhichModel = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+# What `corpus_from_options` and `text_to_score` return.
+GivenText = contextlib.AbstractContextManager["ParallelText | None"]
+TextToScore = contextlib.AbstractContextManager["tuple[ParallelText | None, PublicTestSet | None]"]
+
+
+def options_of(
+    make: Callable[..., Any], name: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `make` in place of its parameter `name`.
+
+    The command gets what `make` returns.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared = inspect.signature(make).parameters
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            parameters += shared.values() if parameter.name == name else [parameter]
+        parameters.sort(key=lambda parameter: parameter.default is not parameter.empty)
+
+        def run(**given: Any) -> None:
+            made = make(**{option: given.pop(option) for option in shared})
+            command(**given, **{name: made})
+
+        run.__doc__, run.__module__ = command.__doc__, command.__module__
+        run.__name__ = command.__name__
+        # Typer reads the options from here.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
 def check_model_of_runs(model: str, runs: Sequence[Path]) -> None:
     """Raise UserError if a weights file is given for several runs."""
     if len(runs) > 1 and model.endswith(".safetensors"):
@@ -148,11 +182,11 @@ def decoding_overrides(**given: object) -> Iterator[str]:
 
 @contextlib.contextmanager
 def corpus_from_options(
-    src: Path | None,
-    ref: Path | None,
-    pairs: Path | None,
-    fields: tuple[str, str] | None,
-    features: str | None,
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
+    fields: Fields = None,
+    features: Features = None,
 ) -> Iterator["ParallelText | None"]:
     """Yield the text given on the command line, or None; streams are copied to temporary files.
 
@@ -178,13 +212,13 @@ def corpus_from_options(
 
 @contextlib.contextmanager
 def text_to_score(
-    src: Path | None,
-    ref: Path | None,
-    pairs: Path | None,
-    fields: tuple[str, str] | None,
-    features: str | None,
-    test_set: str | None,
-    langs: str | None,
+    src: Sources = None,
+    ref: References = None,
+    pairs: Pairs = None,
+    fields: Fields = None,
+    features: Features = None,
+    test_set: TestSetName = None,
+    langs: Languages = None,
 ) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
     """Yield the text to score translations on, and the test set if it is a public one.
 

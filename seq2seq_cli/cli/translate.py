@@ -1,18 +1,18 @@
 """The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
-import inspect
+import functools
 import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from seq2seq_cli.cli import options
-from seq2seq_cli.cli.app import app, is_terminal
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ EXAMPLES = (
     "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
 )
 
+_output, _search, _control = (
+    functools.partial(typer.Option, rich_help_panel=panel) for panel in (OUTPUT, SEARCH, CONTROL)
+)
+
 Sentences = Annotated[
     list[str] | None, typer.Argument(metavar="SENTENCE", help="Sentences to translate.")
 ]
@@ -53,60 +57,36 @@ OutputFile = Annotated[
         "--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT
     ),
 ]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Overwrite an output file that is not empty.", rich_help_panel=OUTPUT
-    ),
-]
+Force = Annotated[bool, _output("--force", help="Overwrite an output file that is not empty.")]
 InputFormat = Annotated[
     Literal["text", "jsonl"],
-    typer.Option(
+    _output(
         help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...], '
-        '"tag": ..., "features": ...}.',
-        rich_help_panel=OUTPUT,
+        '"tag": ..., "features": ...}.'
     ),
 ]
 OutputFormat = Annotated[
     Literal["text", "tsv", "jsonl", "nbest"],
-    typer.Option(
+    _output(
         "--format",
-        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: "
-        "n-best list of Moses (|||).",
-        rich_help_panel=OUTPUT,
+        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: Moses "
+        "n-best list (|||).",
     ),
 ]
-LogProbs = Annotated[
-    bool,
-    typer.Option("--log-probs", help="Also output log-probabilities.", rich_help_panel=OUTPUT),
-]
-Align = Annotated[
-    bool,
-    typer.Option(
-        "--align", help="Also output word alignments (tsv, jsonl).", rich_help_panel=OUTPUT
-    ),
-]
+LogProbs = Annotated[bool, _output("--log-probs", help="Also output log-probabilities.")]
+Align = Annotated[bool, _output("--align", help="Also output word alignments (tsv, jsonl).")]
 SplitSentences = Annotated[
     bool,
-    typer.Option(
+    _output(
         "--split-sentences",
         help="Split every line into sentences, even if training lines had several sentences.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 BeamSize = Annotated[
-    int | None,
-    typer.Option(
-        "--beam-size", "-b", help="Beam size; 1 is greedy search.", rich_help_panel=SEARCH
-    ),
+    int | None, _search("--beam-size", "-b", help="Beam size; 1 is greedy search.")
 ]
-NBest = Annotated[
-    int | None, typer.Option(help="Number of translations per line.", rich_help_panel=SEARCH)
-]
-Sampling = Annotated[
-    bool,
-    typer.Option("--sampling", help="Sample tokens instead of searching.", rich_help_panel=SEARCH),
-]
+NBest = Annotated[int | None, _search(help="Number of translations per line.")]
+Sampling = Annotated[bool, _search("--sampling", help="Sample tokens instead of searching.")]
 Ensemble = Annotated[
     list[Path] | None,
     options.path_option(
@@ -117,59 +97,40 @@ Ensemble = Annotated[
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
-    typer.Option(
-        help="Numeric precision of matrix products; int8 (quantization): CPU only.",
-        rich_help_panel=SEARCH,
-    ),
+    _search(help="Numeric precision of matrix products; int8 (quantization): CPU only."),
 ]
 Prefix = Annotated[
     str,
-    typer.Option(
-        help="Text that translations must start with; a trailing space ends its last word.",
-        rich_help_panel=CONTROL,
-    ),
+    _control(help="Text that translations must start with; a trailing space ends its last word."),
 ]
 Require = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Words that translations must contain; may be repeated.",
-        rich_help_panel=CONTROL,
-    ),
+    _control(metavar="TEXT", help="Words that translations must contain; may be repeated."),
 ]
 Ban = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="WORD",
-        help="Word that translations may not contain; may be repeated.",
-        rich_help_panel=CONTROL,
-    ),
+    _control(metavar="WORD", help="Word that translations may not contain; may be repeated."),
 ]
 ReplaceUnk = Annotated[
     bool,
-    typer.Option(
-        "--replace-unk",
-        help="Replace each unknown token with the source token it attends to most.",
-        rich_help_panel=CONTROL,
+    _control(
+        "--replace-unk", help="Replace each unknown token with the source token it attends to most."
     ),
 ]
 NumProcesses = Annotated[
     int | None,
-    typer.Option(
+    _output(
         min=1,
         help="Number of processes; auto: for large files one per core, if memory allows.",
         show_default="auto",
-        rich_help_panel=OUTPUT,
     ),
 ]
-
 ShardNumber = Annotated[
     str | None,
-    typer.Option(
+    _output(
         "--shard",
         metavar="K/N",
         help="Translate shard K of N of the file; seq2seq join joins their outputs.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -226,31 +187,20 @@ def make_job(
     )
 
 
-def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `make_job` after its own; it gets the job as `job`."""
-    run_dir, *shared = inspect.signature(make_job).parameters.values()
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "job"]
-
-    def run(**given: Any) -> None:
-        of_command = {parameter.name: given.pop(parameter.name) for parameter in own}
-        command(make_job(**given), **of_command)
-
-    run.__doc__, run.__module__ = command.__doc__, command.__module__
-    # Typer reads the options from here.
-    run.__signature__ = inspect.Signature([run_dir, *own, *shared])  # type: ignore[attr-defined]
-    return run
+with_job_options = options.options_of(make_job, "job")
 
 
 @app.command("translate", epilog=EXAMPLES)
 @with_job_options
 def translate(
-    job: "Job",
     sentences: Sentences = None,
     input_file: InputFile = None,
     output_file: OutputFile = None,
     force: Force = False,
     processes: NumProcesses = None,
     shard: ShardNumber = None,
+    *,
+    job: "Job",
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
@@ -261,7 +211,7 @@ def translate(
     _check_files(sentences, input_file, output_file, shard)
     if output_file is not None and not (shard or force):
         check_empty(output_file)
-    if not sentences and input_file is None and is_terminal(sys.stdin):
+    if not sentences and input_file is None and sys.stdin.isatty():
         _interactive(job)
         return
     from seq2seq_cli.decoding.lines.stream import translate_stream
@@ -286,7 +236,7 @@ def _check_files(
                 logger.warning(
                     "%s is translated as a sentence; use --input to translate the file", sentence
                 )
-    if not sentences and source is None and output and is_terminal(sys.stdin):
+    if not sentences and source is None and output and sys.stdin.isatty():
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
@@ -318,7 +268,7 @@ def _opened(
     from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
     from seq2seq_cli.text.io import WHOLE_FILE, lines_to_translate
 
-    is_watched = is_terminal(sys.stderr) and not sentences
+    is_watched = sys.stderr.isatty() and not sentences
     if shard is None:
         with _printer(output, is_watched=is_watched) as print_lines:
             yield sentences or lines_to_translate(source), WHOLE_FILE, print_lines
@@ -366,10 +316,10 @@ def _interactive(job: "Job") -> None:
     typer.echo("Type a sentence and press Enter; Ctrl-D ends.", err=True)
     prompt = "> "
     for number in itertools.count():
-        if not is_terminal(sys.stdout):  # a redirected output gets results only
+        if not sys.stdout.isatty():  # a redirected output gets results only
             typer.echo(prompt, err=True, nl=False)
         try:
-            line = input(prompt if is_terminal(sys.stdout) else "")
+            line = input(prompt if sys.stdout.isatty() else "")
         except EOFError:
             typer.echo(err=True)
             return

@@ -52,8 +52,7 @@ def average_weights(
             raise UserError(f"{output} belongs to the run: choose another --output")
     with folder.locked():
         average = _select(folder, last, best, steps)
-        has_model = folder.model.is_file()
-        which = "best" if has_model else str(average.files[0])
+        which = "best" if folder.model.is_file() else str(average.files[0])
         loaded = Translator.load(run_dir, device, which=which, exact=True)
         model, config = loaded.model, loaded.config
         decides = output is None and not force
@@ -65,16 +64,15 @@ def average_weights(
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
-            text, options = valid_text(config, run_dir), config.validation
-            scoring = Scoring.of(options)
-            return evaluate_corpus(translator, text, decode=options.decode, scoring=scoring)
+            scoring, decode = Scoring.of(config.validation), config.validation.decode
+            text = valid_text(config, run_dir)
+            return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
 
         lines, is_better, metrics = [], False, dict[Metric, float]()
         if decides or (config.valid_text and located(config.valid_text, run_dir)):
-            present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
+            present = [Candidate(folder.model.name, (folder.model,))] if which == "best" else []
             scored = score_candidates(model, [average, *present], score)
-            metric = config.validation.metric
-            winner = min(reversed(scored), key=lambda one: one.quality(metric))
+            winner = min(reversed(scored), key=lambda s: s.quality(config.validation.metric))
             is_better, metrics = winner.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))
         if output is not None:
@@ -82,9 +80,8 @@ def average_weights(
             save_tensors(mean_of_files(average.files, model), output, facts)
             lines.append(f"written to {output}")
         elif force or is_better:
-            checkpoint = folder.last_checkpoint
-            state = None if checkpoint is None else read_state(checkpoint)
-            install(folder, model, average, metrics, state)
+            newest = folder.last_checkpoint
+            install(folder, model, average, metrics, newest and read_state(newest))
             lines.append(f"{folder.model} is now the {average.name}")
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")

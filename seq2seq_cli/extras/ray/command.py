@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import app, is_terminal
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.cli.options import path_option, text_option
 from seq2seq_cli.cli.translate import OUTPUT, with_job_options
 
@@ -89,7 +89,7 @@ def translate_ray(
 
     actors = Actors.parse(concurrency, num_cpus, num_gpus)
     sources = sources_of(input_files)
-    with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
+    with tqdm(unit=" lines", file=sys.stderr, disable=not sys.stderr.isatty()) as bar:
         count = translate_files(job, sources, output_folder, actors, bar.update)
     existing = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
     typer.echo(f"translated {count:,} files into {output_folder}{existing}", err=True)
