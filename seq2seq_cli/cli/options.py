@@ -192,8 +192,6 @@ def corpus_from_options(
 
     Raises UserError if a file does not exist.
     """
-    from pydantic import ValidationError
-
     from seq2seq_cli.config.text import ParallelText
     from seq2seq_cli.text.streams import as_files
 
@@ -203,11 +201,7 @@ def corpus_from_options(
     if (src is None) != (ref is None) or (pairs is None) == (src is None):
         raise UserError("give --src and --ref, or --pairs alone")
     with as_files([src, ref], pairs) as ([src, ref], pairs):
-        try:
-            text = ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields, features=features)
-        except ValidationError as error:
-            raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
-        yield text
+        yield ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields, features=features)
 
 
 @contextlib.contextmanager

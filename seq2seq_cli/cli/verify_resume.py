@@ -30,6 +30,6 @@ def verify_resume(
     loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.commands.verify_resume import verify_resume as verify
 
-    verdict = verify(loaded, steps, interruptions)
-    typer.echo(verdict.table())
-    raise typer.Exit(1 if verdict.differences else 0)
+    is_exact, report = verify(loaded, steps, interruptions)
+    typer.echo(report)
+    raise typer.Exit(0 if is_exact else 1)

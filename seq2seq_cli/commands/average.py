@@ -81,7 +81,7 @@ def average_weights(
             lines.append(f"written to {output}")
         elif force or is_better:
             newest = folder.last_checkpoint
-            install(folder, model, average, metrics, newest and read_state(newest))
+            install(folder, model, average, metrics, read_state(newest) if newest else None)
             lines.append(f"{folder.model} is now the {average.name}")
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")

@@ -84,7 +84,14 @@ def read_systems(
         raise UserError(f"there is no text in {text.name}")
     for _, run in runs:
         check_features(pairs, run.tokenizers, text.name)
-    read = [_read_translations(path, pairs) for path in files]
+    read = []
+    for path in files:
+        lines = list(lines_to_translate(path))
+        if len(lines) != len(pairs):
+            raise UserError(
+                f"{path} has {len(lines):,} translations, but the text has {len(pairs):,} lines"
+            )
+        read.append(System(str(path), lines, [pair.tgt for pair in pairs]))
     groups = group_by_source(pairs, merge=True)  # each source is translated once
     systems, cuts = [], list[Cuts]()
     for name, run in runs:
@@ -98,15 +105,6 @@ def read_systems(
     for distinct in dict.fromkeys(cuts):  # runs that cut the same lines warn once
         distinct.report()
     return [*systems, *read], pairs
-
-
-def _read_translations(path: Path, pairs: Sequence[Pair]) -> System:
-    hypotheses = list(lines_to_translate(path))
-    if len(hypotheses) != len(pairs):
-        raise UserError(
-            f"{path} has {len(hypotheses):,} translations, but the text has {len(pairs):,} lines"
-        )
-    return System(str(path), hypotheses, [pair.tgt for pair in pairs])
 
 
 class Result(NamedTuple):

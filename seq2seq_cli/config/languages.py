@@ -58,7 +58,7 @@ def language_name(code: str, display: str = "en") -> str:
 
     Raises UserError if the package babel, which has the names of CLDR, is not installed.
     """
-    plugins.require("babel", "export", "names of languages")
+    plugins.require("babel", "export", "the name of a language")
     from babel import Locale, UnknownLocaleError
 
     try:

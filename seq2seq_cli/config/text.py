@@ -13,6 +13,7 @@ from pydantic import (
     PlainSerializer,
     SerializationInfo,
     SerializerFunctionWrapHandler,
+    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapSerializer,
@@ -328,9 +329,12 @@ class ParallelText(NamedTuple):
     direction: Direction = "forward"
 
     @classmethod
-    def of(cls, **corpus: Any) -> "ParallelText":
-        """Return the text of one corpus, given by its options."""
-        return cls((Corpus.model_validate(corpus),))
+    def of(cls, *, is_given_now: bool = False, **corpus: Any) -> "ParallelText":
+        """Return the text of one corpus, given by its options; raises UserError for wrong ones."""
+        try:
+            return cls((Corpus.model_validate(corpus, context={"is_given_now": is_given_now}),))
+        except ValidationError as error:
+            raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 
     @property
     def files(self) -> tuple[Path, ...]:
