@@ -111,7 +111,7 @@ class Report:
 
     def as_text(self) -> str:
         """Return the output of `check`."""
-        rows = [*self._text_rows(), *self._update_rows()]
+        rows = [*self._rows()]
         warnings = self.warnings()
         rows += [] if warnings else [("warnings", "none")]
         lines = [self.summary, *(f"{label:<16} {text}" for label, text in rows)]
@@ -122,8 +122,8 @@ class Report:
             ]
         return "\n".join(lines)
 
-    def _text_rows(self) -> Iterator[tuple[str, str]]:
-        train = self.texts["train"]
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        train, longest, pace = self.texts["train"], self.longest_batches, self.pace
         ratio = train.length_ratio
         if test := self.texts.get("test"):
             unknown = test.src.unknown + test.tgt.unknown
@@ -140,9 +140,6 @@ class Report:
             f"target/source tokens {ratio.median:.2f} in the median, {ratio.percentile_1:.2f} to "
             f"{ratio.percentile_99:.2f} in 98% of the pairs",
         )
-
-    def _update_rows(self) -> Iterator[tuple[str, str]]:
-        longest, pace = self.longest_batches, self.pace
         validations = counted(pace.validations, "validation")
         shapes = " and ".join(
             f"{shape.pairs:,} × ({shape.src_positions:,} + {shape.tgt_positions:,})"
