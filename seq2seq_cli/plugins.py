@@ -9,7 +9,6 @@ Tables of the config name implementations, which are found here too.
 import importlib
 import importlib.util
 import pkgutil
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from seq2seq_cli.errors import UserError, pip_arguments
@@ -40,24 +39,20 @@ def register_commands() -> None:
     """Import the modules of all extras that add commands to the Typer app."""
     for name, extra in EXTRAS.items():
         for module in extra.command_modules:
-            _import(name, module)
+            importlib.import_module(f"seq2seq_cli.extras.{name}.{module}")
 
 
 def load(extra: str, module: str) -> Any:
     """Import a module of an extra. Raises UserError if packages of the extra are not installed."""
     for package in EXTRAS[extra].packages:
         require(package, extra, extra)
-    return _import(extra, module)
+    return importlib.import_module(f"seq2seq_cli.extras.{extra}.{module}")
 
 
 def require(package: str, extra: str, what: str) -> None:
     """Raise UserError with the `pip install` line if the package of an extra is not installed."""
     if importlib.util.find_spec(package) is None:
         raise UserError(f"{what} needs the package {package}: pip install {pip_arguments(extra)}")
-
-
-def _import(extra: str, module: str) -> ModuleType:
-    return importlib.import_module(f"seq2seq_cli.extras.{extra}.{module}")
 
 
 def implementation(package: str, name: str) -> Any:

@@ -11,7 +11,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
-    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
@@ -108,10 +107,6 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     return path
 
 
-def _as_written(path: Path, info: SerializationInfo) -> Path | str:
-    return str(path) if info.mode == "json" else path
-
-
 AnyPath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
 TextFile = Annotated[
     Path,
@@ -119,7 +114,7 @@ TextFile = Annotated[
     WrapValidator(_as_text_path),
     AfterValidator(_expanded),
     AfterValidator(_must_be_files),
-    PlainSerializer(_as_written),
+    PlainSerializer(lambda path, info: str(path) if info.mode == "json" else path),
 ]
 
 
