@@ -4,8 +4,8 @@ import functools
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +17,6 @@ from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.lines.stream import Job
-    from seq2seq_cli.text.io import Place
 
 logger = logging.getLogger(__name__)
 
@@ -214,11 +213,29 @@ def translate(
     if not sentences and input_file is None and sys.stdin.isatty():
         _interactive(job)
         return
-    from seq2seq_cli.decoding.lines.stream import translate_stream
+    from tqdm import tqdm
 
-    with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
+    from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
+    from seq2seq_cli.decoding.lines.stream import translate_stream
+    from seq2seq_cli.text.io import WHOLE_FILE, line_writer, lines_to_translate
+
+    with ExitStack() as stack:
+        lines: Iterable[str] = sentences or lines_to_translate(input_file)
+        place, path = WHOLE_FILE, output_file
+        if shard is not None:
+            assert input_file is not None and output_file is not None, "they were checked"
+            task = ShardTask(job, Shard.parse(shard), input_file, output_file)
+            if task.is_done():
+                typer.echo(f"{path} has the translations of shard {task.shard} already", err=True)
+                raise typer.Exit
+            place, lines, path = stack.enter_context(task.opened())
+        is_watched = sys.stderr.isatty() and not sentences
+        bar = stack.enter_context(tqdm(unit=" lines", file=sys.stderr, disable=not is_watched))
+        write = stack.enter_context(line_writer(path))
         for outputs in translate_stream(job, lines, input_file, processes, place):
-            print_lines(outputs)
+            for line in outputs:
+                write(line)
+            bar.update()
 
 
 def _check_files(
@@ -251,58 +268,6 @@ def check_empty(output: Path) -> None:
         raise UserError(
             f"the output {output} has content: give --force to replace it, or another name"
         )
-
-
-@contextmanager
-def _opened(
-    job: "Job",
-    sentences: list[str] | None,
-    source: Path | None,
-    output: Path | None,
-    shard: str | None,
-) -> Iterator[tuple[Iterable[str], "Place", Callable[[list[str]], None]]]:
-    """Yield the lines to translate, their place in the file, and a writer of translations.
-
-    Ends the command if the shard is complete already.
-    """
-    from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
-    from seq2seq_cli.text.io import WHOLE_FILE, lines_to_translate
-
-    is_watched = sys.stderr.isatty() and not sentences
-    if shard is None:
-        with _printer(output, is_watched=is_watched) as print_lines:
-            yield sentences or lines_to_translate(source), WHOLE_FILE, print_lines
-        return
-    assert source is not None and output is not None, "they were checked"
-    task = ShardTask(job, Shard.parse(shard), source, output)
-    if task.is_done():
-        typer.echo(f"{output} has the translations of shard {task.shard} already", err=True)
-        raise typer.Exit
-    with (
-        task.opened() as (place, lines, part),
-        _printer(part, is_watched=is_watched) as print_lines,
-    ):
-        yield lines, place, print_lines
-
-
-@contextmanager
-def _printer(path: Path | None, *, is_watched: bool) -> Iterator[Callable[[list[str]], None]]:
-    """Yield a function that writes a translation's lines, with a progress bar at a terminal."""
-    from tqdm import tqdm
-
-    from seq2seq_cli.text.io import line_writer
-
-    with (
-        tqdm(unit=" lines", file=sys.stderr, disable=not is_watched) as bar,
-        line_writer(path) as write,
-    ):
-
-        def print_lines(lines: list[str]) -> None:
-            for line in lines:
-                write(line)
-            bar.update()
-
-        yield print_lines
 
 
 def _interactive(job: "Job") -> None:
