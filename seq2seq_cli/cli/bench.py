@@ -1,6 +1,7 @@
 """The commands bench train and bench translate: measure speed and memory."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ def bench_train(
     from seq2seq_cli.commands.bench import measure_training
 
     if (speed := measure_training(loaded, warmup, updates)) is not None:
-        typer.echo(json.dumps(speed.report(), indent=2) if as_json else speed.table())
+        typer.echo(json.dumps(asdict(speed), indent=2) if as_json else speed.table())
 
 
 @bench_app.command(

@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,10 +56,7 @@ class TrainingSpeed:
     gflops: float  # GFLOP/s of products with weight matrices; without attention and embeddings
     ceiling_fp32_gflops: float  # GFLOP/s of square matrix products on all cores
     ceiling_bf16_gflops: float
-
-    def report(self) -> dict[str, Any]:
-        """Return the output of `bench train --json`."""
-        return {**asdict(self), "share_of_ceiling": self.share_of_ceiling}
+    share_of_ceiling: float  # utilization: the fraction of the ceiling in the training precision
 
     def table(self) -> str:
         """Return the output of `bench train`."""
@@ -89,12 +86,6 @@ class TrainingSpeed:
         ]
         return "\n".join(f"{label:<20} {text}" for label, text in rows)
 
-    @property
-    def share_of_ceiling(self) -> float:
-        """Utilization: the fraction of the ceiling in the precision of training."""
-        bf16, fp32 = self.ceiling_bf16_gflops, self.ceiling_fp32_gflops
-        return self.gflops / (bf16 if self.precision == "bf16" else fp32)
-
 
 def measure_training(config: Config, warmup: int, updates: int) -> TrainingSpeed | None:
     """Train briefly in a temporary folder and measure; UserError as for `train`.
@@ -116,7 +107,6 @@ def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed
             src_tokens += batch.num_src_tokens
             positions += batch.num_positions
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
-    passes = run.loss.passes
     seconds = sum(ms.values()) / 1000 * updates
     lost = parallel.waiting_and_communication()
     memory = parallel.all_reduce_sum(peak_memory_mb(run.device))
@@ -127,6 +117,7 @@ def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed
             for dtype in (torch.float32, torch.bfloat16)
         ]
     parallel.barrier()
+    gflops = run.loss.passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9
     return TrainingSpeed(
         precision="bf16" if run.use_bf16 else "fp32",
         processes=parallel.world_size,
@@ -140,9 +131,10 @@ def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed
         ms_waiting=None if lost is None else 1000 * lost[0] / updates,
         ms_communication=None if lost is None else 1000 * lost[1] / updates,
         peak_memory_mb=memory,
-        gflops=passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9,
+        gflops=gflops,
         ceiling_fp32_gflops=ceilings[0],
         ceiling_bf16_gflops=ceilings[1],
+        share_of_ceiling=gflops / (ceilings[run.use_bf16] or math.inf),
     )
 
 

@@ -85,7 +85,7 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
     before = peak_memory_mb(device)
     shapes, seconds = [], []
     for batch in trial.run.data.batches.largest_batches():
-        trial.update_from(batch)
+        trial.update(batch)
         seconds.append(trial.seconds_of_last)
         shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)
