@@ -39,8 +39,8 @@ def average_weights(
     """Average weights of a run, and score the average and the run's model on its validation text.
 
     The average replaces the run's model if it is better, or with `force`. With `output` it is
-    written to a file instead, without a score if the text is gone. Returns what to print. Raises
-    UserError if the run has not kept enough weights, or lacks the validation text to decide.
+    written to a file instead, without a score if the text no longer exists. Returns what to print.
+    Raises UserError if the run has not kept enough weights, or lacks the text to decide.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()

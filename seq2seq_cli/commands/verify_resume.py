@@ -20,7 +20,7 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool,
 
     Returns whether they are equal, and the output of the command.
     `training.max_hours` is ignored, as it makes the schedule depend on the clock. Raises UserError
-    if the run has fewer updates or as many interruptions.
+    if the run has fewer updates, or too few for the interruptions.
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
@@ -48,7 +48,7 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool,
 
 
 def _train_until(step: int, config: Config, folder: Path) -> None:
-    """Train in a new process, which is interrupted after so many updates."""
+    """Train in a new process, which is interrupted after `step` updates."""
     hooks = Hooks(on_step=functools.partial(_is_at, step))
     call_in_new_process(functools.partial(train, config, folder, hooks=hooks))
 

@@ -33,7 +33,7 @@ Choices = Mapping[str, Choice]  # by full name: model.d_model
 
 
 class Preset(NamedTuple):
-    """Options for corpora of at least so many pairs, up to the next preset."""
+    """Options for corpora of `fewest_pairs` pairs or more, up to the next preset."""
 
     fewest_pairs: int
     description: str
@@ -119,7 +119,7 @@ _TOGETHER = (
 
 
 def preset_for(num_pairs: int) -> PresetName:
-    """Return the preset for a corpus of so many pairs."""
+    """Return the preset for a corpus of this size."""
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 
@@ -131,9 +131,9 @@ def chooses_preset(config: Config) -> bool:
 def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> Config:
     """Return the config with the values of its preset for the options that it leaves out.
 
-    `auto` is resolved for a training text of so many pairs. A run that has `begun` keeps its values
-    of options that may not change in a run, as the preset may have changed since. Raises UserError
-    for options that cannot be combined with the preset.
+    `auto` is resolved for a training text of this size. A run that has `begun` keeps its values of
+    options that may not change in a run, as the preset may have changed since. Raises UserError for
+    options that cannot be combined with the preset.
     """
     name, preset = _preset_of(config, num_pairs)
     updated: dict[str, Any] = {"preset": name}

@@ -92,7 +92,7 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     try:
         are_files = all(file.is_file() for file in files_of(path))
         is_folder, exists = path.is_dir(), path.exists()
-    except Exception as error:  # of the library of a remote file system, whatever it is
+    except Exception as error:  # any exception of a remote file system's library
         if not is_remote(path):
             raise
         raise ValueError(f"cannot read {path}: {short(str(error))}") from None
@@ -228,7 +228,7 @@ class Corpus(Section):
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
         if not _is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
-            return self  # a folder, whose files say their format: it may be gone
+            return self  # a folder whose files had a format: it may no longer exist
         if _is_given_now(info) and self.src and self.tgt:
             src, tgt = map(files_by_varying_part, (self.src, self.tgt))
             for path, file in (*src.items(), *tgt.items()):
@@ -576,6 +576,6 @@ class TokenizerConfig(Section):
         return None
 
     def with_symbols(self, symbols: Iterable[str]) -> "TokenizerConfig":
-        """Return the section with further `user_defined_symbols`, those that it has left out."""
+        """Return the section with these symbols added to `user_defined_symbols`."""
         every = tuple(dict.fromkeys([*self.user_defined_symbols, *symbols]))
         return self.model_copy(update={"user_defined_symbols": every})

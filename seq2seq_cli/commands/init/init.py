@@ -31,9 +31,9 @@ from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
-_HELD_OUT = 1_000  # pairs to hold out at most,
-_HELD_OUT_SHARE = 20  # and one pair in so many
-_SAMPLE = 10_000  # lines that scripts and words are counted in
+_HELD_OUT = 1_000  # maximum number of pairs to hold out
+_HELD_OUT_SHARE = 20  # hold out at most one pair in this many
+_SAMPLE = 10_000  # lines in which scripts and words are counted
 _MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _BYTES_OF_A_TOKEN = 4  # approximately, for subwords in any script
 _SMALLEST_BATCH = 512  # tokens
@@ -230,7 +230,7 @@ def _side(lines: Sequence[str]) -> Side:
 
 
 def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
-    """Return the preset with this name, or else the one for so many pairs."""
+    """Return the preset with this name, or else the one for this many pairs."""
     if asked is not None and asked not in PRESETS:
         raise UserError(f"--preset {asked}: unknown preset (valid: {', '.join(PRESETS)})")
     return preset_for(num_pairs) if asked is None else asked
@@ -261,7 +261,7 @@ def choose(
 
 
 def within_hours(chosen: Choices, hours: float) -> dict[str, Choice]:
-    """Return the options to change for a run that ends after so many hours.
+    """Return the options to change for a run that ends after this many hours.
 
     Times some updates on this machine. Raises UserError as `train` does.
     """

@@ -29,7 +29,7 @@ def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, P
 
 
 def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
-    """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
+    """Write parts of at least the given sizes, and the rest as `train`; return all sizes.
 
     Sources are sorted by hash, and the first ones are held out with all of their translations, so
     that the split does not depend on the order of lines. Sources that differ only in case, width,
