@@ -19,8 +19,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from seq2seq_cli.commands import bench_training
-from seq2seq_cli.commands.bench_training import measure_training
+from seq2seq_cli.commands.bench import measure_training
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.data.batches import IGNORE_INDEX
 from seq2seq_cli.machine import torch_environment
@@ -28,6 +27,7 @@ from seq2seq_cli.model import attention, dropout
 from seq2seq_cli.model.packing import Packed, Padded
 from seq2seq_cli.training.losses import cross_entropy as loss
 from seq2seq_cli.training.optimizers import optimizer
+from seq2seq_cli.training.parallel import strategy
 
 
 def nothing() -> None:
@@ -63,7 +63,7 @@ def plain_dropout() -> None:
 
 
 def default_allocator() -> None:
-    bench_training.retain_freed_pages = lambda: False
+    strategy.retain_freed_pages = lambda: False
 
 
 def fused_attention() -> None:

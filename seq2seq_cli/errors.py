@@ -19,7 +19,7 @@ class UserError(Exception):
 
 
 class DamagedFileError(UserError):
-    """A file is not as written: its hash or format is wrong, or it is gone.
+    """A file is not as written: its hash or format is wrong, or it is missing.
 
     A file that temporarily cannot be read, as on a network file system, raises OSError.
     """

@@ -32,8 +32,19 @@ def torch_environment() -> dict[str, str]:
 
 def num_cores(root: Path = _ROOT) -> int:
     """Return the number of cores that this process may use, within a container's CPU quota."""
-    quotas = [max(1, int(quota)) for quota in _cpu_quotas(root)]
-    return min(_num_processors(), *quotas, sys.maxsize)
+    cores = _num_processors()
+    for folder, is_first_version in _cgroups(root, "cpu"):
+        try:
+            if is_first_version:
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                quota, period = ((folder / name).read_text().strip() for name in names)
+            else:
+                quota, period = (folder / "cpu.max").read_text().split()
+        except OSError:
+            continue
+        if quota not in ("max", "-1"):
+            cores = min(cores, max(1, int(int(quota) / int(period))))
+    return cores
 
 
 def available_memory(root: Path = _ROOT) -> int:
@@ -41,7 +52,17 @@ def available_memory(root: Path = _ROOT) -> int:
     meminfo = root / "proc/meminfo"
     if not meminfo.exists():
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return min(_numbers(meminfo)["MemAvailable:"] << 10, *_left_in_cgroups(root), sys.maxsize)
+    available = _numbers(meminfo)["MemAvailable:"] << 10
+    for folder, is_first_version in _cgroups(root, "memory"):
+        names = ("limit_in_bytes", "usage_in_bytes") if is_first_version else ("max", "current")
+        try:
+            limit, used = ((folder / f"memory.{name}").read_text().strip() for name in names)
+            cache = _numbers(folder / "memory.stat").get("inactive_file", 0)
+        except OSError:
+            continue
+        if limit != "max":
+            available = min(available, int(limit) - (int(used) - cache))
+    return available
 
 
 def peak_memory() -> int:
@@ -77,34 +98,6 @@ def _num_processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
-
-
-def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the CPU quota of each cgroup of this process, in cores."""
-    for folder, is_first_version in _cgroups(root, "cpu"):
-        try:
-            if is_first_version:
-                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-                quota, period = ((folder / name).read_text().strip() for name in names)
-            else:
-                quota, period = (folder / "cpu.max").read_text().split()
-        except OSError:
-            continue
-        if quota not in ("max", "-1"):
-            yield int(quota) / int(period)
-
-
-def _left_in_cgroups(root: Path) -> Iterator[int]:
-    """Yield the bytes that each cgroup leaves to this process."""
-    for folder, is_first_version in _cgroups(root, "memory"):
-        names = ("limit_in_bytes", "usage_in_bytes") if is_first_version else ("max", "current")
-        try:
-            limit, used = ((folder / f"memory.{name}").read_text().strip() for name in names)
-            cache = _numbers(folder / "memory.stat").get("inactive_file", 0)
-        except OSError:
-            continue
-        if limit != "max":
-            yield int(limit) - (int(used) - cache)
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:

@@ -61,7 +61,7 @@ def remote_errors(path: object) -> Iterator[None]:
         yield
     except (UserError, OSError):
         raise
-    except Exception as error:  # whatever it is
+    except Exception as error:  # of any type
         if not is_remote(path):
             raise
         raise UserError(f"cannot read {path}: {short(str(error))}") from None

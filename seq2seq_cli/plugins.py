@@ -8,7 +8,7 @@ Tables of the config name implementations, which are found here too.
 
 import importlib
 import importlib.util
-from types import ModuleType
+import pkgutil
 from typing import Any, NamedTuple
 
 from seq2seq_cli.errors import UserError, pip_arguments
@@ -39,14 +39,14 @@ def register_commands() -> None:
     """Import the modules of all extras that add commands to the Typer app."""
     for name, extra in EXTRAS.items():
         for module in extra.command_modules:
-            _import(name, module)
+            importlib.import_module(f"seq2seq_cli.extras.{name}.{module}")
 
 
 def load(extra: str, module: str) -> Any:
     """Import a module of an extra. Raises UserError if packages of the extra are not installed."""
     for package in EXTRAS[extra].packages:
         require(package, extra, extra)
-    return _import(extra, module)
+    return importlib.import_module(f"seq2seq_cli.extras.{extra}.{module}")
 
 
 def require(package: str, extra: str, what: str) -> None:
@@ -55,14 +55,9 @@ def require(package: str, extra: str, what: str) -> None:
         raise UserError(f"{what} needs the package {package}: pip install {pip_arguments(extra)}")
 
 
-def _import(extra: str, module: str) -> ModuleType:
-    return importlib.import_module(f"seq2seq_cli.extras.{extra}.{module}")
-
-
 def implementation(package: str, name: str) -> Any:
     """Return a class or function that a table of the config names as `module.name`.
 
     `package` is the package that has the module, such as `metrics`.
     """
-    module, _, attribute = name.partition(".")
-    return getattr(importlib.import_module(f"seq2seq_cli.{package}.{module}"), attribute)
+    return pkgutil.resolve_name(f"seq2seq_cli.{package}.{name}")

@@ -1,4 +1,4 @@
-"""The Typer app: error handling, exit statuses, logging, and the options that commands share."""
+"""The Typer app: error handling, exit statuses and logging."""
 
 import atexit
 import contextlib
@@ -6,24 +6,16 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from seq2seq_cli import __version__
-from seq2seq_cli.config.metrics import TEXT_METRICS
 from seq2seq_cli.console import log_to_stderr, printable_lines
 from seq2seq_cli.errors import Interrupted, UserError, of_system
 from seq2seq_cli.machine import torch_environment
-from seq2seq_cli.paths import expanded, text_path
-
-if TYPE_CHECKING:
-    from seq2seq_cli.config.schema import Config
-    from seq2seq_cli.config.text import ParallelText
-    from seq2seq_cli.metrics.references import PublicTestSet
 
 _ORDER = [  # in which commands are typically used
     *("init", "check", "vocab", "preprocess", "train", "average", "verify-resume", "translate"),
@@ -120,194 +112,3 @@ def _global_options(
     if isinstance(sys.stdout, io.TextIOWrapper):  # which may not be in UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     os.environ.update(torch_environment())
-
-
-def _expand(given: Path | list[Path] | None) -> Path | list[Path] | None:
-    """Expand `~` and variables where no shell has done so, as in `--src=~/x` and `'$HOME/x'`."""
-    if given is None:
-        return None
-    return [expanded(path) for path in given] if isinstance(given, list) else expanded(given)
-
-
-def path_argument(metavar: str, help_text: str) -> Any:
-    return typer.Argument(metavar=metavar, help=help_text, callback=_expand)
-
-
-def path_option(*names: str, help_text: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=help_text, callback=_expand, **settings)
-
-
-def text_option(*names: str, help_text: str, **settings: Any) -> Any:
-    """Return an option for a file of text, which may be a URL."""
-
-    def as_text_path(given: Path | None) -> Path | None:
-        return None if given is None else text_path(given)
-
-    return typer.Option(*names, help=help_text, callback=as_text_path, **settings)
-
-
-ConfigFile = Annotated[
-    Path, path_argument("CONFIG", "YAML config; configs/reference.yaml documents all options.")
-]
-RunDir = Annotated[Path, path_argument("RUN", "Run folder written by train.")]
-Sources = Annotated[
-    Path | None, text_option("--src", help_text="File of source sentences, one per line.")
-]
-References = Annotated[
-    Path | None, text_option("--ref", help_text="File of reference translations, one per line.")
-]
-Pairs = Annotated[
-    Path | None,
-    text_option(
-        "--pairs",
-        help_text="File of pairs (.tsv, .jsonl, .tmx or .zip), instead of --src and --ref.",
-    ),
-]
-Fields = Annotated[
-    tuple[str, str] | None,
-    typer.Option(
-        "--fields",
-        metavar="SRC TGT",
-        help="Source and target columns, keys or languages in --pairs.",
-    ),
-]
-Features = Annotated[
-    str | None,
-    typer.Option(
-        "--features",
-        metavar="FIELD",
-        help="Column or key of source features in --pairs; 2 if they follow a tab in --src.",
-    ),
-]
-Tag = Annotated[
-    str | None,
-    typer.Option("--tag", help="Tag to prepend to every source sentence (decoding.tag)."),
-]
-TestSetName = Annotated[
-    str | None,
-    typer.Option(
-        "--test-set", metavar="NAME", help="Test set that sacreBLEU downloads, such as wmt14."
-    ),
-]
-Languages = Annotated[
-    str | None,
-    typer.Option("--langs", metavar="SRC-TGT", help="Languages of --test-set, such as en-de."),
-]
-MetricNames = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help=f"Metrics of translations, separated by commas: {', '.join(TEXT_METRICS)}.",
-        show_default="as in the config",
-    ),
-]
-Resamples = Annotated[
-    int,
-    typer.Option(
-        "--bootstrap",
-        metavar="N",
-        min=0,
-        max=1_000_000,
-        help="Number of bootstrap resamples for 95 % confidence intervals; 0 disables them.",
-    ),
-]
-Device = Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Device to run on.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a config option; may be repeated."),
-]
-WhichModel = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        metavar="WHICH",
-        help="Model to use: best, last, ema, a kept checkpoint's step, or a .safetensors file.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-def check_model_of_runs(model: str, runs: Sequence[Path]) -> None:
-    """Raise UserError if a weights file is given for several runs."""
-    if len(runs) > 1 and model.endswith(".safetensors"):
-        raise UserError(f"--model {model} belongs to one run, but {len(runs)} are given")
-
-
-def load_config_file(
-    path: Path, overrides: list[str] | None, device: str | None = None
-) -> "Config":
-    from seq2seq_cli.config.loader import load_config
-
-    overrides = [*(overrides or []), *([f"training.device={device}"] if device else [])]
-    return load_config(path, overrides, is_given_now=True)
-
-
-def decoding_overrides(**given: object) -> Iterator[str]:
-    """Yield the given options of section decoding in the form of `--set`."""
-    import json
-
-    for name, value in given.items():
-        if value is not None and value is not False:
-            yield f"decoding.{name}={json.dumps(value, ensure_ascii=False)}"
-
-
-@contextlib.contextmanager
-def corpus_from_options(
-    src: Path | None,
-    ref: Path | None,
-    pairs: Path | None,
-    fields: tuple[str, str] | None,
-    features: str | None,
-) -> Iterator["ParallelText | None"]:
-    """Yield the text given on the command line, or None; streams are copied to temporary files.
-
-    Raises UserError if a file does not exist.
-    """
-    from pydantic import ValidationError
-
-    from seq2seq_cli.config.text import ParallelText
-    from seq2seq_cli.text.streams import as_files
-
-    if not (src or ref or pairs or fields or features):
-        yield None
-        return
-    if (src is None) != (ref is None) or (pairs is None) == (src is None):
-        raise UserError("give --src and --ref, or --pairs alone")
-    with as_files([src, ref], pairs) as ([src, ref], pairs):
-        try:
-            text = ParallelText.of(src=src, tgt=ref, pairs=pairs, fields=fields, features=features)
-        except ValidationError as error:
-            raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
-        yield text
-
-
-@contextlib.contextmanager
-def text_to_score(
-    src: Path | None,
-    ref: Path | None,
-    pairs: Path | None,
-    fields: tuple[str, str] | None,
-    features: str | None,
-    test_set: str | None,
-    langs: str | None,
-) -> Iterator["tuple[ParallelText | None, PublicTestSet | None]"]:
-    """Yield the text to score translations on, and the test set if it is a public one.
-
-    Raises UserError if the text does not exist.
-    """
-    if (test_set is None) != (langs is None):
-        raise UserError("give --test-set and --langs together")
-    if test_set is not None and langs is not None:
-        from seq2seq_cli.metrics.references import find_test_set
-
-        if src or ref or pairs or fields or features:
-            raise UserError("--test-set excludes --src, --ref, --pairs, --fields and --features")
-        public = find_test_set(test_set, langs)
-        yield public.text, public
-        return
-    with corpus_from_options(src, ref, pairs, fields, features) as text:
-        yield text, None
-
-
-def is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import Device, RunDir, app, path_option
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 
@@ -15,7 +16,7 @@ from seq2seq_cli.errors import UserError
     "seq2seq average runs/quickstart --steps 500,1000,1500 --output average.safetensors"
 )
 def average(
-    run_dir: RunDir,
+    run_dir: options.RunDir,
     last: Annotated[
         int | None,
         typer.Option(min=2, help="Average the last K checkpoints.", metavar="K", show_default="5"),
@@ -30,19 +31,19 @@ def average(
     ] = None,
     output: Annotated[
         Path | None,
-        path_option(
-            help_text="File (.safetensors) to write the average to, in place of the run's model.",
+        options.path_option(
+            help_text="File (.safetensors) to write the average to, instead of replacing the model."
         ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run's model even if the average is worse.")
     ] = False,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Average the weights of several checkpoints, and score the average on the validation text.
 
     The average replaces the run's model if it is better. With --output it is written to a file
-    instead, for the option --model of translate, eval and other commands.
+    instead, which translate, eval and other commands read with --model.
     """
     if sum(given is not None for given in (last, best, steps)) > 1:
         raise UserError("give one of --last, --best and --steps")
@@ -50,12 +51,15 @@ def average(
         raise UserError("--force replaces the run's model, which excludes --output")
     if output is not None and output.suffix != ".safetensors":
         raise UserError(f"--output {output}: the name of a file of weights ends in .safetensors")
-    numbers = [step.strip() for step in (steps or "").split(",")] if steps is not None else []
-    if steps is not None and not (
-        len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
-    ):
+    numbers = [] if steps is None else [step.strip() for step in steps.split(",")]
+    is_steps = len(set(numbers)) > 1 and all(n.isascii() and n.isdigit() for n in numbers)
+    if steps is not None and not is_steps:
         raise UserError(f"--steps {steps}: give two steps or more, as in 500,1000")
-    from seq2seq_cli.commands.average import Selection, average_weights
+    from seq2seq_cli.commands.average import average_weights
 
-    selection = Selection(last, best, sorted(map(int, numbers)))
-    typer.echo(average_weights(run_dir, selection, output, device or "auto", force=force))
+    chosen = sorted(map(int, numbers))
+    typer.echo(
+        average_weights(
+            run_dir, output, device or "auto", last=last, best=best, steps=chosen, force=force
+        )
+    )

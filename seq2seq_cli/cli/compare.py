@@ -7,33 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    AsJson,
-    Device,
-    Features,
-    Fields,
-    Languages,
-    MetricNames,
-    Overrides,
-    Pairs,
-    References,
-    Sources,
-    Tag,
-    TestSetName,
-    WhichModel,
-    app,
-    check_model_of_runs,
-    decoding_overrides,
-    path_argument,
-    path_option,
-    text_to_score,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
-RunDirs = Annotated[list[Path] | None, path_argument("[RUN]...", "Run folders written by train.")]
+RunDirs = Annotated[
+    list[Path] | None, options.path_argument("RUN", "Run folders written by train.")
+]
 TranslationFiles = Annotated[
     list[Path] | None,
-    path_option(
+    options.path_option(
         "--hypotheses", help_text="File of translations of the text, one per line; may be repeated."
     ),
 ]
@@ -66,26 +49,21 @@ Lowercase = Annotated[
     "seq2seq compare runs/quickstart runs/deep --test-set wmt14 --langs de-en\n\n"
     "seq2seq compare --hypotheses a.en --hypotheses b.en --src test.de --ref test.en"
 )
+@options.options_of(options.text_to_score, "given")
 def compare(
+    given: options.TextToScore,
     run_dirs: RunDirs = None,
     hypotheses: TranslationFiles = None,
-    src: Sources = None,
-    ref: References = None,
-    pairs: Pairs = None,
-    fields: Fields = None,
-    features: Features = None,
-    tag: Tag = None,
-    test_set: TestSetName = None,
-    langs: Languages = None,
-    metrics: MetricNames = None,
+    tag: options.Tag = None,
+    metrics: options.MetricNames = None,
     test: Test = "randomization",
     trials: Trials = None,
     tokenize: Tokenize = None,
     lowercase: Lowercase = False,
-    as_json: AsJson = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
+    as_json: options.AsJson = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    model: options.WhichModel = "best",
 ) -> None:
     """Score systems with 95 % confidence intervals, and test their differences from the first one.
 
@@ -97,12 +75,12 @@ def compare(
     for run in run_dirs or ():
         if run.is_file():
             raise UserError(f"{run} is a file: give translations as --hypotheses")
-    check_model_of_runs(model, run_dirs or ())
-    with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
+    options.check_model_of_runs(model, run_dirs or ())
+    with given as (text, public):
         from seq2seq_cli.commands.compare import compare_systems, read_systems, scoring_of
         from seq2seq_cli.decoding.translator import Translator
 
-        overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
+        overrides = [*options.decoding_overrides(tag=tag), *(overrides or ())]
         load = functools.partial(Translator.load, which=model, exact=True)
         runs = [(str(run), load(run, device or "auto", overrides)) for run in run_dirs or ()]
         scoring = scoring_of(runs, tokenize, lowercase=lowercase, metrics=metrics, test_set=public)

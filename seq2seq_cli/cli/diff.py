@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import AsJson, RunDir, app, path_argument
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 
 @app.command(
@@ -15,9 +16,9 @@ from seq2seq_cli.cli.app import AsJson, RunDir, app, path_argument
     "seq2seq diff runs/quickstart runs/deep --json"
 )
 def diff(
-    run_dir: RunDir,
-    other_dir: Annotated[Path, path_argument("OTHER", "Other run folder.")],
-    as_json: AsJson = False,
+    run_dir: options.RunDir,
+    other_dir: Annotated[Path, options.path_argument("OTHER", "Other run folder.")],
+    as_json: options.AsJson = False,
 ) -> None:
     """Show the differences between two runs: options, text, versions, machine, weights, metrics.
 

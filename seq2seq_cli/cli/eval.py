@@ -1,31 +1,12 @@
 """The command eval: scores a model on parallel text."""
 
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    AsJson,
-    Device,
-    Features,
-    Fields,
-    Languages,
-    MetricNames,
-    Overrides,
-    Pairs,
-    References,
-    Resamples,
-    RunDir,
-    Sources,
-    Tag,
-    TestSetName,
-    WhichModel,
-    app,
-    decoding_overrides,
-    text_to_score,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 BreakDown = Annotated[
@@ -64,43 +45,38 @@ LossOnly = Annotated[
     "seq2seq eval runs/quickstart --test-set wmt14 --langs de-en --metrics bleu,chrf++\n\n"
     "seq2seq eval runs/quickstart --breakdown --errors --worst 10",
 )
+@options.options_of(options.text_to_score, "given")
 def evaluate(
-    run_dir: RunDir,
-    src: Sources = None,
-    ref: References = None,
-    pairs: Pairs = None,
-    fields: Fields = None,
-    features: Features = None,
-    tag: Tag = None,
-    test_set: TestSetName = None,
-    langs: Languages = None,
-    metrics: MetricNames = None,
-    bootstrap: Resamples = 1_000,
+    run_dir: options.RunDir,
+    given: options.TextToScore,
+    tag: options.Tag = None,
+    metrics: options.MetricNames = None,
+    bootstrap: options.Resamples = 1_000,
     breakdown: BreakDown = False,
     worst: NumWorst = 0,
     errors: ShowErrors = False,
     loss_only: LossOnly = False,
-    as_json: AsJson = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
+    as_json: options.AsJson = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    model: options.WhichModel = "best",
 ) -> None:
     """Score a model on parallel text: loss, perplexity, accuracy, BLEU, chrF, exact match.
 
-    Of strings (tokens are characters or words, and the best model is chosen by exact match or an
-    error rate) the scores are exact match and an error rate, not BLEU and chrF. Scores of
+    Models of strings (tokens are characters or words, and the best model is chosen by exact match
+    or an error rate) are scored by exact match and an error rate, not by BLEU and chrF. Scores of
     translations have 95 % confidence intervals.
     """
     if loss_only and (metrics or breakdown or worst or errors):
         raise UserError("--loss-only excludes --metrics, --breakdown, --worst and --errors")
-    with text_to_score(src, ref, pairs, fields, features, test_set, langs) as (text, public):
+    with given as (text, public):
         from seq2seq_cli.decoding.translator import Translator
         from seq2seq_cli.evaluation import evaluate_corpus, training_targets, valid_text
         from seq2seq_cli.metrics.breakdowns import break_down, worst_lines
         from seq2seq_cli.metrics.edits import find_errors
         from seq2seq_cli.metrics.metrics import Scoring
 
-        overrides = [*decoding_overrides(tag=tag), *(overrides or ())]
+        overrides = [*options.decoding_overrides(tag=tag), *(overrides or ())]
         run = Translator.load(run_dir, device or "auto", overrides, which=model, exact=True)
         scoring = Scoring.of_run(run.config, metrics, resamples=bootstrap, test_set=public)
         text = text or valid_text(run.config, run_dir)
@@ -112,11 +88,6 @@ def evaluate(
             parts.append(find_errors(scores.translated, scoring))
         if worst:
             parts.append(worst_lines(scores.translated, worst, scoring))
-    _print(parts, as_json=as_json)
-
-
-def _print(parts: Sequence[Any], *, as_json: bool) -> None:
-    """Print tables, or one object with all of their reports."""
     if as_json:
         report = {name: value for part in parts for name, value in part.report().items()}
         typer.echo(json.dumps(report, indent=2))

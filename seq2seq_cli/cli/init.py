@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import Features, Fields, app, is_terminal, path_argument, path_option
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.console import printable
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.files import write_atomic
 from seq2seq_cli.paths import expanded
 
 if TYPE_CHECKING:
@@ -32,42 +34,42 @@ EXAMPLES = (
 
 Files = Annotated[
     list[Path] | None,
-    path_argument(
-        "FILE...",
+    options.path_argument(
+        "FILE",
         "Training text: two files of sentences or one file of pairs; with --example, a folder.",
     ),
 ]
-Output = Annotated[Path, path_option("--output", "-o", help_text="Config to write.")]
+Output = Annotated[Path, options.path_option("--output", "-o", help_text="Config to write.")]
 Valid = Annotated[
     list[Path] | None,
-    path_option(
-        help_text="Validation text: one file of pairs, or two files with the option given twice."
+    options.path_option(
+        help_text="Validation text: a file of pairs, or two files (give the option twice)."
     ),
 ]
 ValidSize = Annotated[
-    int | None, typer.Option(min=0, help="Number of pairs to hold out for validation; 0: none.")
+    int | None, typer.Option(min=0, help="Number of pairs to hold out for validation; 0 for none.")
 ]
 TestSize = Annotated[int | None, typer.Option(min=0, help="Number of pairs to hold out for tests.")]
 Hours = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Maximum training time in hours (training.max_hours); times some updates to adapt the "
-        "config. 0: no limit.",
+        help="Maximum training time in hours (training.max_hours); some updates are timed to "
+        "adapt the config. 0 for no limit.",
     ),
 ]
 PresetName = Annotated[
     str | None,
-    typer.Option("--preset", help="small, medium or large.", show_default="by number of pairs"),
+    typer.Option(
+        "--preset", help="Preset: small, medium, large.", show_default="by number of pairs"
+    ),
 ]
 Example = Annotated[
     bool,
-    typer.Option(
-        "--example", help="Write config and text of the quickstart to this folder instead."
-    ),
+    typer.Option("--example", help="Write the quickstart's config and text to a folder instead."),
 ]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Ask no questions: use defaults, overwrite nothing.")
+    bool, typer.Option("--yes", "-y", help="Accept all defaults without asking; overwrite nothing.")
 ]
 
 
@@ -75,8 +77,8 @@ Yes = Annotated[
 def init(
     files: Files = None,
     output: Output = Path("mine.yaml"),
-    fields: Fields = None,
-    features: Features = None,
+    fields: options.Fields = None,
+    features: options.Features = None,
     valid: Valid = None,
     valid_size: ValidSize = None,
     test_size: TestSize = None,
@@ -145,15 +147,21 @@ def _report(output: Path, written: Sequence[Path], config: "Config") -> None:
 
 def _write_example(folders: Sequence[Path], *, yes: bool) -> None:
     """Write the quickstart to a folder, and print how to train and use it."""
-    from seq2seq_cli.commands.init.example_files import differing_files, example_files, write_files
+    from seq2seq_cli.commands.init.example_files import example_files
 
     if len(folders) > 1:
         raise UserError("--example writes to one folder")
     folder = folders[0] if folders else Path()
     files = example_files(folder)
-    _ask_to_overwrite(differing_files(files), "name another folder", yes=yes)
-    write_files(files)
-    for path in files:
+    differing = [
+        path
+        for path, content in files.items()
+        if path.exists() and (not path.is_file() or path.read_bytes() != content)
+    ]
+    _ask_to_overwrite(differing, "name another folder", yes=yes)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
         typer.echo(f"wrote {printable(str(path))}")
     typer.echo("Next, train for two minutes, and translate:")
     if folder != Path():
@@ -181,7 +189,7 @@ def _ask(question: str, suggested: object, parse: Callable[[str], Answer]) -> An
     try:
         answer: Answer = typer.prompt(question, str(suggested), value_proc=parsed)
     except typer.Abort:
-        if is_terminal(sys.stdin):  # Ctrl-C or Ctrl-D
+        if sys.stdin.isatty():  # Ctrl-C or Ctrl-D
             raise
         raise UserError(
             "the input ended before all questions were answered: use options, or --yes"

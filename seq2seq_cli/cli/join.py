@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import app, path_option
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 
 @app.command(
@@ -16,16 +17,19 @@ from seq2seq_cli.cli.app import app, path_option
 def join(
     parts: Annotated[
         list[Path],
-        typer.Argument(help="Outputs of translate --shard, in any order.", metavar="PART..."),
+        typer.Argument(help="Outputs of translate --shard, in any order.", metavar="PART"),
     ],
     output_file: Annotated[
         Path | None,
-        path_option("--output", "-o", help_text="File to write; - is stdout.", show_default=False),
+        options.path_option(
+            "--output", "-o", help_text="File to write; - is stdout.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Join the translations of all shards of a file.
 
-    If a shard is missing, incomplete, or of another text, model or options, nothing is written.
+    If a shard is missing, incomplete, or made from another text, model or options, nothing is
+    written.
     """
     from seq2seq_cli.decoding.lines.shards import join_shards
 

@@ -4,12 +4,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    ConfigFile,
-    Overrides,
-    app,
-    load_config_file,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 
 @app.command(
@@ -18,18 +14,18 @@ from seq2seq_cli.cli.app import (
     "seq2seq preprocess configs/quickstart.yaml --shard 3/20"
 )
 def preprocess(
-    config: ConfigFile,
+    config: options.ConfigFile,
     shard: Annotated[
         str,
         typer.Option(metavar="K/N", help="Tokenize shard K of N of the files."),
     ] = "1/1",
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
 ) -> None:
-    """Tokenize the training text ahead of training, on one machine or several with a shared cache.
+    """Tokenize the training text ahead of training, on one machine or several that share a cache.
 
-    Training tokenizes what is missing. Shards divide the files of a text among machines.
+    Training tokenizes whatever is missing. With --shard, machines share the files of a text.
     """
-    loaded = load_config_file(config, overrides)
+    loaded = options.load_config_file(config, overrides)
     from seq2seq_cli.decoding.lines.shards import Shard
     from seq2seq_cli.training.setup import preprocess as tokenize
 

@@ -5,22 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    Device,
-    Features,
-    Fields,
-    Overrides,
-    Pairs,
-    References,
-    RunDir,
-    Sources,
-    Tag,
-    WhichModel,
-    app,
-    corpus_from_options,
-    decoding_overrides,
-    path_option,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 
@@ -30,23 +16,25 @@ from seq2seq_cli.errors import UserError
     "seq2seq score runs/quickstart --src test.de --nbest test.nbest > rescored.nbest"
 )
 def score(
-    run_dir: RunDir,
-    src: Sources = None,
-    ref: References = None,
-    pairs: Pairs = None,
-    fields: Fields = None,
-    features: Features = None,
-    tag: Tag = None,
+    run_dir: options.RunDir,
+    src: options.Sources = None,
+    ref: options.References = None,
+    pairs: options.Pairs = None,
+    fields: options.Fields = None,
+    features: options.Features = None,
+    tag: options.Tag = None,
     nbest: Annotated[
         Path | None,
-        path_option(help_text="N-best list (n ||| text ||| ...) to rescore, instead of --ref."),
+        options.path_option(
+            help_text="N-best list (n ||| text ||| ...) to rescore, instead of --ref."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines with the score of every token.")
     ] = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    model: options.WhichModel = "best",
 ) -> None:
     """Score given translations: print log-probability, mean log-probability per token, and text.
 
@@ -59,14 +47,14 @@ def score(
         raise UserError("--nbest prints an n-best list, which excludes --json")
     if not (src or ref or pairs):
         raise UserError("give --src and --ref, --pairs, or --src and --nbest")
-    with corpus_from_options(src, nbest or ref, pairs, fields, features) as text:
+    with options.corpus_from_options(src, nbest or ref, pairs, fields, features) as text:
         from seq2seq_cli.commands.score import rescore_nbest, score_pairs
         from seq2seq_cli.decoding.translator import Translator
 
         translator = Translator.load(
             run_dir,
             device or "auto",
-            [*decoding_overrides(tag=tag), *(overrides or ())],
+            [*options.decoding_overrides(tag=tag), *(overrides or ())],
             which=model,
             exact=True,
         )

@@ -5,14 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    ConfigFile,
-    Device,
-    Overrides,
-    app,
-    load_config_file,
-    path_option,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 
 @app.command(
@@ -22,28 +16,30 @@ from seq2seq_cli.cli.app import (
     "tensorboard --logdir runs"
 )
 def train(
-    config: ConfigFile,
+    config: options.ConfigFile,
     run_dir: Annotated[
         Path | None,
-        path_option(help_text="Run folder to write.", show_default="runs/<name of the config>"),
+        options.path_option(
+            help_text="Run folder to write.", show_default="runs/<name of the config>"
+        ),
     ] = None,
     source: Annotated[
         Path | None,
-        path_option(
-            "--from",
-            help_text="Start from this run's best model (fine-tuning).",
-            metavar="RUN",
+        options.path_option(
+            "--from", help_text="Start from this run's best model (fine-tuning).", metavar="RUN"
         ),
     ] = None,
     allow_changed: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="Option that may change on resuming; may be repeated."),
+        typer.Option(
+            metavar="OPTION", help="Option that may change when resuming; may be repeated."
+        ),
     ] = None,
-    overrides: Overrides = None,
-    device: Device = None,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
 ) -> None:
     """Train a model; the same command resumes an interrupted run."""
-    loaded = load_config_file(config, overrides, device)
+    loaded = options.load_config_file(config, overrides, device)
     from seq2seq_cli.training.loop import train as train_model
 
     train_model(

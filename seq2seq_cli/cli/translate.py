@@ -1,34 +1,22 @@
 """The command translate: translates its arguments, a file, a pipe, or what is typed."""
 
-import inspect
+import functools
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    Device,
-    Overrides,
-    RunDir,
-    Tag,
-    WhichModel,
-    app,
-    check_model_of_runs,
-    decoding_overrides,
-    is_terminal,
-    path_option,
-    text_option,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 from seq2seq_cli.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq_cli.decoding.lines.stream import Job
-    from seq2seq_cli.text.io import Place
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +34,16 @@ EXAMPLES = (
     "seq2seq translate runs/inflection $'gehen\\tV;PST'      (features of the source, after a tab)"
 )
 
-Sentences = Annotated[list[str] | None, typer.Argument(help="Sentences to translate.")]
+_output, _search, _control = (
+    functools.partial(typer.Option, rich_help_panel=panel) for panel in (OUTPUT, SEARCH, CONTROL)
+)
+
+Sentences = Annotated[
+    list[str] | None, typer.Argument(metavar="SENTENCE", help="Sentences to translate.")
+]
 InputFile = Annotated[
     Path | None,
-    text_option(
+    options.text_option(
         "--input",
         "-i",
         help_text="File to translate, or a URL such as s3://bucket/file; - is stdin.",
@@ -58,131 +52,90 @@ InputFile = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    path_option("--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT),
-]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Replace an output file that has content.", rich_help_panel=OUTPUT
+    options.path_option(
+        "--output", "-o", help_text="File to write; - is stdout.", rich_help_panel=OUTPUT
     ),
 ]
+Force = Annotated[bool, _output("--force", help="Overwrite an output file that is not empty.")]
 InputFormat = Annotated[
     Literal["text", "jsonl"],
-    typer.Option(
+    _output(
         help='Format of input lines; jsonl: {"src": ..., "prefix": ..., "required": [...], '
-        '"tag": ..., "features": ...}.',
-        rich_help_panel=OUTPUT,
+        '"tag": ..., "features": ...}.'
     ),
 ]
 OutputFormat = Annotated[
     Literal["text", "tsv", "jsonl", "nbest"],
-    typer.Option(
+    _output(
         "--format",
-        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: Moses' "
+        help="Output format; tsv: source, translation, scores; jsonl: everything; nbest: Moses "
         "n-best list (|||).",
-        rich_help_panel=OUTPUT,
     ),
 ]
-LogProbs = Annotated[
-    bool,
-    typer.Option("--log-probs", help="Also output log-probabilities.", rich_help_panel=OUTPUT),
-]
-Align = Annotated[
-    bool,
-    typer.Option(
-        "--align", help="Also output word alignments (tsv, jsonl).", rich_help_panel=OUTPUT
-    ),
-]
+LogProbs = Annotated[bool, _output("--log-probs", help="Also output log-probabilities.")]
+Align = Annotated[bool, _output("--align", help="Also output word alignments (tsv, jsonl).")]
 SplitSentences = Annotated[
     bool,
-    typer.Option(
+    _output(
         "--split-sentences",
         help="Split every line into sentences, even if training lines had several sentences.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 BeamSize = Annotated[
-    int | None,
-    typer.Option(
-        "--beam-size", "-b", help="Beam size; 1 is greedy search.", rich_help_panel=SEARCH
-    ),
+    int | None, _search("--beam-size", "-b", help="Beam size; 1 is greedy search.")
 ]
-NBest = Annotated[
-    int | None, typer.Option(help="Number of translations per line.", rich_help_panel=SEARCH)
-]
-Sampling = Annotated[
-    bool,
-    typer.Option("--sampling", help="Sample tokens instead of searching.", rich_help_panel=SEARCH),
-]
+NBest = Annotated[int | None, _search(help="Number of translations per line.")]
+Sampling = Annotated[bool, _search("--sampling", help="Sample tokens instead of searching.")]
 Ensemble = Annotated[
     list[Path] | None,
-    path_option(
-        help_text="Further run with the same vocabulary, for an ensemble; may be repeated.",
+    options.path_option(
+        help_text="Another run with the same vocabulary, for an ensemble; may be repeated.",
         metavar="RUN",
         rich_help_panel=SEARCH,
     ),
 ]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "int8"] | None,
-    typer.Option(
-        help="Numeric precision of matrix products; int8 (quantization): CPU only.",
-        rich_help_panel=SEARCH,
-    ),
+    _search(help="Numeric precision of matrix products; int8 (quantization): CPU only."),
 ]
 Prefix = Annotated[
     str,
-    typer.Option(
-        help="Text that translations must start with; a trailing space ends its last word.",
-        rich_help_panel=CONTROL,
-    ),
+    _control(help="Text that translations must start with; a trailing space ends its last word."),
 ]
 Require = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Words that translations must contain; may be repeated.",
-        rich_help_panel=CONTROL,
-    ),
+    _control(metavar="TEXT", help="Words that translations must contain; may be repeated."),
 ]
 Ban = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="WORD",
-        help="Word that translations may not contain; may be repeated.",
-        rich_help_panel=CONTROL,
-    ),
+    _control(metavar="WORD", help="Word that translations may not contain; may be repeated."),
 ]
 ReplaceUnk = Annotated[
     bool,
-    typer.Option(
-        "--replace-unk",
-        help="Replace unknown tokens with the source token of highest attention weight.",
-        rich_help_panel=CONTROL,
+    _control(
+        "--replace-unk", help="Replace each unknown token with the source token it attends to most."
     ),
 ]
 NumProcesses = Annotated[
     int | None,
-    typer.Option(
+    _output(
         min=1,
         help="Number of processes; auto: for large files one per core, if memory allows.",
         show_default="auto",
-        rich_help_panel=OUTPUT,
     ),
 ]
-
 ShardNumber = Annotated[
     str | None,
-    typer.Option(
+    _output(
         "--shard",
         metavar="K/N",
         help="Translate shard K of N of the file; seq2seq join joins their outputs.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 
 
 def make_job(
-    run_dir: RunDir,
+    run_dir: options.RunDir,
     input_format: InputFormat = "text",
     output_format: OutputFormat = "text",
     log_probs: LogProbs = False,
@@ -194,13 +147,13 @@ def make_job(
     ensemble: Ensemble = None,
     precision: Precision = None,
     prefix: Prefix = "",
-    tag: Tag = None,
+    tag: options.Tag = None,
     require: Require = None,
     ban: Ban = None,
     replace_unk: ReplaceUnk = False,
-    overrides: Overrides = None,
-    device: Device = None,
-    model: WhichModel = "best",
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    model: options.WhichModel = "best",
 ) -> "Job":
     """Make the job that these options describe: how every line is translated and written.
 
@@ -211,11 +164,13 @@ def make_job(
     if output_format == "text" and (log_probs or (n_best or 1) > 1):
         raise UserError("--n-best and --log-probs need --format tsv, jsonl or nbest")
     run_dirs = (run_dir, *(ensemble or ()))
-    check_model_of_runs(model, run_dirs)
+    options.check_model_of_runs(model, run_dirs)
     from seq2seq_cli.decoding.lines.stream import Job
 
-    search = decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
-    more = decoding_overrides(banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk)
+    search = options.decoding_overrides(beam_size=beam_size, n_best=n_best, precision=precision)
+    more = options.decoding_overrides(
+        banned_words=ban, tag=tag, sampling=sampling, replace_unk=replace_unk
+    )
     return Job(
         run_dirs=run_dirs,
         device=device or "auto",
@@ -231,48 +186,56 @@ def make_job(
     )
 
 
-def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `make_job` after its own; it gets the job as `job`."""
-    run_dir, *shared = inspect.signature(make_job).parameters.values()
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "job"]
-
-    def run(**given: Any) -> None:
-        of_command = {parameter.name: given.pop(parameter.name) for parameter in own}
-        command(make_job(**given), **of_command)
-
-    run.__doc__ = command.__doc__
-    # Typer reads the options from here.
-    run.__signature__ = inspect.Signature([run_dir, *own, *shared])  # type: ignore[attr-defined]
-    return run
+with_job_options = options.options_of(make_job, "job")
 
 
 @app.command("translate", epilog=EXAMPLES)
 @with_job_options
 def translate(
-    job: "Job",
     sentences: Sentences = None,
     input_file: InputFile = None,
     output_file: OutputFile = None,
     force: Force = False,
     processes: NumProcesses = None,
     shard: ShardNumber = None,
+    *,
+    job: "Job",
 ) -> None:
     """Translate sentences, a file, or standard input: one line in, one line out.
 
-    Without sentences or a file it prompts at a terminal; piped lines are translated as they arrive.
-    Section decoding of configs/reference.yaml has more options: --set decoding.temperature=0.7.
+    Without sentences or --input, it reads standard input: piped lines are translated as they
+    arrive, and a terminal shows a prompt. For further options of the search, see section decoding
+    of configs/reference.yaml: --set decoding.temperature=0.7.
     """
     _check_files(sentences, input_file, output_file, shard)
     if output_file is not None and not (shard or force):
         check_empty(output_file)
-    if not sentences and input_file is None and is_terminal(sys.stdin):
+    if not sentences and input_file is None and sys.stdin.isatty():
         _interactive(job)
         return
-    from seq2seq_cli.decoding.lines.stream import translate_stream
+    from tqdm import tqdm
 
-    with _opened(job, sentences, input_file, output_file, shard) as (lines, place, print_lines):
+    from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
+    from seq2seq_cli.decoding.lines.stream import translate_stream
+    from seq2seq_cli.text.io import WHOLE_FILE, line_writer, lines_to_translate
+
+    with ExitStack() as stack:
+        lines: Iterable[str] = sentences or lines_to_translate(input_file)
+        place, path = WHOLE_FILE, output_file
+        if shard is not None:
+            assert input_file is not None and output_file is not None, "they were checked"
+            task = ShardTask(job, Shard.parse(shard), input_file, output_file)
+            if task.is_done():
+                typer.echo(f"{path} has the translations of shard {task.shard} already", err=True)
+                raise typer.Exit
+            place, lines, path = stack.enter_context(task.opened())
+        is_watched = sys.stderr.isatty() and not sentences
+        bar = stack.enter_context(tqdm(unit=" lines", file=sys.stderr, disable=not is_watched))
+        write = stack.enter_context(line_writer(path))
         for outputs in translate_stream(job, lines, input_file, processes, place):
-            print_lines(outputs)
+            for line in outputs:
+                write(line)
+            bar.update()
 
 
 def _check_files(
@@ -290,7 +253,7 @@ def _check_files(
                 logger.warning(
                     "%s is translated as a sentence; use --input to translate the file", sentence
                 )
-    if not sentences and source is None and output and is_terminal(sys.stdin):
+    if not sentences and source is None and output and sys.stdin.isatty():
         raise UserError("--output needs sentences or --input")
     if not sentences and is_one_file(source, output):
         raise UserError(f"the output, {output or 'standard output'}, is the input file")
@@ -307,58 +270,6 @@ def check_empty(output: Path) -> None:
         )
 
 
-@contextmanager
-def _opened(
-    job: "Job",
-    sentences: list[str] | None,
-    source: Path | None,
-    output: Path | None,
-    shard: str | None,
-) -> Iterator[tuple[Iterable[str], "Place", Callable[[list[str]], None]]]:
-    """Yield the lines to translate, their place in the file, and a writer of translations.
-
-    Ends the command if the shard is complete already.
-    """
-    from seq2seq_cli.decoding.lines.shards import Shard, ShardTask
-    from seq2seq_cli.text.io import WHOLE_FILE, lines_to_translate
-
-    is_watched = is_terminal(sys.stderr) and not sentences
-    if shard is None:
-        with _printer(output, is_watched=is_watched) as print_lines:
-            yield sentences or lines_to_translate(source), WHOLE_FILE, print_lines
-        return
-    assert source is not None and output is not None, "they were checked"
-    task = ShardTask(job, Shard.parse(shard), source, output)
-    if task.is_done():
-        typer.echo(f"{output} has the translations of shard {task.shard} already", err=True)
-        raise typer.Exit
-    with (
-        task.opened() as (place, lines, part),
-        _printer(part, is_watched=is_watched) as print_lines,
-    ):
-        yield lines, place, print_lines
-
-
-@contextmanager
-def _printer(path: Path | None, *, is_watched: bool) -> Iterator[Callable[[list[str]], None]]:
-    """Yield a function that writes a translation's lines, with a progress bar at a terminal."""
-    from tqdm import tqdm
-
-    from seq2seq_cli.text.io import line_writer
-
-    with (
-        tqdm(unit=" lines", file=sys.stderr, disable=not is_watched) as bar,
-        line_writer(path) as write,
-    ):
-
-        def print_lines(lines: list[str]) -> None:
-            for line in lines:
-                write(line)
-            bar.update()
-
-        yield print_lines
-
-
 def _interactive(job: "Job") -> None:
     """Prompt for lines and print their translations, until the input ends."""
     import readline  # noqa: F401 (gives input() line editing and history)
@@ -370,10 +281,10 @@ def _interactive(job: "Job") -> None:
     typer.echo("Type a sentence and press Enter; Ctrl-D ends.", err=True)
     prompt = "> "
     for number in itertools.count():
-        if not is_terminal(sys.stdout):  # a redirected output gets results only
+        if not sys.stdout.isatty():  # a redirected output gets results only
             typer.echo(prompt, err=True, nl=False)
         try:
-            line = input(prompt if is_terminal(sys.stdout) else "")
+            line = input(prompt if sys.stdout.isatty() else "")
         except EOFError:
             typer.echo(err=True)
             return

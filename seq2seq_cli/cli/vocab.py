@@ -5,13 +5,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
-    ConfigFile,
-    Overrides,
-    app,
-    load_config_file,
-    path_option,
-)
+from seq2seq_cli.cli import options
+from seq2seq_cli.cli.app import app
 
 
 @app.command(
@@ -20,17 +15,17 @@ from seq2seq_cli.cli.app import (
     "seq2seq vocab configs/quickstart.yaml --set tokenizer.kind=char --output runs/vocabulary"
 )
 def vocab(
-    config: ConfigFile,
+    config: options.ConfigFile,
     output: Annotated[
         Path | None,
-        path_option(
+        options.path_option(
             help_text="Folder to write to.", show_default="runs/<name of the config>/vocab"
         ),
     ] = None,
-    overrides: Overrides = None,
+    overrides: options.Overrides = None,
 ) -> None:
-    """Learn only the tokenizers, to inspect them or to share them between runs."""
-    loaded = load_config_file(config, overrides)
+    """Learn the tokenizers without training, to inspect them or share them between runs."""
+    loaded = options.load_config_file(config, overrides)
     from seq2seq_cli.tokenizers.vocabulary import build_vocabulary
 
     report = build_vocabulary(loaded, output or Path("runs") / config.stem / "vocab")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.types import DeviceName
@@ -27,36 +26,33 @@ from seq2seq_cli.training.checkpoints.checkpoint import read_state
 _LAST = 5  # checkpoints, or as many as there are
 
 
-class Selection(NamedTuple):
-    """Which weights of a run to average; by default the last checkpoints."""
-
-    last: int | None = None
-    best: int | None = None
-    steps: Sequence[int] = ()
-
-
 def average_weights(
     run_dir: Path,
-    selection: Selection,
     output: Path | None,
     device: DeviceName,
     *,
+    last: int | None,
+    best: int | None,
+    steps: Sequence[int],
     force: bool,
 ) -> str:
     """Average weights of a run, and score the average and the run's model on its validation text.
 
     The average replaces the run's model if it is better, or with `force`. With `output` it is
-    written to a file instead, without a score if the text is gone. Returns what to print. Raises
-    UserError if the run has not kept enough weights, or lacks the validation text to decide.
+    written to a file instead, without a score if the text no longer exists. Returns what to print.
+    Raises UserError if the run has not kept enough weights, or lacks the text to decide.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
     if output is not None:
-        _check_output(folder, output)
+        if not output.parent.is_dir():
+            raise UserError(f"{output}: there is no folder {output.parent}")
+        own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
+        if any(output.resolve().is_relative_to(one) for one in own):
+            raise UserError(f"{output} belongs to the run: choose another --output")
     with folder.locked():
-        average = select(folder, selection)
-        has_model = folder.model.is_file()
-        which = "best" if has_model else str(average.files[0])
+        average = _select(folder, last, best, steps)
+        which = "best" if folder.model.is_file() else str(average.files[0])
         loaded = Translator.load(run_dir, device, which=which, exact=True)
         model, config = loaded.model, loaded.config
         decides = output is None and not force
@@ -68,60 +64,55 @@ def average_weights(
 
         def score() -> Scores:
             translator = Translator(model, loaded.tokenizers, config, loaded.statistics)
-            text, options = valid_text(config, run_dir), config.validation
-            scoring = Scoring.of(options)
-            return evaluate_corpus(translator, text, decode=options.decode, scoring=scoring)
+            scoring, decode = Scoring.of(config.validation), config.validation.decode
+            text = valid_text(config, run_dir)
+            return evaluate_corpus(translator, text, decode=decode, scoring=scoring)
 
         lines, is_better, metrics = [], False, dict[Metric, float]()
         if decides or (config.valid_text and located(config.valid_text, run_dir)):
-            present = [Candidate(folder.model.name, (folder.model,))] if has_model else []
+            present = [Candidate(folder.model.name, (folder.model,))] if which == "best" else []
             scored = score_candidates(model, [average, *present], score)
-            metric = config.validation.metric
-            best = min(reversed(scored), key=lambda one: one.quality(metric))
-            is_better, metrics = best.candidate == average, scored[0].metrics
+            winner = min(reversed(scored), key=lambda s: s.quality(config.validation.metric))
+            is_better, metrics = winner.candidate == average, scored[0].metrics
             lines.append(candidate_table(scored, None))
         if output is not None:
             facts = facts_of(average.name, metrics)
             save_tensors(mean_of_files(average.files, model), output, facts)
             lines.append(f"written to {output}")
         elif force or is_better:
-            last = folder.last_checkpoint
-            install(folder, model, average, metrics, None if last is None else read_state(last))
+            newest = folder.last_checkpoint
+            install(folder, model, average, metrics, read_state(newest) if newest else None)
             lines.append(f"{folder.model} is now the {average.name}")
         else:
             lines.append(f"{folder.model} stays: the average is not better (--force replaces it)")
         return "\n".join(lines)
 
 
-def _check_output(folder: RunFolder, output: Path) -> None:
-    """Raise UserError for a file that cannot be written or belongs to the run."""
-    if not output.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.parent}")
-    own = [one.resolve() for one in (folder.model, folder.checkpoints, folder.best)]
-    if any(output.resolve().is_relative_to(one) for one in own):
-        raise UserError(f"{output} belongs to the run: choose another --output")
+def _select(
+    folder: RunFolder, last: int | None, best: int | None, steps: Sequence[int]
+) -> Candidate:
+    """Return the average to make, by default of the last checkpoints.
 
-
-def select(folder: RunFolder, selection: Selection) -> Candidate:
-    """Return the selected average. Raises UserError if the run has not kept its weights."""
+    Raises UserError if the run has not kept its weights.
+    """
     kept = {step: path for step, path in sorted(folder.all_weights().items()) if step > 0}
-    if selection.steps:
-        wanted = len(selection.steps)
-        files = {step: kept[step] for step in selection.steps if step in kept}
-    elif selection.best is not None:
-        wanted, last = selection.best, folder.last_checkpoint
-        kept = {} if last is None else best_files(folder, read_state(last))
+    if steps:
+        wanted = len(steps)
+        files = {step: kept[step] for step in steps if step in kept}
+    elif best is not None:
+        wanted, checkpoint = best, folder.last_checkpoint
+        kept = {} if checkpoint is None else best_files(folder, read_state(checkpoint))
         files = dict(list(kept.items())[:wanted])
     else:
-        wanted = min(_LAST, max(2, len(kept))) if selection.last is None else selection.last
+        wanted = min(_LAST, max(2, len(kept))) if last is None else last
         files = dict(list(kept.items())[-wanted:])
     if len(files) < wanted:
-        steps = ", ".join(map(str, sorted(kept))) or "none"
+        present = ", ".join(map(str, sorted(kept))) or "none"
         raise UserError(
-            f"{folder.path} has not kept the weights to average, only steps {steps}; "
+            f"{folder.path} has not kept the weights to average, only steps {present}; "
             "training.average_checkpoints, keep_last and keep_every, and for the best models "
             "validation.keep_best, determine what a run keeps"
         )
-    if selection.best is not None:
+    if best is not None:
         return Candidate(f"average of the best {len(files)}", tuple(files.values()))
     return average_of(files)

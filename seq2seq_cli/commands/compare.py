@@ -17,7 +17,6 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import valid_text
 from seq2seq_cli.metrics.metrics import Scoring, TextScore, statistics_of, text_score
 from seq2seq_cli.metrics.references import (
-    LineGroup,
     PublicTestSet,
     References,
     Texts,
@@ -84,7 +83,14 @@ def read_systems(
         raise UserError(f"there is no text in {text.name}")
     for _, run in runs:
         check_features(pairs, run.tokenizers, text.name)
-    read = [_read_translations(path, pairs) for path in files]
+    read = []
+    for path in files:
+        lines = list(lines_to_translate(path))
+        if len(lines) != len(pairs):
+            raise UserError(
+                f"{path} has {len(lines):,} translations, but the text has {len(pairs):,} lines"
+            )
+        read.append(System(str(path), lines, [pair.tgt for pair in pairs]))
     groups = group_by_source(pairs, merge=True)  # each source is translated once
     systems, cuts = [], list[Cuts]()
     for name, run in runs:
@@ -98,15 +104,6 @@ def read_systems(
     for distinct in dict.fromkeys(cuts):  # runs that cut the same lines warn once
         distinct.report()
     return [*systems, *read], pairs
-
-
-def _read_translations(path: Path, pairs: Sequence[Pair]) -> System:
-    hypotheses = list(lines_to_translate(path))
-    if len(hypotheses) != len(pairs):
-        raise UserError(
-            f"{path} has {len(hypotheses):,} translations, but the text has {len(pairs):,} lines"
-        )
-    return System(str(path), hypotheses, [pair.tgt for pair in pairs])
 
 
 class Result(NamedTuple):
@@ -174,7 +171,17 @@ def compare_systems(
     Confidence intervals use sacreBLEU's number of resamples, or the number of bootstrap trials.
     """
     groups = group_by_source(pairs, merge=scoring.merge_references)
-    references = _references(systems, pairs, groups, scoring)
+    references: Sequence[References]
+    if scoring.test_set:  # whose references are not normalized
+        references = scoring.test_set.read_references()
+    elif all(system.references == systems[0].references for system in systems):
+        references = references_of(systems[0].references, groups)
+    else:
+        logger.warning(
+            "the systems differ in tokenizer.normalization: they are scored on references without "
+            "normalization"
+        )
+        references = references_of([pair.tgt for pair in pairs], groups)
     hypotheses = [[system.hypotheses[first] for first, *_ in groups] for system in systems]
     trials = trials or PAIRED_TESTS[test].trials
     is_bootstrap = test == "bootstrap"
@@ -192,21 +199,3 @@ def compare_systems(
             for number, (system, of_system) in enumerate(zip(systems, statistics, strict=True))
         ]
     return Comparison(test, trials, len(pairs), len(groups), results)
-
-
-def _references(
-    systems: Sequence[System], pairs: Sequence[Pair], groups: Sequence[LineGroup], scoring: Scoring
-) -> Sequence[References]:
-    """Return the references normalized as by all systems, or unchanged if the systems differ.
-
-    References of public test sets are not normalized.
-    """
-    if scoring.test_set:
-        return scoring.test_set.read_references()
-    if all(system.references == systems[0].references for system in systems):
-        return references_of(systems[0].references, groups)
-    logger.warning(
-        "the systems differ in tokenizer.normalization: they are scored on references without "
-        "normalization"
-    )
-    return references_of([pair.tgt for pair in pairs], groups)

@@ -56,13 +56,23 @@ def compare_runs(first_dir: Path, second_dir: Path) -> list[Difference]:
     for run in (first, second):
         run.ensure_is_run()
     options = differing_options(load_config(first.config), load_config(second.config))
-    return [
-        *(Difference("option", name, *values) for name, values in options.items()),
-        *_compare_manifests(read_manifest(first), read_manifest(second)),
-        *_compare_weights(first, second),
-        *_compare_values("progress", _progress(first), _progress(second)),
-        *_compare_metrics(first, second),
-    ]
+    found = [Difference("option", name, *values) for name, values in options.items()]
+    manifests = read_manifest(first), read_manifest(second)
+    for kind in ("data", "tokenizer"):
+        sections = (manifest.get(kind) for manifest in manifests)
+        found += _compare_values(kind, *(s if isinstance(s, dict) else {} for s in sections))
+    for kind, name in (("package", "packages"), *((name, name) for name in _ENVIRONMENT)):
+        found += _compare_values(kind, *(_history(manifest, name) for manifest in manifests))
+    found += _compare_tensors("best model", first.model, second.model)
+    for name, file in {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}.items():
+        checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
+        paths = (
+            shards if (shards := checkpoint / file).is_dir() else checkpoint / f"{file}.safetensors"
+            for checkpoint in checkpoints
+        )
+        found += _compare_tensors(name, *paths)
+    found += _compare_values("progress", _progress(first), _progress(second))
+    return [*found, *_compare_metrics(first, second)]
 
 
 def _compare_values(
@@ -71,15 +81,6 @@ def _compare_values(
     for name in dict.fromkeys([*first, *second]):
         if first.get(name) != second.get(name):
             yield Difference(kind, name, first.get(name), second.get(name))
-
-
-def _compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Difference]:
-    """Compare what was recorded about text, vocabulary, versions and machine."""
-    for kind in ("data", "tokenizer"):
-        sections = (manifest.get(kind) for manifest in (first, second))
-        yield from _compare_values(kind, *(s if isinstance(s, dict) else {} for s in sections))
-    for kind, name in (("package", "packages"), *((name, name) for name in _ENVIRONMENT)):
-        yield from _compare_values(kind, _history(first, name), _history(second, name))
 
 
 def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
@@ -95,20 +96,12 @@ def _history(manifest: dict[str, Any], name: str) -> dict[str, str]:
     }
 
 
-def _compare_weights(first: RunFolder, second: RunFolder) -> Iterator[Difference]:
-    """Compare the weights of the best models and everything in the last checkpoints."""
-    yield from _compare_tensors("best model", first.model, second.model)
-    for name, file in {"last model": "weights", "EMA": "ema", "optimizer": "optimizer"}.items():
-        checkpoints = [run.last_checkpoint or run.checkpoints for run in (first, second)]
-        paths = (
-            shards if (shards := checkpoint / file).is_dir() else checkpoint / f"{file}.safetensors"
-            for checkpoint in checkpoints
-        )
-        yield from _compare_tensors(name, *paths)
-
-
 def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Difference]:
     """Compare two files, or folders of shards, bit by bit."""
+
+    def bits(tensor: Tensor) -> Tensor:
+        return tensor.flatten().view(torch.uint8)
+
     exists = ["present" if path.exists() else "missing" for path in (first, second)]
     if "missing" in exists:
         if exists[0] != exists[1]:  # most runs have no EMA
@@ -120,14 +113,10 @@ def _compare_tensors(name: str, first: Path, second: Path) -> Iterator[Differenc
         yield Difference(
             "weights", name, note=f"different names or shapes: {', '.join(reshaped[:3])}"
         )
-    elif unequal := [n for n in a if not _same_bits(a[n], b[n])]:
+    elif unequal := [n for n in a if not bits(a[n]).equal(bits(b[n]))]:
         greatest, where = max((float((a[n] - b[n]).abs().max()), n) for n in unequal)
         note = f"greatest absolute difference {greatest:.3g}, in {where}"
         yield Difference("weights", name, note=note)
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return a.flatten().view(torch.uint8).equal(b.flatten().view(torch.uint8))
 
 
 def _progress(run: RunFolder) -> dict[str, Any]:

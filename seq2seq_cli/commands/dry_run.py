@@ -47,19 +47,22 @@ class DryRun:
     def seconds_of_last(self) -> float:
         return sum(times[-1] for times in self.seconds.values())
 
-    def update(self) -> list[Batch]:
-        """Make the next update of the run; return its batches."""
-        self._start()
-        batches = self.run.next_batches()
-        self._note("data")
-        self._train_on(batches)
-        self._count(batches)
-        return batches
+    def update(self, batch: Batch | None = None) -> list[Batch]:
+        """Make the next update of the run, or one from `batch` that does not count.
 
-    def update_from(self, batch: Batch) -> None:
-        """Make an update from the given batch, without counting it."""
+        Returns the batches of the update. Raises UserError if loss or gradient is not finite.
+        """
         self._start()
-        self._train_on([batch])
+        run, step = self.run, self.run.state.step + 1
+        batches = run.next_batches() if batch is None else [batch]
+        self._note("data")
+        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.state.plan)
+        if not train_step(run, batches).is_finite:
+            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
+        self._note("optimizer")
+        if batch is None:
+            self._count(batches)
+        return batches
 
     def update_at(self, lr: float) -> float:
         """Make the next update at another learning rate; return its loss in nats per target token.
@@ -74,13 +77,6 @@ class DryRun:
         self._count(batches)
         num_tokens = sum(batch.num_tokens for batch in batches)
         return result.loss / num_tokens if result.is_finite else math.nan
-
-    def _train_on(self, batches: Sequence[Batch]) -> None:
-        run, step = self.run, self.run.state.step + 1
-        set_lr(run.optimizer, run.config.training, min(step, run.total_steps), run.state.plan)
-        if not train_step(run, batches).is_finite:
-            raise UserError(f"update {step}: loss or gradient is not finite; train says where")
-        self._note("optimizer")
 
     def _count(self, batches: Sequence[Batch]) -> None:
         state = self.run.state

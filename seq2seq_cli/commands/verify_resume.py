@@ -2,11 +2,9 @@
 
 import functools
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from seq2seq_cli.commands.diff import Difference, differing_results
+from seq2seq_cli.commands.diff import differing_results
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import UserError
@@ -17,33 +15,12 @@ from seq2seq_cli.training.run import Hooks, TrainingState
 from seq2seq_cli.training.setup import with_training
 
 
-class Verdict(NamedTuple):
-    """The differences between an uninterrupted and an interrupted run."""
-
-    steps: int
-    stops: Sequence[int]
-    differences: list[Difference]
-
-    def table(self) -> str:
-        """Return the output of `verify-resume`."""
-        stops = ", ".join(map(str, self.stops))
-        result = "identical bit for bit: resuming is exact"
-        if self.differences:
-            result = "NOT identical: resuming is not exact"
-        return "\n".join(
-            [
-                f"{self.steps} updates without interruption, and interrupted after {stops}",
-                *map(str, self.differences),
-                f"weights, optimizer, progress, best model and metrics are {result} here",
-            ]
-        )
-
-
-def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
+def verify_resume(config: Config, steps: int, interruptions: int) -> tuple[bool, str]:
     """Train `steps` updates with and without interruptions, and compare all results.
 
+    Returns whether they are equal, and the output of the command.
     `training.max_hours` is ignored, as it makes the schedule depend on the clock. Raises UserError
-    if the run has fewer updates or as many interruptions.
+    if the run has fewer updates, or too few for the interruptions.
     """
     if interruptions >= steps:
         raise UserError(f"--steps {steps} must be more than --interruptions {interruptions}")
@@ -58,11 +35,20 @@ def verify_resume(config: Config, steps: int, interruptions: int) -> Verdict:
         config = load_config(RunFolder(whole).config)  # with `auto` resolved
         for stop in [*stops, steps]:
             _train_until(stop, config, interrupted)
-        return Verdict(steps, stops, differing_results(whole, interrupted))
+        differences = differing_results(whole, interrupted)
+    result = "identical bit for bit: resuming is exact"
+    if differences:
+        result = "NOT identical: resuming is not exact"
+    lines = [
+        f"{steps} updates without interruption, and interrupted after {', '.join(map(str, stops))}",
+        *map(str, differences),
+        f"weights, optimizer, progress, best model and metrics are {result} here",
+    ]
+    return not differences, "\n".join(lines)
 
 
 def _train_until(step: int, config: Config, folder: Path) -> None:
-    """Train in a new process, which is interrupted after so many updates."""
+    """Train in a new process, which is interrupted after `step` updates."""
     hooks = Hooks(on_step=functools.partial(_is_at, step))
     call_in_new_process(functools.partial(train, config, folder, hooks=hooks))
 

@@ -39,8 +39,9 @@ def languages_in_names(corpus: Corpus) -> LanguagePair | None:
         names = [Path(without_compression(path.name)).suffix.removeprefix(".") for path in paths]
     else:
         names = [name.rpartition(".")[2] for name in corpus.fields or ("", "")]
-    src, tgt = map(_code_in, names)
-    return None if src is None or tgt is None or src == tgt else LanguagePair(src, tgt)
+    found = [_IN_A_NAME.fullmatch(name) for name in names]
+    codes = ["-".join(filter(None, (m[1].lower(), m[2]))) for m in found if m is not None]
+    return LanguagePair(*codes) if len({*codes}) == 2 else None
 
 
 def languages_from_option(given: str) -> LanguagePair:
@@ -58,7 +59,7 @@ def language_name(code: str, display: str = "en") -> str:
 
     Raises UserError if the package babel, which has the names of CLDR, is not installed.
     """
-    plugins.require("babel", "export", "names of languages")
+    plugins.require("babel", "export", "the name of a language")
     from babel import Locale, UnknownLocaleError
 
     try:
@@ -66,11 +67,3 @@ def language_name(code: str, display: str = "en") -> str:
     except (UnknownLocaleError, ValueError):  # no language with data, but perhaps with a name
         name = Locale.parse(display).languages.get(code.split("-")[0].lower())
     return name or code
-
-
-def _code_in(name: str) -> str | None:
-    """Return the language code for a name such as de or pt_BR; None if it is not one."""
-    if not (match := _IN_A_NAME.fullmatch(name)):
-        return None
-    language, region = match[1].lower(), match[2]
-    return f"{language}-{region}" if region else language

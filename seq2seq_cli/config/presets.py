@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from seq2seq_cli.config.loader import yaml_text
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.types import PresetName, Section
+from seq2seq_cli.config.types import PresetName
 from seq2seq_cli.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ Choices = Mapping[str, Choice]  # by full name: model.d_model
 
 
 class Preset(NamedTuple):
-    """Options for corpora of at least so many pairs, up to the next preset."""
+    """Options for corpora of `fewest_pairs` pairs or more, up to the next preset."""
 
     fewest_pairs: int
     description: str
@@ -119,7 +119,7 @@ _TOGETHER = (
 
 
 def preset_for(num_pairs: int) -> PresetName:
-    """Return the preset for a corpus of so many pairs."""
+    """Return the preset for a corpus of this size."""
     return [name for name, preset in PRESETS.items() if num_pairs >= preset.fewest_pairs][-1]
 
 
@@ -131,24 +131,28 @@ def chooses_preset(config: Config) -> bool:
 def with_preset(config: Config, num_pairs: int, begun: Config | None = None) -> Config:
     """Return the config with the values of its preset for the options that it leaves out.
 
-    `auto` is resolved for a training text of so many pairs. A run that has `begun` keeps its values
-    of options that may not change in a run, as the preset may have changed since. Raises UserError
-    for options that cannot be combined with the preset.
+    `auto` is resolved for a training text of this size. A run that has `begun` keeps its values of
+    options that may not change in a run, as the preset may have changed since. Raises UserError for
+    options that cannot be combined with the preset.
     """
-    name = _preset_of(config, num_pairs)
+    name, preset = _preset_of(config, num_pairs)
     updated: dict[str, Any] = {"preset": name}
-    for section, values in _values(name).items():
+    for section, values in preset.items():
         present = getattr(config, section)
         given = present.model_fields_set
-        taken = {
-            option: value for option, value in values.items() if option not in _excluded(given)
-        }
+        excluded = _excluded(given)
+        taken = {option: value for option, value in values.items() if option not in excluded}
         if begun is not None and begun.preset == name:
             theirs = getattr(begun, section)
             kept = {name for name in taken if present.resume_policy(name) != "free"}
             taken |= theirs.model_dump(include=kept)
+        options = present.model_dump(include=given)
+        if isinstance(present, ModelConfig) and "layers" in given and "layers" in taken:
+            # The config may set one of the two depths only.
+            depths = ModelConfig(layers=taken["layers"]).layers.model_dump()
+            options["layers"] = depths | present.layers.model_dump(exclude_unset=True)
         try:
-            updated[section] = type(present).model_validate(_merged(taken, present))
+            updated[section] = type(present).model_validate(taken | options)
         except ValidationError as error:
             problems = [mistake["msg"].removeprefix("Value error, ") for mistake in error.errors()]
             raise UserError(
@@ -162,8 +166,8 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
 
     Except the length of a run, to which `warmup_steps: auto` adapts.
     """
-    name = _preset_of(config, num_pairs)
-    for section, values in _values(name).items():
+    name, preset = _preset_of(config, num_pairs)
+    for section, values in preset.items():
         given = getattr(config, section).model_fields_set
         excluded = _excluded(given) - _LENGTH
         left_out = {option: values[option] for option in values if option in excluded - given}
@@ -177,29 +181,17 @@ def warn_of_defaults(config: Config, num_pairs: int) -> None:
             )
 
 
-def _preset_of(config: Config, num_pairs: int) -> PresetName:
-    """Return the preset of a config, for a training text of so many pairs if it is `auto`."""
-    if config.preset != "auto":
-        return config.preset
-    return preset_for(num_pairs) if chooses_preset(config) else "none"
-
-
-def _values(name: PresetName) -> dict[str, dict[str, Any]]:
-    return as_tree(PRESETS[name].choices) if name in PRESETS else {}
+def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, dict[str, Any]]]:
+    """Return the preset of a config and its options; `auto` is chosen by the number of pairs."""
+    name = config.preset
+    if name == "auto":
+        name = preset_for(num_pairs) if chooses_preset(config) else "none"
+    return name, as_tree(PRESETS[name].choices) if name in PRESETS else {}
 
 
 def _excluded(given: Set[str]) -> set[str]:
     """Return the options that a preset does not set if these are given."""
     return set().union(*(group for group in _TOGETHER if group & given))
-
-
-def _merged(taken: Mapping[str, Any], present: Section) -> dict[str, Any]:
-    """Return the options of a preset, overridden by the config, which may set one depth only."""
-    given = present.model_dump(include=present.model_fields_set)
-    if isinstance(present, ModelConfig) and "layers" in given and "layers" in taken:
-        depths = ModelConfig.model_validate({"layers": taken["layers"]}).layers
-        given["layers"] = depths.model_dump() | present.layers.model_dump(exclude_unset=True)
-    return {**taken, **given}
 
 
 def preset_yaml(name: PresetName) -> str:

@@ -81,8 +81,10 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            if isinstance(node, yaml.ScalarNode):
-                _check_tag(node)
+            if isinstance(node, yaml.ScalarNode) and (pattern := _PATTERNS.get(node.tag)):
+                is_whole = node.tag == _TAG + "float" and _PATTERNS[_TAG + "int"].match(node.value)
+                if not is_whole and not pattern.match(node.value):
+                    raise ValueError(node.value)  # `!!int 010`, which PyYAML reads as YAML 1.1
             value = super().construct_object(node, deep)
             if isinstance(value, str):
                 value.encode("utf-8")  # "\ud800" stands for half a character
@@ -99,14 +101,6 @@ _MERGE = _TAG + "merge"  # <<, which YAML 1.2 has dropped, but people still use
 _Loader.yaml_implicit_resolvers = {"<": [(_MERGE, re.compile("<<$"))]}
 for _kind, (_, _first) in _SCALARS.items():
     _Loader.add_implicit_resolver(_TAG + _kind, _PATTERNS[_TAG + _kind], _first)
-
-
-def _check_tag(node: yaml.ScalarNode) -> None:
-    """Raise ValueError for `!!int 010` and the like, which PyYAML would read as YAML 1.1."""
-    pattern = _PATTERNS.get(node.tag)
-    is_whole = node.tag == _TAG + "float" and _PATTERNS[_TAG + "int"].match(node.value)
-    if pattern is not None and not is_whole and not pattern.match(node.value):
-        raise ValueError(node.value)
 
 
 class Dumper(yaml.SafeDumper):

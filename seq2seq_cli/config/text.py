@@ -11,8 +11,8 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
-    SerializationInfo,
     SerializerFunctionWrapHandler,
+    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapSerializer,
@@ -92,7 +92,7 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     try:
         are_files = all(file.is_file() for file in files_of(path))
         is_folder, exists = path.is_dir(), path.exists()
-    except Exception as error:  # of the library of a remote file system, whatever it is
+    except Exception as error:  # any exception of a remote file system's library
         if not is_remote(path):
             raise
         raise ValueError(f"cannot read {path}: {short(str(error))}") from None
@@ -107,10 +107,6 @@ def _must_be_files(path: Path, info: ValidationInfo) -> Path:
     return path
 
 
-def _as_written(path: Path, info: SerializationInfo) -> Path | str:
-    return str(path) if info.mode == "json" else path
-
-
 AnyPath = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]
 TextFile = Annotated[
     Path,
@@ -118,7 +114,7 @@ TextFile = Annotated[
     WrapValidator(_as_text_path),
     AfterValidator(_expanded),
     AfterValidator(_must_be_files),
-    PlainSerializer(_as_written),
+    PlainSerializer(lambda path, info: str(path) if info.mode == "json" else path),
 ]
 
 
@@ -232,7 +228,7 @@ class Corpus(Section):
         if given not in ({"src", "tgt"}, {"pairs"}):
             raise ValueError("needs src and tgt, or pairs alone")
         if not _is_given_now(info) and self.pairs and not _has_known_format(self.pairs):
-            return self  # a folder, whose files say their format: it may be gone
+            return self  # a folder whose files had a format: it may no longer exist
         if _is_given_now(info) and self.src and self.tgt:
             src, tgt = map(files_by_varying_part, (self.src, self.tgt))
             for path, file in (*src.items(), *tgt.items()):
@@ -328,9 +324,12 @@ class ParallelText(NamedTuple):
     direction: Direction = "forward"
 
     @classmethod
-    def of(cls, **corpus: Any) -> "ParallelText":
-        """Return the text of one corpus, given by its options."""
-        return cls((Corpus.model_validate(corpus),))
+    def of(cls, *, is_given_now: bool = False, **corpus: Any) -> "ParallelText":
+        """Return the text of one corpus, given by its options; raises UserError for wrong ones."""
+        try:
+            return cls((Corpus.model_validate(corpus, context={"is_given_now": is_given_now}),))
+        except ValidationError as error:
+            raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -577,6 +576,6 @@ class TokenizerConfig(Section):
         return None
 
     def with_symbols(self, symbols: Iterable[str]) -> "TokenizerConfig":
-        """Return the section with further `user_defined_symbols`, those that it has left out."""
+        """Return the section with these symbols added to `user_defined_symbols`."""
         every = tuple(dict.fromkeys([*self.user_defined_symbols, *symbols]))
         return self.model_copy(update={"user_defined_symbols": every})

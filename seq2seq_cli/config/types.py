@@ -24,16 +24,16 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=_MAX_INT)]
 UpToThousand = Annotated[int, Field(gt=0, le=1_000)]
 
 
-def with_message(wanted: str) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
+def _auto_or(wanted: str) -> WrapValidator:
     """Replace pydantic's messages for the alternatives of a union with a single one."""
 
     def validate(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         try:
             return check(value)
         except ValidationError:
-            raise ValueError(f"must be {wanted}, not {value!r}") from None
+            raise ValueError(f"must be auto or {wanted}, not {value!r}") from None
 
-    return validate
+    return WrapValidator(validate)
 
 
 def one_for_all(*names: str) -> Callable[[Any], Any]:
@@ -43,11 +43,6 @@ def one_for_all(*names: str) -> Callable[[Any], Any]:
     )
 
 
-def _auto_or(wanted: str) -> WrapValidator:
-    return WrapValidator(with_message(f"auto or {wanted}"))
-
-
-VocabSize = Annotated[int, Field(ge=8, le=10_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -55,7 +50,10 @@ Factor = Annotated[float, Field(ge=0, le=100)]
 Auto = Literal["auto"]
 AutoOrPositiveInt = Annotated[Auto | PositiveInt, _auto_or("a whole number greater than 0")]
 AutoOrNonNegativeInt = Annotated[Auto | NonNegativeInt, _auto_or("a whole number of at least 0")]
-AutoOrVocabSize = Annotated[Auto | VocabSize, _auto_or("a whole number from 8 to 10,000,000")]
+AutoOrVocabSize = Annotated[
+    Auto | Annotated[int, Field(ge=8, le=10_000_000)],
+    _auto_or("a whole number from 8 to 10,000,000"),
+]
 AutoOrThousand = Annotated[Auto | UpToThousand, _auto_or("a whole number from 1 to 1,000")]
 AutoOrTenThousand = Annotated[
     Auto | Annotated[int, Field(gt=0, le=10_000)], _auto_or("a whole number from 1 to 10,000")

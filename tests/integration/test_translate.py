@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from seq2seq_cli import Translator
-from seq2seq_cli.commands.bench_decoding import DecodingSpeed, table
+from seq2seq_cli.commands.bench import DecodingSpeed, decoding_table
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.lines.merging import Outputs
 from seq2seq_cli.decoding.lines.segmentation import Bounds, Cuts, segment_lines
@@ -435,6 +435,6 @@ def test_bench_translate_measures_each_precision(trained, seq2seq):
         is_compiled = one["precision"] in cpu_library.precisions()
         assert one["engine"] == ("C" if is_compiled else "PyTorch")
     assert found[0]["p50_ms"] <= found[0]["p95_ms"]
-    page = table([DecodingSpeed(**speed) for speed in found])
+    page = decoding_table([DecodingSpeed(**speed) for speed in found])
     assert "sentences/s" in page.splitlines()[0]
     assert [line.split()[0] for line in page.splitlines()[1:]] == ["fp32", "int8"]

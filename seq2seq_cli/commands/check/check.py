@@ -12,12 +12,11 @@ from seq2seq_cli.commands.check.audit import audit_text
 from seq2seq_cli.commands.check.report import BatchShape, LongestBatches, Report, TimeEstimate
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.text import SUBWORDS, ParallelText, TokenizerConfig
+from seq2seq_cli.config.text import SUBWORDS, ParallelText
 from seq2seq_cli.text.leakage import Overlap
-from seq2seq_cli.tokenizers.vocabulary import VocabularyAudit, audit_vocabulary
+from seq2seq_cli.tokenizers.vocabulary import audit_vocabulary
 from seq2seq_cli.training.logging.summary import summarize, summary_json
 from seq2seq_cli.training.plan import validation_interval
-from seq2seq_cli.training.run import TrainingData
 from seq2seq_cli.training.setup import validation_cost
 
 logger = logging.getLogger(__name__)
@@ -53,12 +52,22 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
             texts[name], own = audit_text(text, tokenizers, data, like=train)
             overlaps |= {f"{name} in {other}": own.found_in(hashes[other]) for other in hashes}
             hashes[name] = own
+    store, settings = run.data.train, run.config.tokenizer.with_symbols(run.config.train_text.tags)
+    src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
+    if tokenizers.is_shared:
+        sides = {"vocabulary": (tokenizers.src, src + tgt)}
+    else:
+        sides = {"source vocabulary": (tokenizers.src, src)}
+        sides["target vocabulary"] = (tokenizers.tgt, tgt)
+    vocabularies = {
+        name: audit_vocabulary(tokenizer, counts.tolist(), settings.user_defined_symbols)
+        for name, (tokenizer, counts) in sides.items()
+        if tokenizer.kind in SUBWORDS and settings.reuse is None
+    }
     return Report(
         summary=summarize(run),
         numbers=summary_json(run),
-        vocabularies=_audit_vocabularies(
-            run.config.tokenizer.with_symbols(run.config.train_text.tags), run.data
-        ),
+        vocabularies=vocabularies,
         max_length=data.max_length,
         texts=texts,
         overlaps=overlaps,
@@ -66,24 +75,6 @@ def _check(test: ParallelText | None, trial: DryRun) -> Report | None:
         pace=pace,
         exports=plugins.load("export", "limits").exports(run.config, tokenizers),
     )
-
-
-def _audit_vocabularies(config: TokenizerConfig, data: TrainingData) -> dict[str, VocabularyAudit]:
-    """Audit vocabularies of subwords that this run has learned."""
-    if config.reuse is not None:
-        return {}
-    tokenizers, store = data.tokenizers, data.train
-    src, tgt = store.src.counts(len(tokenizers.src)), store.tgt.counts(len(tokenizers.tgt))
-    if tokenizers.is_shared:
-        sides = {"vocabulary": (tokenizers.src, src + tgt)}
-    else:
-        sides = {"source vocabulary": (tokenizers.src, src)}
-        sides["target vocabulary"] = (tokenizers.tgt, tgt)
-    return {
-        name: audit_vocabulary(tokenizer, counts.tolist(), config.user_defined_symbols)
-        for name, (tokenizer, counts) in sides.items()
-        if tokenizer.kind in SUBWORDS
-    }
 
 
 def _run_longest_batches(trial: DryRun) -> LongestBatches:
@@ -94,7 +85,7 @@ def _run_longest_batches(trial: DryRun) -> LongestBatches:
     before = peak_memory_mb(device)
     shapes, seconds = [], []
     for batch in trial.run.data.batches.largest_batches():
-        trial.update_from(batch)
+        trial.update(batch)
         seconds.append(trial.seconds_of_last)
         shapes.append(BatchShape(len(batch.src_BS), batch.src_BS.size(1), batch.labels_BT.size(1)))
     peak = peak_memory_mb(device)

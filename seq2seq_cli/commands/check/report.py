@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.audit import (
@@ -48,6 +48,9 @@ _PREPROCESSED = {
 }
 
 
+Warned = tuple[str, list[Example]]  # a message, and lines that show the defect
+
+
 @dataclass(frozen=True)
 class BatchShape:
     """The shape of a batch; positions include padding."""
@@ -79,11 +82,6 @@ class TimeEstimate:
     seconds_to_the_end: float  # validations included; at most `training.max_hours`
 
 
-class Warned(NamedTuple):
-    text: str
-    examples: list[Example]
-
-
 @dataclass(frozen=True)
 class Report:
     summary: str  # as printed by `train`
@@ -106,24 +104,22 @@ class Report:
             "longest_batches": asdict(self.longest_batches),
             "time": asdict(self.pace),
             "exports": self.exports,
-            "warnings": [warning.text for warning in self.warnings()],
+            "warnings": [text for text, _ in self.warnings()],
         }
 
     def as_text(self) -> str:
         """Return the output of `check`."""
-        rows = [*self._text_rows(), *self._update_rows()]
+        rows = [*self._rows()]
         warnings = self.warnings()
         rows += [] if warnings else [("warnings", "none")]
         lines = [self.summary, *(f"{label:<16} {text}" for label, text in rows)]
-        for warning in warnings:
-            lines.append(f"{'WARNING':<16} {warning.text}")
-            lines += [
-                f"{'':<18} line {example.line:,}: {example.text}" for example in warning.examples
-            ]
+        for text, examples in warnings:
+            lines.append(f"{'WARNING':<16} {text}")
+            lines += [f"{'':<18} line {one.line:,}: {one.text}" for one in examples]
         return "\n".join(lines)
 
-    def _text_rows(self) -> Iterator[tuple[str, str]]:
-        train = self.texts["train"]
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        train, longest, pace = self.texts["train"], self.longest_batches, self.pace
         ratio = train.length_ratio
         if test := self.texts.get("test"):
             unknown = test.src.unknown + test.tgt.unknown
@@ -140,9 +136,6 @@ class Report:
             f"target/source tokens {ratio.median:.2f} in the median, {ratio.percentile_1:.2f} to "
             f"{ratio.percentile_99:.2f} in 98% of the pairs",
         )
-
-    def _update_rows(self) -> Iterator[tuple[str, str]]:
-        longest, pace = self.longest_batches, self.pace
         validations = counted(pace.validations, "validation")
         shapes = " and ".join(
             f"{shape.pairs:,} × ({shape.src_positions:,} + {shape.tgt_positions:,})"
@@ -164,10 +157,10 @@ class Report:
 
     def warnings(self) -> list[Warned]:
         train, kinds = self.texts["train"], self.numbers["vocabulary"]["kind"].values()
-        warnings = []
+        warnings: list[Warned] = []
         if train.pairs < _FEWEST_SENTENCES and {*SUBWORDS} & {*kinds}:
             few = f"train: {counted(train.pairs, 'pair')}, very little text for sentences"
-            warnings.append(Warned(f"{few}: expect nonsense for new sentences", []))
+            warnings.append((f"{few}: expect nonsense for new sentences", []))
         for name, audit in self.texts.items():
             warnings += self._text_warnings(name, audit)
         for name, overlap in self.overlaps.items():
@@ -175,7 +168,7 @@ class Report:
                 sources = counted(overlap.sources.count, "source")
                 pairs = counted(overlap.pairs.count, "whole pair")
                 text = f"{name}: {sources} and {pairs}, ignoring case{_examples(overlap.sources)}"
-                warnings.append(Warned(text, []))
+                warnings.append((text, []))
         for name, vocabulary in self.vocabularies.items():
             rare, entries = vocabulary.rare_characters, vocabulary.entries
             if rare > _MANY_RARE * entries:
@@ -185,14 +178,14 @@ class Report:
                     f"characters that occur fewer than {LEAST_FREQUENCY} times ({characters}, "
                     "...); raise tokenizer.min_character_frequency"
                 )
-                warnings.append(Warned(text, []))
+                warnings.append((text, []))
         return warnings
 
     def _text_warnings(self, name: str, text: TextAudit) -> Iterator[Warned]:
         def warn(where: str, finding: Finding, defect: str) -> Iterator[Warned]:
             if finding.count:
                 lines = f"{counted(finding.count, 'line')} ({finding.count / text.lines:.2%})"
-                yield Warned(f"{where}: {lines} {defect}", finding.examples)
+                yield f"{where}: {lines} {defect}", finding.examples
 
         for key, defect in _PAIR_DEFECTS.items():
             yield from warn(name, text.findings[key], defect.format(max_length=self.max_length))
@@ -214,7 +207,7 @@ class Report:
                 defect = f"with unknown tokens, {side.unknown / side.tokens:.2%} of all tokens"
                 yield from warn(where, side.findings["unknown"], defect)
         if text.repeated.pairs.count > _MANY_REPEATED * text.pairs:
-            yield Warned(f"{name} has many duplicates: {_repeated(text)}", [])
+            yield f"{name} has many duplicates: {_repeated(text)}", []
 
     def _encoding(self) -> str:
         notes = []

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from seq2seq_cli import plugins
 from seq2seq_cli.commands.check.scripts import CONTROL, REPLACEMENT, script_of
 from seq2seq_cli.commands.init.split import split, split_files
@@ -24,7 +22,7 @@ from seq2seq_cli.config.presets import (
     preset_for,
 )
 from seq2seq_cli.config.schema import FEWEST_BATCHES, Config
-from seq2seq_cli.config.text import Corpus, ParallelText
+from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.config.types import SIDES, PresetName, TokenizerKind
 from seq2seq_cli.console import counted, printable
 from seq2seq_cli.errors import UserError
@@ -33,9 +31,9 @@ from seq2seq_cli.text.corpus import CorpusCounts, count_pairs
 from seq2seq_cli.tokenizers.training_text import MAX_LINE_BYTES, sample
 from seq2seq_cli.tokenizers.vocabulary import num_pieces
 
-_HELD_OUT = 1_000  # pairs to hold out at most,
-_HELD_OUT_SHARE = 20  # and one pair in so many
-_SAMPLE = 10_000  # lines that scripts and words are counted in
+_HELD_OUT = 1_000  # maximum number of pairs to hold out
+_HELD_OUT_SHARE = 20  # hold out at most one pair in this many
+_SAMPLE = 10_000  # lines in which scripts and words are counted
 _MAIN_SHARE = 0.2  # minimum share of a side's letters for a main script
 _BYTES_OF_A_TOKEN = 4  # approximately, for subwords in any script
 _SMALLEST_BATCH = 512  # tokens
@@ -137,7 +135,7 @@ class NewRun:
         chosen = choose(text, preset, train, valid) | limits
         if (languages := languages_in_names(self.train.corpora[0])) is not None:
             chosen["data.languages"] = Choice(languages._asdict(), "from the names of the text")
-        write_atomic(self.config, config_text(text, preset, in_order(chosen)).encode())
+        write_atomic(self.config, config_text(text, preset, chosen).encode())
         return [*files, self.config], load_config(self.config, is_given_now=True)
 
 
@@ -155,24 +153,19 @@ class Text:
         """The suggested number of pairs to hold out for validation, and again for tests."""
         return min(_HELD_OUT, self.counts.pairs // _HELD_OUT_SHARE)
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the summary, each with a label."""
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the rows of the summary, each with a label."""
         dropped = f"{self.counts.empty:,} with an empty side, {self.counts.bad:,} unreadable"
-        return [
-            ("training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"),
-            ("source", str(self.src)),
-            ("target", str(self.tgt)),
-            *(("note", note) for note in self.notes()),
-        ]
-
-    def notes(self) -> Iterator[str]:
-        """Yield notes on possible problems."""
+        yield "training text", f"{counted(self.counts.pairs, 'pair')}; dropped: {dropped}"
+        yield "source", str(self.src)
+        yield "target", str(self.tgt)
         for name, side in (("source", self.src), ("target", self.tgt)):
             if side.separated:
                 yield (
+                    "note",
                     f"the {name} looks like symbols with a separator, such as "
                     f"{printable(side.separated)}; separate them with spaces, so that each symbol "
-                    "is one token"
+                    "is one token",
                 )
 
 
@@ -186,11 +179,8 @@ def text_of(
     if len(files) > 2:
         raise UserError(f"a text is one file of pairs, or two files; {len(files)} are given")
     names = ("pairs",) if len(files) == 1 else ("src", "tgt")
-    given = dict(zip(names, files, strict=True)) | {"fields": fields, "features": features}
-    try:
-        return ParallelText((Corpus.model_validate(given, context={"is_given_now": True}),))
-    except ValidationError as error:
-        raise UserError(str(error.errors()[0]["ctx"]["error"])) from None
+    given = dict(zip(names, files, strict=True))
+    return ParallelText.of(is_given_now=True, fields=fields, features=features, **given)
 
 
 def look_at(given: ParallelText) -> Text:
@@ -223,34 +213,27 @@ def _side(lines: Sequence[str]) -> Side:
         del letters[other]
     main = [s for s, n in letters.most_common() if s and n >= _MAIN_SHARE * letters.total()]
     ends = [unicodedata.category(line.strip()[-1]) for line in lines]
+    separated = ""
+    for mark in _MARKS:  # are most lines words of symbols that it separates?
+        apart = [line for line in lines if mark in line.strip(f"{mark} ") and " " not in line]
+        symbols = sum(len(line.split(mark)) for line in apart)
+        if len(apart) > len(lines) / 2 and sum(map(len, apart)) <= _LONGEST_SYMBOLS * symbols:
+            separated = separated or apart[0]
     return Side(
         words=sum(len(line.split()) for line in lines) / len(lines),
         characters=sum(map(len, lines)) / len(lines),
         sentences=ends.count("Po") / len(lines),
         not_nfkc=sum(not unicodedata.is_normalized("NFKC", line) for line in lines) / len(lines),
         scripts=main,
-        separated=_separated(lines),
+        separated=separated,
     )
 
 
-def _separated(lines: Sequence[str]) -> str:
-    """Return a word of symbols that marks separate, if most lines are such words."""
-    for mark in _MARKS:
-        apart = [line for line in lines if mark in line.strip(f"{mark} ") and " " not in line]
-        symbols = sum(len(line.split(mark)) for line in apart)
-        if len(apart) > len(lines) / 2 and sum(map(len, apart)) <= _LONGEST_SYMBOLS * symbols:
-            return apart[0]
-    return ""
-
-
 def choose_preset(asked: str | None, num_pairs: int) -> PresetName:
-    """Return the preset with this name, or else the one for so many pairs."""
-    names = {str(name): name for name in PRESETS}
-    if asked is None:
-        return preset_for(num_pairs)
-    if asked not in names:
-        raise UserError(f"--preset {asked}: unknown preset (valid: {', '.join(names)})")
-    return names[asked]
+    """Return the preset with this name, or else the one for this many pairs."""
+    if asked is not None and asked not in PRESETS:
+        raise UserError(f"--preset {asked}: unknown preset (valid: {', '.join(PRESETS)})")
+    return preset_for(num_pairs) if asked is None else asked
 
 
 def choose(
@@ -274,12 +257,11 @@ def choose(
         lr = chosen["training.lr"].value
         reason = f"{lr:g} in the preset, for the smaller batch (Malladi et al. 2022)"
         chosen["training.lr"] = Choice(float(f"{lr * math.sqrt(fitting / wanted):.1e}"), reason)
-    chosen |= _validation(text)
-    return in_order(chosen)
+    return chosen | _validation(text)
 
 
 def within_hours(chosen: Choices, hours: float) -> dict[str, Choice]:
-    """Return the options to change for a run that ends after so many hours.
+    """Return the options to change for a run that ends after this many hours.
 
     Times some updates on this machine. Raises UserError as `train` does.
     """
@@ -363,14 +345,10 @@ def _validation(text: Text) -> dict[str, Choice]:
     return {}
 
 
-def in_order(chosen: dict[str, Choice]) -> dict[str, Choice]:
-    """Return the options in the order of the sections of a config."""
-    sections = list(Config.model_fields)
-    return dict(sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0])))
-
-
 def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> str:
     """Return the config to write; comments at the top describe the text."""
+    sections = list(Config.model_fields)
+    ordered = sorted(chosen.items(), key=lambda item: sections.index(item[0].split(".")[0]))
     limits = plugins.load("export", "limits")
     head = [
         f"Written by seq2seq init from the preset {preset}, for {PRESETS[preset].description}.",
@@ -380,7 +358,7 @@ def config_text(text: Text, preset: PresetName, chosen: dict[str, Choice]) -> st
         "All other options have the defaults of configs/reference.yaml.",
     ]
     schema = Path("configs/schema.json")
-    return commented_yaml(head, chosen, str(schema) if schema.is_file() else None)
+    return commented_yaml(head, dict(ordered), str(schema) if schema.is_file() else None)
 
 
 def _as_given(text: ParallelText) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def split_files(folder: Path, parts: Mapping[str, int]) -> dict[str, dict[str, P
 
 
 def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[str, int]:
-    """Write parts of at least so many pairs, and the rest as `train`; return their sizes.
+    """Write parts of at least the given sizes, and the rest as `train`; return all sizes.
 
     Sources are sorted by hash, and the first ones are held out with all of their translations, so
     that the split does not depend on the order of lines. Sources that differ only in case, width,
@@ -37,7 +37,20 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
     left out. Needs 8 bytes of memory per pair. Raises UserError if no pairs remain for training.
     """
     files = split_files(folder, parts)
-    bounds = _bounds(given, [parts.get(part, 0) for part in files if part != REST])
+    keys = np.frombuffer(
+        array("Q", map(_key, count_pairs(given, "skip", CorpusCounts()))), np.uint64
+    )
+    sources, counts = np.unique(keys, return_counts=True)
+    pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
+    wanted, ends = [parts[part] for part in files if part != REST], [0]
+    for size in wanted:
+        ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
+        if ends[-1] >= len(sources):
+            found = f"{counted(len(keys), 'pair')} with {counted(len(sources), 'different source')}"
+            raise UserError(
+                f"{given.name} has {found}: too few to hold out {counted(sum(wanted), 'pair')}"
+            )
+    bounds = [int(source) for source in sources[ends[1:]]]  # where the next part begins
     folder.mkdir(parents=True, exist_ok=True)
     sizes = dict.fromkeys(files, 0)
     partial = {
@@ -61,23 +74,6 @@ def split(given: ParallelText, folder: Path, parts: Mapping[str, int]) -> dict[s
         for path in partial.values():
             path.unlink(missing_ok=True)
     return sizes
-
-
-def _bounds(given: ParallelText, wanted: list[int]) -> list[int]:
-    """Return for each part the hash at which the next part begins."""
-    pairs = count_pairs(given, "skip", CorpusCounts())
-    keys = np.frombuffer(array("Q", map(_key, pairs)), np.uint64)
-    sources, counts = np.unique(keys, return_counts=True)
-    pairs_up_to = np.concatenate([[0], np.cumsum(counts)])
-    ends = [0]
-    for size in wanted:
-        ends.append(int(np.searchsorted(pairs_up_to, pairs_up_to[ends[-1]] + size)))
-        if ends[-1] >= len(sources):
-            found = f"{counted(len(keys), 'pair')} with {counted(len(sources), 'different source')}"
-            raise UserError(
-                f"{given.name} has {found}: too few to hold out {counted(sum(wanted), 'pair')}"
-            )
-    return [int(source) for source in sources[ends[1:]]]
 
 
 def _key(pair: Pair) -> int:

@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import RunDir, Tag, WhichModel, app, path_option
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import RunDir, Tag, WhichModel, path_option
 from seq2seq_cli.extras.export.limits import FORMATS
 
 License = Annotated[
     str,
     typer.Option(
         "--license",
-        help="License of the model for its card, by the Hugging Face hub's name, as apache-2.0.",
+        help="License for the model card, as an identifier of the Hugging Face hub: apache-2.0.",
     ),
 ]
 
@@ -33,7 +34,7 @@ def export(
     run_dir: RunDir,
     output: Annotated[
         Path,
-        path_option("--output", "-o", help_text="Folder, or file of an Argos package, to write."),
+        path_option("--output", "-o", help_text="Folder to write, or file for an Argos package."),
     ],
     file_format: Annotated[
         str,
@@ -47,7 +48,7 @@ def export(
         typer.Option(
             "--langs",
             metavar="SRC-TGT",
-            help="Languages of source and target: de-en.",
+            help="Source and target language, such as de-en.",
             show_default="data.languages",
         ),
     ] = None,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import RunDir, app, path_argument
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import RunDir, path_argument
 from seq2seq_cli.console import printable
 from seq2seq_cli.extras.export.command import License
 
@@ -33,10 +34,10 @@ def push(
     ] = None,
     license_name: License = "unknown",
 ) -> None:
-    """Upload a run with a model card to the Hugging Face hub, or to the hub at HF_ENDPOINT.
+    """Upload a run with a model card to the Hugging Face hub, or the hub at HF_ENDPOINT.
 
-    Checkpoints, logs and the paths of this machine stay here. The token comes from HF_TOKEN or
-    `hf auth login`.
+    Checkpoints, logs and local paths are not uploaded. The token comes from HF_TOKEN or `hf auth
+    login`.
     """
     from seq2seq_cli.extras.hub.hub import PushOptions
     from seq2seq_cli.extras.hub.hub import push as push_run
@@ -63,7 +64,7 @@ def pull(
 ) -> None:
     """Download a run from a hub.
 
-    Nothing in it is executed. The folder appears once the download is complete and checked.
+    Nothing in the run is executed. The folder appears once the download is complete and checked.
     """
     from seq2seq_cli.extras.hub.hub import default_folder
     from seq2seq_cli.extras.hub.hub import pull as pull_run

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import (
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import (
     Device,
     Overrides,
     RunDir,
     WhichModel,
-    app,
     check_model_of_runs,
     decoding_overrides,
     path_option,
@@ -37,10 +37,12 @@ EXAMPLES = (
     'seq2seq attend runs/quickstart "ich möchte ein Bier." -o bier.svg --layer 2 --head 1'
 )
 
-Sentences = Annotated[list[str], typer.Argument(help="Sentences to study, side by side.")]
+Sentences = Annotated[
+    list[str], typer.Argument(metavar="SENTENCE", help="Sentences to analyze, side by side.")
+]
 Target = Annotated[
     str | None,
-    typer.Option(help="Target to study instead of the model's own translation."),
+    typer.Option(help="Target to analyze instead of the model's own translation."),
 ]
 Compare = Annotated[
     Path | None,
@@ -59,7 +61,7 @@ Outputs = Annotated[
         show_default="attention.html",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace output files that have content.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite output files that are not empty.")]
 Sample = Annotated[
     int,
     typer.Option(
@@ -123,8 +125,8 @@ def attend(
 ) -> None:
     """Show what a model attends to: encoder, decoder and cross-attention in all layers and heads.
 
-    Translates the sentences, and computes each translation again with teacher forcing in fp32.
-    Writes a page for a browser, figures, or the numbers; prints the probability of each token.
+    Translates the sentences, and recomputes each translation with teacher forcing in fp32. Writes a
+    web page, figures, or the numbers, and prints the probability of each token.
     """
     if target is not None and (len(sentences) > 1 or beam_size or n_best or overrides):
         raise UserError("--target takes one sentence, and excludes --beam-size, --n-best and --set")

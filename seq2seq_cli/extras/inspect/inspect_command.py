@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import AsJson, RunDir, WhichModel, app
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import AsJson, RunDir, WhichModel
 from seq2seq_cli.errors import UserError
 
 Tensors = Annotated[
@@ -13,12 +14,13 @@ Tensors = Annotated[
     typer.Option("--tensors", help="List every parameter with its shape and statistics."),
 ]
 SplitText = Annotated[
-    str | None, typer.Option("--split", metavar="TEXT", help="Show how a text is split.")
+    str | None, typer.Option("--split", metavar="TEXT", help="Show how a text is tokenized.")
 ]
 Token = Annotated[
     str | None,
     typer.Option(
-        metavar="TOKEN", help="List the nearest neighbors of a token's embedding, by cosine."
+        metavar="TOKEN",
+        help="List the nearest neighbors of a token's embedding, by cosine similarity.",
     ),
 ]
 WhichSide = Annotated[

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from seq2seq_cli.cli.app import (
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import (
     AsJson,
     ConfigFile,
     Device,
     Overrides,
-    app,
     load_config_file,
     path_option,
 )
@@ -53,10 +53,10 @@ def find_lr(
     overrides: Overrides = None,
     device: Device = None,
 ) -> None:
-    """Suggest a learning rate: train briefly, at rates that rise until the loss diverges.
+    """Suggest a learning rate: train briefly while the rate rises until the loss diverges.
 
-    The learning-rate range test (Smith 2017), with the suggestions of fastai. Only the
-    requested files are kept.
+    This is the learning-rate range test (Smith 2017), with the suggestions of fastai. Only the
+    files given as --output are kept.
     """
     loaded = load_config_file(config, overrides, device)
     from seq2seq_cli.extras.plot.figures import check_output_paths, write_curves

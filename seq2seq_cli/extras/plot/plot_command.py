@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from seq2seq_cli.cli.app import app, path_argument, path_option
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import path_argument, path_option
 from seq2seq_cli.console import printable
 
 
@@ -16,7 +17,7 @@ from seq2seq_cli.console import printable
     "seq2seq plot runs/quickstart --output curves.csv"
 )
 def plot(
-    run_dirs: Annotated[list[Path], path_argument("RUN...", "Run folders, as written by train.")],
+    run_dirs: Annotated[list[Path], path_argument("RUN", "Run folders written by train.")],
     metric: Annotated[
         str | None,
         typer.Option(

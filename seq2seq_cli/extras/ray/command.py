@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import app, is_terminal, path_option, text_option
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import path_option, text_option
 from seq2seq_cli.cli.translate import OUTPUT, with_job_options
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ InputFiles = Annotated[
     text_option(
         "--input",
         "-i",
-        help_text="File, folder, quoted pattern such as 'texts/*.txt', or URL of texts.",
+        help_text="File, folder, quoted pattern such as 'texts/*.txt', or URL of the texts.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -76,9 +77,9 @@ def translate_ray(
     num_cpus: NumCpus = None,
     num_gpus: NumGpus = 0.0,
 ) -> None:
-    """Translate text files on the machines of a Ray cluster; a repeated command goes on.
+    """Translate text files on the machines of a Ray cluster; repeating it resumes.
 
-    Actors load the model once and translate pieces of the texts. Ray connects to the cluster of
+    Actors load the model once and translate pieces of the texts. Ray connects to the cluster at
     RAY_ADDRESS, or starts one on this machine.
     """
     plugins.require("ray", "ray", "translate-ray")
@@ -88,7 +89,7 @@ def translate_ray(
 
     actors = Actors.parse(concurrency, num_cpus, num_gpus)
     sources = sources_of(input_files)
-    with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
+    with tqdm(unit=" lines", file=sys.stderr, disable=not sys.stderr.isatty()) as bar:
         count = translate_files(job, sources, output_folder, actors, bar.update)
     existing = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
     typer.echo(f"translated {count:,} files into {output_folder}{existing}", err=True)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from seq2seq_cli import plugins
-from seq2seq_cli.cli.app import (
+from seq2seq_cli.cli.app import app
+from seq2seq_cli.cli.options import (
     Device,
     Overrides,
     WhichModel,
-    app,
     check_model_of_runs,
     path_argument,
     path_option,
@@ -35,15 +35,13 @@ def _option(panel: str, help_text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=panel, **settings)
 
 
-Runs = Annotated[
-    list[Path], path_argument("RUN...", "Run folders, one for each pair of languages.")
-]
+Runs = Annotated[list[Path], path_argument("RUN", "Run folders, one for each language pair.")]
 LanguagePairs = Annotated[
     list[str] | None,
     typer.Option(
         "--langs",
         metavar="SRC-TGT",
-        help="Languages of a run that does not name them, such as de-en; once for each RUN.",
+        help="Languages, such as de-en, of a run that does not record them; once for each RUN.",
     ),
 ]
 Host = Annotated[str, _option(NETWORK, "Address to listen on.")]
@@ -51,11 +49,11 @@ Port = Annotated[int, _option(NETWORK, "Port to listen on; 0: any free port.", m
 TokenFile = Annotated[
     Path | None,
     path_option(
-        help_text="File with the token required of clients; default: the variable SEQ2SEQ_TOKEN.",
+        help_text="File with the token that clients must send; else SEQ2SEQ_TOKEN is read.",
         rich_help_panel=NETWORK,
     ),
 ]
-NoAuth = Annotated[bool, _option(NETWORK, "Require no token.", "--no-auth")]
+NoAuth = Annotated[bool, _option(NETWORK, "Accept requests without a token.", "--no-auth")]
 AllowHost = Annotated[
     list[str] | None,
     _option(
@@ -114,9 +112,9 @@ def serve(
     model: WhichModel = "best",
     log_text: LogText = False,
 ) -> None:
-    """Serve trained models: a web page for translating, and the API of LibreTranslate.
+    """Serve trained models: a web page for translation and the LibreTranslate API.
 
-    Models are reloaded when their files change, so that a run in training serves its best model.
+    Models are reloaded when their files change: a run in training serves its current best model.
     """
     from seq2seq_cli.config.languages import LanguagePair, languages_from_option
     from seq2seq_cli.machine import num_cores

@@ -1,23 +1,41 @@
-"""`seq2seq bench train`: measures training speed, time per phase, memory, and utilization."""
+"""`seq2seq bench`: measures speed and memory of training and translation, and the utilization."""
 
-import functools
+import itertools
 import math
+import statistics
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from seq2seq_cli.commands.dry_run import DryRun, dry_run, peak_memory_mb
+from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
+from seq2seq_cli.config.types import DeviceName
+from seq2seq_cli.console import table
+from seq2seq_cli.decoding.engines.cpu_decoder import CpuDecoder
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.errors import UserError
+from seq2seq_cli.machine import peak_memory, retain_freed_pages
+from seq2seq_cli.model.device import choose_device
+from seq2seq_cli.processes import call_in_new_process
+from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import read_pairs
+from seq2seq_cli.text.io import lines_to_translate
 
 _CEILING_SECONDS = 1.0
 _CEILING_SIZES = {"cpu": 2_048, "cuda": 8_192}
+_WARM_UP = 64  # lines
 
 
 @dataclass(frozen=True)
-class Speed:
+class TrainingSpeed:
     """Measurements of the updates after warm-up: totals of all processes, times of the main one."""
 
     precision: str
@@ -38,10 +56,7 @@ class Speed:
     gflops: float  # GFLOP/s of products with weight matrices; without attention and embeddings
     ceiling_fp32_gflops: float  # GFLOP/s of square matrix products on all cores
     ceiling_bf16_gflops: float
-
-    def report(self) -> dict[str, Any]:
-        """Return the output of `bench train --json`."""
-        return {**asdict(self), "share_of_ceiling": self.share_of_ceiling}
+    share_of_ceiling: float  # utilization: the fraction of the ceiling in the training precision
 
     def table(self) -> str:
         """Return the output of `bench train`."""
@@ -71,22 +86,16 @@ class Speed:
         ]
         return "\n".join(f"{label:<20} {text}" for label, text in rows)
 
-    @property
-    def share_of_ceiling(self) -> float:
-        """Utilization: the fraction of the ceiling in the precision of training."""
-        bf16, fp32 = self.ceiling_bf16_gflops, self.ceiling_fp32_gflops
-        return self.gflops / (bf16 if self.precision == "bf16" else fp32)
 
-
-def measure_training(config: Config, warmup: int, updates: int) -> Speed | None:
+def measure_training(config: Config, warmup: int, updates: int) -> TrainingSpeed | None:
     """Train briefly in a temporary folder and measure; UserError as for `train`.
 
     Returns None in all processes of torchrun but the main one.
     """
-    return dry_run(functools.partial(_measure, warmup, updates), config)
+    return dry_run(partial(_measure_training, warmup, updates), config)
 
 
-def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
+def _measure_training(warmup: int, updates: int, trial: DryRun) -> TrainingSpeed:
     run, parallel = trial.run, trial.run.parallel
     for _ in range(warmup):
         trial.update()
@@ -98,7 +107,6 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
             src_tokens += batch.num_src_tokens
             positions += batch.num_positions
     ms = {name: 1000 * sum(times[warmup:]) / updates for name, times in trial.seconds.items()}
-    passes = run.loss.passes
     seconds = sum(ms.values()) / 1000 * updates
     lost = parallel.waiting_and_communication()
     memory = parallel.all_reduce_sum(peak_memory_mb(run.device))
@@ -109,7 +117,8 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
             for dtype in (torch.float32, torch.bfloat16)
         ]
     parallel.barrier()
-    return Speed(
+    gflops = run.loss.passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9
+    return TrainingSpeed(
         precision="bf16" if run.use_bf16 else "fp32",
         processes=parallel.world_size,
         threads=torch.get_num_threads(),
@@ -122,9 +131,10 @@ def _measure(warmup: int, updates: int, trial: DryRun) -> Speed:
         ms_waiting=None if lost is None else 1000 * lost[0] / updates,
         ms_communication=None if lost is None else 1000 * lost[1] / updates,
         peak_memory_mb=memory,
-        gflops=passes * _flops(run.model, src_tokens, tokens) / seconds / 1e9,
+        gflops=gflops,
         ceiling_fp32_gflops=ceilings[0],
         ceiling_bf16_gflops=ceilings[1],
+        share_of_ceiling=gflops / (ceilings[run.use_bf16] or math.inf),
     )
 
 
@@ -159,3 +169,106 @@ def _ceiling_gflops(device: torch.device, dtype: torch.dtype) -> float:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best / 1e9
+
+
+class DecodingSpeed(NamedTuple):
+    """The measurements of one precision."""
+
+    precision: str
+    engine: str  # "C" or "PyTorch"
+    load_seconds: float
+    sentences_per_second: float
+    tokens_per_second: float  # output tokens, EOS included
+    p50_ms: float  # latency of one sentence at a time
+    p95_ms: float
+    memory_mb: float  # peak resident memory of the process
+
+
+_COLUMNS = {
+    "precision": ("precision", ""),
+    "engine": ("engine", ""),
+    "sentences/s": ("sentences_per_second", ",.1f"),
+    "tokens/s": ("tokens_per_second", ",.0f"),
+    "p50 ms": ("p50_ms", ".1f"),
+    "p95 ms": ("p95_ms", ".1f"),
+    "load s": ("load_seconds", ".1f"),
+    "memory MB": ("memory_mb", ",.0f"),
+}
+
+
+def measure_decoding(
+    run_dir: Path,
+    precisions: Sequence[str] | None,
+    overrides: Sequence[str],
+    device: DeviceName,
+    source: Path | None,
+    num_lines: int,
+) -> list[DecodingSpeed]:
+    """Translate a file or the validation text in each precision (None: all), in new processes."""
+    is_cpu = choose_device(device).type == "cpu"
+    precisions = precisions or (["fp32", "bf16", "int8"] if is_cpu else ["fp32", "bf16"])
+    run = RunFolder(run_dir)
+    run.weights()  # reports errors before processes are started
+    for precision in precisions:
+        load_config(run.config, [f"decoding.precision={precision}", *overrides])
+    if source is not None:
+        texts = itertools.islice(lines_to_translate(source), num_lines)
+        lines = [TranslationInput(text) for text in texts]
+    else:
+        config = load_config(run.config)
+        text = config.valid_text
+        if text is None or not all(path.is_file() for path in text.files):
+            raise UserError("the run's validation text does not exist: give --input")
+        pairs = itertools.islice(read_pairs(text, config.data.on_bad_line), num_lines)
+        lines = [input_of(pair) for pair in pairs if pair is not None]
+    if not lines:
+        raise UserError(f"{source or 'the validation text'} has no lines")
+    return [
+        call_in_new_process(
+            partial(_measure_decoding, run_dir, precision, overrides, device, lines)
+        )
+        for precision in precisions
+    ]
+
+
+def decoding_table(speeds: Sequence[DecodingSpeed]) -> str:
+    """Return the output of `bench translate`."""
+    rows = [list(_COLUMNS)]
+    for speed in speeds:
+        rows.append([format(getattr(speed, name), form) for name, form in _COLUMNS.values()])
+    return table(rows)
+
+
+def _measure_decoding(
+    run_dir: Path,
+    precision: str,
+    overrides: Sequence[str],
+    device: DeviceName,
+    lines: Sequence[TranslationInput],
+) -> DecodingSpeed:
+    retain_freed_pages()
+    started = time.perf_counter()
+    settings = [f"decoding.precision={precision}", *overrides]
+    translator = Translator.load(run_dir, device, settings)
+    load_seconds = time.perf_counter() - started
+    translator.search(lines[:_WARM_UP])
+    started = time.perf_counter()
+    results = translator.search(lines)
+    seconds = time.perf_counter() - started
+    num_tokens = sum(len(translations[0].tokens) + 1 for translations in results)
+    latencies = []
+    for line in lines[: _WARM_UP * 2]:
+        started = time.perf_counter()
+        translator.search([line])
+        latencies.append(time.perf_counter() - started)
+    latencies.sort()
+    return DecodingSpeed(
+        precision=precision,
+        engine="C" if isinstance(translator.decoder, CpuDecoder) else "PyTorch",
+        load_seconds=load_seconds,
+        sentences_per_second=len(lines) / seconds,
+        tokens_per_second=num_tokens / seconds,
+        p50_ms=1_000 * statistics.median(latencies),
+        p95_ms=1_000 * latencies[int(0.95 * (len(latencies) - 1))],
+        memory_mb=peak_memory() / (1 << 20),
+    )
