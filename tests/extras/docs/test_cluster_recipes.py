@@ -69,7 +69,8 @@ def test_manifests_run_commands_that_exist(seq2seq):
     assert command[:4] == ["torchrun", "-m", "seq2seq_cli", "train"]
     assert command[5] in seq2seq("train", "--help").stdout
     command = manifest("translate.ray.kubernetes.yaml")["spec"]["entrypoint"].split()
-    assert command[:2] == ["seq2seq", "translate"]
+    assert command[:2] == ["seq2seq", "translate-ray"]
+    help_text = seq2seq("translate-ray", "--help").stdout
     assert all(word in help_text for word in command if word.startswith("--"))
 
 
