@@ -82,7 +82,7 @@ def test_eval_of_strings_counts_what_is_right_and_what_is_wrong(classifier, seq2
     assert {"exact_match", "symbol_error_rate"} <= report.keys()
     assert not {"bleu", "chrf"} & report.keys()
     logged = json.loads((classifier / "metrics.jsonl").read_text().splitlines()[-1])
-    assert {"valid/exact_match", "valid/ser"} <= logged.keys()
+    assert {"valid/exact_match", "valid/symbol_error_rate"} <= logged.keys()
     assert not {"valid/bleu", "valid/chrf"} & logged.keys()
     errors = report["errors"]
     assert errors["unit"] == "symbols"

@@ -8,7 +8,6 @@ from small_models import build
 from torch import nn
 
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.config.text import ParallelText
 from seq2seq_cli.extras.export.limits import FORMATS, exports, format_named
 from seq2seq_cli.extras.export.parts import unknown_part
 from seq2seq_cli.model import layers
@@ -106,9 +105,9 @@ def test_limits_are_known_without_torch():
 
 
 def test_features_that_share_a_position_are_refused():
-    config = config_of(tie_embeddings=True, feature_positions=False)
-    text = ParallelText.of(pairs="a.tsv", fields=(1, 3), features=2)
-    config = config.model_copy(update={"data": config.data.model_copy(update={"train": text})})
-    reason = "model.feature_positions is false"
+    text = {"pairs": "a.tsv", "fields": [1, 3], "features": 2}
+    config = Config.model_validate(
+        {"model": {"feature_positions": False}, "data": {"train": text}, "tokenizer": {}}
+    )
     found = exports(config)
-    assert found["ctranslate2"] == found["huggingface"] == reason
+    assert found["ctranslate2"] == found["huggingface"] == "model.feature_positions is false"
