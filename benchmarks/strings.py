@@ -3,7 +3,7 @@
 python benchmarks/strings.py [--stories FILE]
 
 Classification: accuracy of the most frequent label, and of logistic regression on the words of a
-comment, and on its pairs of neighbouring words too. Continuation: loss and perplexity of n-gram
+comment, and on its pairs of adjacent words too. Continuation: loss and perplexity of n-gram
 models, whose history reaches back into the beginning, and of the generator itself. With --stories,
 a file of continuations of the test beginnings, line by line: the share of lines that the generator
 can write, which are those without a contradiction.
@@ -44,7 +44,7 @@ def most_frequent_label(train: Pairs, test: Pairs) -> float:
 
 
 def features_of(comment: str, longest: int) -> list[str]:
-    """All sequences of up to `longest` neighbouring words."""
+    """All sequences of up to `longest` adjacent words."""
     words = comment.split()
     return [
         " ".join(words[start : start + length])

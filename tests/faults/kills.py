@@ -235,9 +235,10 @@ FAULTS: dict[str, Callable[[random.Random, float], None]] = {
 def kill_fresh_processes(config: Path, run: Path, chance: random.Random) -> int:
     """As a user's machine would, a new interpreter each time; until the run is finished."""
     command = [sys.executable, "-m", "seq2seq_cli", "train", str(config), "--run-dir", str(run)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as in this process
     kills = 0
     while True:
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         try:
             process.wait(chance.uniform(2, 6))
         except subprocess.TimeoutExpired:
