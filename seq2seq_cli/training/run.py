@@ -35,8 +35,8 @@ BatchShape = list[int]  # sentences and positions of the longer side (a list, as
 class MetricSums:
     """Sums since the last logged point."""
 
-    loss: float = 0.0  # cross-entropy; with two passes that count, their mean
-    divergence: float = 0.0  # between two passes
+    loss: float = 0.0  # cross-entropy, in nats
+    metrics: dict[str, float] = field(default_factory=dict)  # further ones of the loss, by name
     num_tokens: NonNegativeInt = 0
     num_src_tokens: NonNegativeInt = 0
     num_positions: NonNegativeInt = 0

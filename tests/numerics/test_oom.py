@@ -97,7 +97,11 @@ def updates(fails, batches: list[list[Batch]]) -> tuple[list[float], list, Run]:
     """Losses and gradient norms of all updates, the final weights, and the run."""
     loss, run = failing_run(fails)
     results = [step_once(run, of_update) for of_update in batches]
-    return [number for result in results for number in result], list(loss.parameters()), run
+    return (
+        [x for result in results for x in (result.loss, result.grad_norm)],
+        list(loss.parameters()),
+        run,
+    )
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])

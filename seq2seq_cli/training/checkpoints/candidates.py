@@ -1,5 +1,6 @@
 """The model that a run ends with: the best of its best model, its last one and their averages."""
 
+import functools
 import json
 import logging
 import math
@@ -17,7 +18,10 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import averaged_steps, mean_of_files, with_weights
+from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.run import Run, TrainingState, nothing, quality
+from seq2seq_cli.training.signals import StopRequest
+from seq2seq_cli.training.validation import score_candidate
 
 logger = logging.getLogger(__name__)
 
@@ -101,15 +105,12 @@ def awaits_choice(folder: RunFolder, run: Run) -> bool:
     return bool(candidates) and not _is_recorded(folder, run.state.step, candidates)
 
 
-def choose_model(
-    folder: RunFolder, run: Run, score: Callable[[], Scores], show: Callable[[int, str], None]
-) -> None:
+def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monitor | None) -> None:
     """Score the candidates and write the best one as the run's model, if that is still to be done.
 
-    `score` scores the model as it is; `show` gets the step and a table. The record that it is done
-    is written last, so that after a crash it is done again. Candidates that are damaged or have a
-    score that is NaN or infinite are not chosen. One that cannot be read for another reason ends
-    the comparison with OSError.
+    The record that it is done is written last, so that after a crash it is done again. Candidates
+    that are damaged or have a score that is NaN or infinite are not chosen. One that cannot be read
+    for another reason ends the comparison with OSError, and a signal with Interrupted.
     """
     if not awaits_choice(folder, run):
         return
@@ -126,6 +127,7 @@ def choose_model(
         chosen = next(iter(scored), None)
     else:
         logger.info("comparing %d models on the validation text", len(readable))
+        score = functools.partial(score_candidate, run, stop)
         scored = score_candidates(model, readable, score)
         metric = config.validation.metric
         finite = [one for one in scored if one.is_finite]
@@ -134,7 +136,8 @@ def choose_model(
         install(folder, model, *chosen, run.state, run.hooks.before_write)
     if scored:
         table = candidate_table(scored, chosen)
-        show(step, table)
+        if monitor is not None:
+            monitor.candidates(step, table)
         logger.info("%s", table)
     metrics = {one.candidate: one.metrics for one in scored}
     now = find_candidates(folder, config, run.state)  # an average has moved the best model

@@ -18,6 +18,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.manifest import count_starts
 from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
 from seq2seq_cli.training.run import Run, TrainingState
 
@@ -40,6 +41,7 @@ class Monitor:
 
     def __init__(self, folder: RunFolder, run: Run) -> None:
         state, hooks, step = run.state, run.hooks, run.state.step
+        self.starts = count_starts(folder)
         at_step = _drop_points_after(folder, state)
         self._log = _LogHandler(AppendOnlyFile(folder.log, hooks))
         logging.getLogger("seq2seq_cli").addHandler(self._log)

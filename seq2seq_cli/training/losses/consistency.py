@@ -10,6 +10,7 @@ of the source and the BOS of the decoder are cut off.
 B sentences, T positions of either side; 2 passes, and the other letters of `cross_entropy.py`.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +50,7 @@ class ConsistencyLoss(BatchLoss):
     """The loss of a whole batch with consistency training."""
 
     passes = 2
+    metrics = ("consistency",)  # the weighted divergence
 
     def __init__(
         self,
@@ -62,7 +64,10 @@ class ConsistencyLoss(BatchLoss):
         super().__init__(model, label_smoothing, use_bf16, compiles)
         self.cutoff = consistency.cutoff
         self.terms = terms_of(consistency)
-        self.cross_entropies = sum(self.terms.cross_entropy)
+
+    def cross_entropy(self, total: float, metrics: Mapping[str, float]) -> float:
+        """Return the cross-entropy; with two passes that count, their mean."""
+        return (total - metrics["consistency"]) / sum(self.terms.cross_entropy)
 
     def forward(self, batch: Batch) -> Losses:
         batch = twice(batch.to(self.model.device))
@@ -113,7 +118,7 @@ def two_pass_loss(
     total, divergence = _TwoPassLoss.apply(  # type: ignore[no-untyped-call]
         states_RD, projection_VD, labels_R, label_smoothing, terms, activation_dtype(states_RD)
     )
-    return Losses(total, divergence)
+    return Losses(total, {"consistency": divergence})
 
 
 class _TwoPassLoss(FusedLoss):

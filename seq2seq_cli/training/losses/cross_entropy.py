@@ -4,8 +4,9 @@ R positions, N target tokens, P those filled up to whole chunks, C of a chunk, D
 vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,14 +26,14 @@ class Losses(NamedTuple):
     """Sums over the target tokens of a batch, in nats."""
 
     total: Tensor  # to differentiate
-    divergence: Tensor | float = 0.0  # its part that is between the predictions of two passes
+    metrics: Mapping[str, Tensor] = MappingProxyType({})  # further ones to log, by name
 
 
 class BatchLoss(nn.Module):
     """The training loss of a whole batch: a model with its batch layout and its precision."""
 
     passes = 1  # over each batch
-    cross_entropies = 1.0  # how often the total counts the cross-entropy of a token
+    metrics: tuple[str, ...] = ()  # names of the further sums that it returns
 
     def __init__(
         self, model: Transformer, label_smoothing: float, use_bf16: bool, compiles: bool = False
@@ -50,6 +51,10 @@ class BatchLoss(nn.Module):
         with self.states_and_labels(batch.to(self.model.device)) as (states_RD, labels_R):
             weight_VD = self.model.projection.weight
             return Losses(sequence_loss(states_RD, weight_VD, labels_R, self.label_smoothing))
+
+    def cross_entropy(self, total: float, metrics: Mapping[str, float]) -> float:
+        """Return the part of the sum that is logged as the loss."""
+        return total
 
     @contextmanager
     def states_and_labels(self, batch: Batch, *cut: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
