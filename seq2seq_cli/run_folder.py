@@ -59,7 +59,7 @@ class RunFolder:
     def all_weights(self) -> dict[int, Path]:
         """Return the weights of all kept steps, latest first: in checkpoints, and alone.
 
-        Those that are alone come first: a crash may leave a checkpoint without its weights.
+        If a step has both, the latter counts: a crash may leave a checkpoint without weights.
         """
         lone = _by_step(self.checkpoints, ".safetensors")
         whole = {n: path / "weights.safetensors" for n, path in self.all_checkpoints().items()}
@@ -189,33 +189,18 @@ class RunFolder:
         known = {path.name for path in vars(self).values()}
         return known | {"tokenizer.model", "src.model", "tgt.model", "vocab"}
 
-    def _parts(self) -> list[Path]:
-        """Return the partial files of a training, not of `translate`."""
-        known = self._known_names()
-        here = [path for path in self.path.glob("*.part") if _without_part(path.name) in known]
-        return [*here, *self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
-
     @contextmanager
     def locked(self, patience: float = 0.0) -> Iterator[None]:
         """Lock the run against other trainers while the block runs, at most while the process does.
 
         Another trainer may take `patience` seconds to end. Creates the folder, and removes it again
         if it stays empty; removes partial files that a killed training has left. Raises UserError
-        if another process has the lock.
+        for other files in it, for links that lead out of it, and if another process has the lock.
         """
-        if not self.exists:
+        if self.exists:
+            self.reject_escaping_links()
+        else:
             self.ensure_new_or_empty()
-        with self._hold_lock(patience):
-            for part in self._parts():
-                if part.is_dir():
-                    shutil.rmtree(part, ignore_errors=True)
-                else:
-                    part.unlink(missing_ok=True)  # it was in a folder
-            yield
-
-    @contextmanager
-    def _hold_lock(self, patience: float) -> Iterator[None]:
-        """Lock a file of the folder: NFS keeps locks on files between machines, on folders not."""
         deadline, is_waiting = time.monotonic() + patience, False
         while (descriptor := self._try_lock()) is None:
             if time.monotonic() >= deadline:
@@ -228,6 +213,14 @@ class RunFolder:
                 logger.info(f"waiting for another process to leave {self.path}")
             time.sleep(_SECONDS_BETWEEN_TRIES)
         try:
+            known = self._known_names()
+            here = [p for p in self.path.glob("*.part") if _without_part(p.name) in known]
+            inside = [*self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
+            for part in (*here, *inside):  # of a training, not of `translate`
+                if part.is_dir():
+                    shutil.rmtree(part, ignore_errors=True)
+                else:
+                    part.unlink(missing_ok=True)  # it was in a folder
             yield
         finally:
             with suppress(OSError):
@@ -237,7 +230,10 @@ class RunFolder:
             os.close(descriptor)
 
     def _try_lock(self) -> int | None:
-        """Return the descriptor of what is locked; None if another process has the lock."""
+        """Return the descriptor of the locked file; None if another process has the lock.
+
+        NFS shares locks on files between machines, but not on folders.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         locked = self.lock
         try:

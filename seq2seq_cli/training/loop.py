@@ -22,7 +22,7 @@ from seq2seq_cli.training.parallel.elastic import is_started_by_torchrun
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.plan import plan_again
-from seq2seq_cli.training.resume import StartOptions, start_or_resume
+from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, MetricSums, Run
 from seq2seq_cli.training.signals import stop_on_signals
 from seq2seq_cli.training.step import StepResult, train_step
@@ -64,7 +64,7 @@ def train(
         return
     folder = RunFolder(run_dir)
     with (
-        open_run(folder, config, StartOptions(source, allow_changed), hooks) as run,
+        open_run(folder, config, hooks, source, allow_changed) as run,
         open_outputs(folder, run) as (monitor, saver),
         stop_on_signals(run.parallel) as stop,
     ):
@@ -96,27 +96,24 @@ def train(
 
 @contextmanager
 def open_run(
-    folder: RunFolder, config: Config, options: StartOptions, hooks: Hooks
+    folder: RunFolder,
+    config: Config,
+    hooks: Hooks,
+    source: Path | None,
+    allow_changed: Sequence[str],
 ) -> Iterator[Run]:
     """Start or resume the run of a folder, which stays locked while the block runs.
 
     Raises UserError when out of memory where no batch can be split.
     """
-
-    def lock(stack: ExitStack) -> None:
-        if folder.exists:
-            folder.reject_escaping_links()
-        stack.enter_context(folder.locked(parallel.lock_seconds))
-
     try:
         with process_group(config) as parallel, ExitStack() as stack:
-            parallel.in_main(lambda: lock(stack))
-            run = start_or_resume(folder, config, options, parallel, hooks)
+            lock = folder.locked(parallel.lock_seconds)
+            parallel.in_main(lambda: stack.enter_context(lock))
+            run = start_or_resume(folder, config, parallel, hooks, source, allow_changed)
+            state = run.state
             if run.config.data.valid is not None and limit_reached(run):  # perhaps a new limit
-                run.state.awaits_validation |= run.state.validated_step not in (
-                    None,
-                    run.state.step,
-                )
+                state.awaits_validation |= state.validated_step != state.step
             yield run
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

@@ -71,7 +71,6 @@ def set_up_run(
             text=data.batches.key,
             tokens_per_batch=training.batch_budget,
             has_ema=decay is not None,
-            validated_step=0,
         ),
     )
 

@@ -39,20 +39,15 @@ class Scored(NamedTuple):
     candidate: Candidate
     metrics: dict[Metric, float]
 
-    @property
-    def is_finite(self) -> bool:
-        return all(map(math.isfinite, self.metrics.values()))
-
     def quality(self, metric: Metric) -> tuple[float, float]:
         """What candidates are compared by: the less the better."""
         return quality(metric, self.metrics[metric], self.metrics["loss"])
 
 
 def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> list[Candidate]:
-    """Return what a finished run may end with; an empty list if it has nothing but single models.
+    """Return what a finished run may end with, nothing if the best model is known already.
 
-    Of those the best is known already. Without validation text only averages are candidates, the
-    one to prefer first.
+    Without validation text only averages are candidates, the one to prefer first.
     """
     last, training = folder.checkpoint(state.step), config.training
     is_best = state.best_step == state.step  # the model that was validated last
@@ -100,9 +95,15 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
 
 
 def awaits_choice(folder: RunFolder, run: Run) -> bool:
-    """Return True if the run, which is finished, has candidates that were not compared yet."""
+    """Return True if the finished run has candidates that `candidates.jsonl` does not list."""
     candidates = find_candidates(folder, run.config, run.state)
-    return bool(candidates) and not _is_recorded(folder, run.state.step, candidates)
+    try:
+        lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
+        entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
+    except (FileNotFoundError, ValueError, RecursionError, UserError):
+        return bool(candidates)
+    names = [entry.get("model") for entry in entries if entry.get("step") == run.state.step]
+    return bool(candidates) and names != [candidate.name for candidate in candidates]
 
 
 def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monitor | None) -> None:
@@ -130,7 +131,7 @@ def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monito
         score = functools.partial(score_candidate, run, stop)
         scored = score_candidates(model, readable, score)
         metric = config.validation.metric
-        finite = [one for one in scored if one.is_finite]
+        finite = [one for one in scored if all(map(math.isfinite, one.metrics.values()))]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
         install(folder, model, *chosen, run.state, run.hooks.before_write)
@@ -202,14 +203,3 @@ def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
         rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores]))
         rows[-1] += "  (chosen)" if one is chosen else ""
     return "\n".join(rows)
-
-
-def _is_recorded(folder: RunFolder, step: int, candidates: Sequence[Candidate]) -> bool:
-    """Return True if `candidates.jsonl` has the entries of this step's candidates."""
-    try:
-        lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
-        entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
-    except (FileNotFoundError, ValueError, RecursionError, UserError):
-        return False
-    names = [entry.get("model") for entry in entries if entry.get("step") == step]
-    return names == [candidate.name for candidate in candidates]

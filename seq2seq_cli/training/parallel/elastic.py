@@ -104,11 +104,12 @@ def _is_adopted() -> bool:
 
     The agent is a program in Python, or has started a script that has started this process.
     """
-    parent, program = Path(f"/proc/{PARENT}"), Path("/proc/self/exe")
+    parent = Path(f"/proc/{PARENT}")
     try:
-        is_python = (parent / "exe").readlink().name.startswith("python")
-        is_python = is_python or (parent / "exe").readlink() == program.readlink()
-        return not (is_python or b"TORCHELASTIC_RUN_ID=" in (parent / "environ").read_bytes())
+        program = (parent / "exe").readlink()
+        if program.name.startswith("python") or program == Path("/proc/self/exe").readlink():
+            return False
+        return b"TORCHELASTIC_RUN_ID=" not in (parent / "environ").read_bytes()
     except OSError:  # of another user
         return PARENT == 1
 
