@@ -50,11 +50,11 @@ def train(
     """Train a model into a run folder; an interrupted run of the same config is resumed.
 
     A new run starts from the best weights of the run folder `source`, if one is given. A resumed
-    run may differ from its config in the options `allow_changed`. Data-parallel processes are those
-    of `torch.distributed`'s process group if the caller has initialized one, those that `torchrun`
-    started, or those that `training.processes` asks for and this function starts; these log to
-    standard error if `console.py: log_to_stderr` was called here. Raises UserError for what the
-    user can correct, and Interrupted after saving on Ctrl-C or SIGTERM.
+    run may differ from its config in the options `allow_changed`. Processes train together if they
+    belong to a process group of `torch.distributed` or `torchrun` has started them; otherwise this
+    function starts the number in `training.processes`, which log to standard error if
+    `console.py: log_to_stderr` was called here. Raises UserError for what the user can correct, and
+    Interrupted after saving on Ctrl-C or SIGTERM.
     """
     if (num_processes := processes_to_start(config)) > 1:
         again = functools.partial(

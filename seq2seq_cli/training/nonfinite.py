@@ -68,7 +68,8 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | Non
     training, tokenizers = run.config.training, run.data.tokenizers
     batch_loss = run.loss  # if it is sharded, it gathers the weights
     if training.compile:
-        batch_loss = build_loss(run.model, training, run.use_bf16)
+        uncompiled = training.model_copy(update={"compile": False})
+        batch_loss = build_loss(run.model, uncompiled, run.device)
         batch_loss.layout = Padded
     modules: list[str] = []  # the first whose output is not finite
 

@@ -62,12 +62,13 @@ def start_or_resume(
     UserError for what the user can correct.
     """
 
-    def in_main() -> Run:
-        if folder.exists:
-            return resume_run(folder, config, parallel, hooks, source, allow_changed)
-        return start_run(folder, config, parallel, hooks, source)
-
-    run = parallel.in_main(in_main)
+    run = parallel.in_main(
+        lambda: (
+            resume_run(folder, config, parallel, hooks, source, allow_changed)
+            if folder.exists
+            else start_run(folder, config, parallel, hooks, source)
+        )
+    )
     state = parallel.broadcast(run.state if run is not None else TrainingState())
     if run is None:
         run = set_up_run(load_config(folder.config), parallel, hooks, folder)

@@ -40,6 +40,7 @@ def validate(
     def in_main() -> tuple[Scores, AttentionPlots | None]:
         with with_weights(run.evaluated_model, run.evaluated_weights):
             scores = score_model(run)
+            # The attention of a model whose loss is NaN or infinite says nothing.
             if not (validation.attention and math.isfinite(scores.loss)):
                 return scores, None
             with evaluation_of(run) as (translator, held_out):

@@ -64,10 +64,8 @@ def check_optimizer(checkpoint: Path, run: "Run") -> None:
 
 def load_shards(checkpoint: Path, run: "Run") -> None:
     """Load the state, whole or sharded, whose hashes are right, into a run that may be sharded."""
-    parameters, types = _trained(run.model), _types(checkpoint)
-    _check_fit(checkpoint, {name: size for name, (size, _) in types.items()}, run)
-    tensors: dict[str, Tensor] = {}
-    for name, (size, dtype) in types.items():
+    parameters, tensors = _trained(run.model), dict[str, Tensor]()
+    for name, (size, dtype) in _types(checkpoint).items():
         like = parameters.get(name.rpartition("/")[0])
         if like is not None and like.shape == size:
             tensors[name] = torch.empty_like(like, requires_grad=False)

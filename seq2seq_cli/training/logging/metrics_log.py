@@ -76,7 +76,7 @@ class Monitor:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        with suppress(OSError):  # it was said when it did not find room
+        with suppress(OSError):  # a warning was logged when the disk became full
             self.sync()
         logging.getLogger("seq2seq_cli").removeHandler(self._log)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from seq2seq_cli.config.regularization import Consistency, ConsistencyKind
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.data.batches import Batch
-from seq2seq_cli.model.device import activation_dtype
+from seq2seq_cli.model.device import activation_dtype, choose_bf16
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID
 from seq2seq_cli.training.losses.cross_entropy import (
@@ -77,14 +77,13 @@ class ConsistencyLoss(BatchLoss):
             return two_pass_loss(states_RD, weight_VD, labels_R, self.label_smoothing, self.terms)
 
 
-def build_loss(
-    model: Transformer, config: TrainingConfig, use_bf16: bool, compiles: bool = False
-) -> BatchLoss:
-    """Return the training loss that the config asks for."""
+def build_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:
+    """Return the training loss of a model on a device, in the precision of the config."""
+    use_bf16, smoothing = choose_bf16(config.precision, device), config.label_smoothing
     if config.consistency is None:
-        return BatchLoss(model, config.label_smoothing, use_bf16, compiles)
+        return BatchLoss(model, smoothing, use_bf16, config.compile)
     given = config.consistency
-    return ConsistencyLoss(model, config.label_smoothing, use_bf16, compiles, consistency=given)
+    return ConsistencyLoss(model, smoothing, use_bf16, config.compile, consistency=given)
 
 
 def terms_of(consistency: Consistency) -> Terms:

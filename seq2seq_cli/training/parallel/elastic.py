@@ -132,7 +132,7 @@ def watched_machines(
 ) -> Iterator[None]:
     """End this process if a machine vanishes while the block runs, and its agent if that hangs.
 
-    The environment is that of a process of `torchrun`, and `agent` the process that has started it.
+    `torchrun` has set the environment, and `agent` is the process that has started this one.
     """
     num_machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if num_machines == 1:

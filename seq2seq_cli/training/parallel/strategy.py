@@ -112,7 +112,7 @@ class SingleProcess:
     ) -> Accumulated:
         """Sum gradients and losses of an update over all processes.
 
-        `accumulate` computes those of this process, with its shard of each of the `batches`.
+        `accumulate` computes them in this process, with its shard of each of the `batches`.
         """
         return accumulate()
 
