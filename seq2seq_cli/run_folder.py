@@ -70,10 +70,7 @@ class RunFolder:
         return self.best / f"{_step_name(step)}.safetensors"
 
     def all_best_models(self) -> dict[int, Path]:
-        """Return the best models in best/ by step, latest first.
-
-        There are some if `validation.keep_best` is more than 1, or `model` is an average.
-        """
+        """Return the models in best/ by step, latest first: with `keep_best`, or an average."""
         return _by_step(self.best, ".safetensors")
 
     def new_tokenizer_paths(self, *, is_one: bool) -> tuple[Path, Path]:
@@ -120,10 +117,7 @@ class RunFolder:
             return []
 
     def metrics_points(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries of metrics.jsonl, without an incomplete last line.
-
-        Raises UserError for a line that is not an entry.
-        """
+        """Yield all complete entries of metrics.jsonl. Raises UserError for a damaged line."""
         for line in self.metrics_lines():
             try:
                 point = json.loads(line) if line.endswith(b"\n") else {}

@@ -178,10 +178,7 @@ def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | Non
 
 
 def read_state(checkpoint: Path) -> TrainingState:
-    """Read the state of a checkpoint.
-
-    Raises DamagedFileError if it is damaged, and UserError if another version has written it.
-    """
+    """Read the state. Raises DamagedFileError, or UserError if another version has written it."""
     path = checkpoint / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):

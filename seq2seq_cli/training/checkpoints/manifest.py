@@ -55,10 +55,7 @@ def record_continuation(
     step: int,
     hashes: dict[str, str],
 ) -> None:
-    """Append when and how a run is resumed, and which options have changed.
-
-    `hashes`: of the text from now on.
-    """
+    """Append when and how a run is resumed, the changed options, and the `hashes` of its text."""
     manifest = read_manifest(run)
     changed = {
         name: {"from": _short(old), "to": _short(new)}

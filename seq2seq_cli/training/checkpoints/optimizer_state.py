@@ -154,8 +154,6 @@ def write_shards(
             if len(errors) < len(reasons):
                 raise
             raise errors[0] from None
-
-    def hash_shards() -> None:
         own = folder.glob(f"shard-{parallel.rank + 1:05d}-*.safetensors")
         hashes.update({path.name: _hash(path) for path in own})
 
@@ -164,7 +162,7 @@ def write_shards(
         if parallel.is_main:
             write_json(folder / _HASHES, {name: h for part in everyone for name, h in part.items()})
 
-    for action in (make_folder, save_shards, hash_shards, write_hashes):
+    for action in (make_folder, save_shards, write_hashes):
         error: OSError | None = None
         try:
             action()

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -87,7 +88,7 @@ class Monitor:
 
     def config(self, config: Config) -> None:
         """Show the resolved config in TensorBoard, and let it compare runs by their options."""
-        self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
+        self._tensorboard.text(0, "config", textwrap.indent(config_yaml(config), "    "))
         # The tab HParams sorts options by name: `text.train.src` and the like do not come first.
         is_path = re.compile(r"^data(?=\.(train|valid)\..*\b(src|tgt|pairs)$)")
         options: dict[str, float | str] = {}
@@ -148,7 +149,7 @@ class Monitor:
 
     def candidates(self, step: int, table: str) -> None:
         """Show the scores of the models that a run may end with."""
-        self._tensorboard.text(step, "valid/candidates", _as_code(table))
+        self._tensorboard.text(step, "valid/candidates", textwrap.indent(table, "    "))
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
         self._tensorboard.scalars(step, _with_losses_first(scalars))
@@ -198,8 +199,3 @@ def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
     """
     kinds = [kind for kind in ("train", "valid") if f"{kind}/loss" in scalars]
     return {f"Loss/{kind}": scalars[f"{kind}/loss"] for kind in kinds} | scalars
-
-
-def _as_code(text: str) -> str:
-    """Markdown's code block: four spaces before every line."""
-    return "".join(f"    {line}\n" for line in text.splitlines())

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import os
 import re
 import struct
 from contextlib import suppress
@@ -117,16 +116,11 @@ _VERSION = Event(file_version="brain.Event:2")  # how every file begins
 
 def _append(path: Path, data: bytes) -> None:
     """Append all of the data, or nothing if an OSError occurs."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        left = memoryview(data)
+    with naming(path), path.open("ab", buffering=0) as file:
+        size, left = file.tell(), memoryview(data)
         try:
             while left:
-                with naming(path):
-                    left = left[os.write(descriptor, left) :]
+                left = left[file.write(left) :]
         except OSError:
-            os.ftruncate(descriptor, size)
+            file.truncate(size)
             raise
-    finally:
-        os.close(descriptor)

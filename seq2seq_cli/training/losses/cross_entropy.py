@@ -196,10 +196,7 @@ def chunks(x_KPD: Tensor, vocabulary: int) -> list[slice]:
 
 
 def log_probabilities(p_y_KN: Tensor, x_KND: Tensor, w_VD: Tensor, y_N: Tensor) -> Tensor:
-    """Return the logarithms of the labels' probabilities, KN.
-
-    If training diverges, one may underflow, which has a logarithm all the same.
-    """
+    """Return the logarithms, KN, of the labels' probabilities, of which some may underflow."""
     log_p_y_R, x_RD, y_R = p_y_KN.flatten().log(), x_KND.flatten(0, 1), y_N.repeat(len(p_y_KN))
     underflown = (p_y_KN.flatten() < torch.finfo(torch.float32).tiny).nonzero()[:, 0]
     for r_C in torch.split(underflown, max(_CHUNK_ELEMENTS // len(w_VD), 1)):

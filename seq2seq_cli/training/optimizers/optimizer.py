@@ -87,10 +87,7 @@ def check_same_state(before: OptimizerName, now: OptimizerName) -> None:
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of every parameter.
-
-    Each of its groups names under `state` the tensors that a checkpoint holds.
-    """
+    """Return the optimizer, whose groups name as `state` the tensors that a checkpoint holds."""
     kind = OPTIMIZERS[config.optimizer]
     options = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
     if not any(parameter.is_meta for parameter in model.parameters()):

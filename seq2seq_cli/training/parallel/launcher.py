@@ -236,10 +236,7 @@ def _in_worker(
 
 
 def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Exception:
-    """Return the exception that says why the processes ended, of which `rank` was the first.
-
-    `is_terminated`: SIGTERM was forwarded to them.
-    """
+    """Return why the processes ended, `rank` first; `is_terminated`: SIGTERM was forwarded."""
     files = {r: folder / f"reason-{r}.json" for r in (0, rank)}
     reasons = {r: read_json(path) for r, path in files.items() if path.exists()}
     if reasons.get(0, {}).get("kind") == "Interrupted":
