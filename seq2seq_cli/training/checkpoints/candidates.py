@@ -97,13 +97,15 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
 def awaits_choice(folder: RunFolder, run: Run) -> bool:
     """Return True if the finished run has candidates that `candidates.jsonl` does not list."""
     candidates = find_candidates(folder, run.config, run.state)
+    if not candidates:
+        return False
     try:
         lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
         entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
     except (FileNotFoundError, ValueError, RecursionError, UserError):
-        return bool(candidates)
+        return True
     names = [entry.get("model") for entry in entries if entry.get("step") == run.state.step]
-    return bool(candidates) and names != [candidate.name for candidate in candidates]
+    return names != [candidate.name for candidate in candidates]
 
 
 def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monitor | None) -> None:
