@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import TypeVar
 
 from seq2seq_cli.errors import UserError
@@ -112,15 +113,10 @@ def _same_import_path() -> Iterator[None]:
 def has_terminal() -> bool:
     """Return True if a terminal sends Ctrl-C to this process and the others of its group."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
 
 
 def end_with_parent(status: int) -> None:

@@ -59,7 +59,7 @@ class RunFolder:
     def all_weights(self) -> dict[int, Path]:
         """Return the weights of all kept steps, latest first: in checkpoints, and alone.
 
-        Those that are alone come first: a crash may leave a checkpoint without its weights.
+        If a step has both, the latter counts: a crash may leave a checkpoint without weights.
         """
         lone = _by_step(self.checkpoints, ".safetensors")
         whole = {n: path / "weights.safetensors" for n, path in self.all_checkpoints().items()}
@@ -70,10 +70,7 @@ class RunFolder:
         return self.best / f"{_step_name(step)}.safetensors"
 
     def all_best_models(self) -> dict[int, Path]:
-        """Return the best models in best/ by step, latest first.
-
-        There are some if `validation.keep_best` is more than 1, or `model` is an average.
-        """
+        """Return the models in best/ by step, latest first: with `keep_best`, or an average."""
         return _by_step(self.best, ".safetensors")
 
     def new_tokenizer_paths(self, *, is_one: bool) -> tuple[Path, Path]:
@@ -120,10 +117,7 @@ class RunFolder:
             return []
 
     def metrics_points(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries of metrics.jsonl, without an incomplete last line.
-
-        Raises UserError for a line that is not an entry.
-        """
+        """Yield all complete entries of metrics.jsonl. Raises UserError for a damaged line."""
         for line in self.metrics_lines():
             try:
                 point = json.loads(line) if line.endswith(b"\n") else {}
@@ -189,33 +183,18 @@ class RunFolder:
         known = {path.name for path in vars(self).values()}
         return known | {"tokenizer.model", "src.model", "tgt.model", "vocab"}
 
-    def _parts(self) -> list[Path]:
-        """Return the partial files of a training, not of `translate`."""
-        known = self._known_names()
-        here = [path for path in self.path.glob("*.part") if _without_part(path.name) in known]
-        return [*here, *self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
-
     @contextmanager
     def locked(self, patience: float = 0.0) -> Iterator[None]:
         """Lock the run against other trainers while the block runs, at most while the process does.
 
         Another trainer may take `patience` seconds to end. Creates the folder, and removes it again
         if it stays empty; removes partial files that a killed training has left. Raises UserError
-        if another process has the lock.
+        for other files in it, for links that lead out of it, and if another process has the lock.
         """
-        if not self.exists:
+        if self.exists:
+            self.reject_escaping_links()
+        else:
             self.ensure_new_or_empty()
-        with self._hold_lock(patience):
-            for part in self._parts():
-                if part.is_dir():
-                    shutil.rmtree(part, ignore_errors=True)
-                else:
-                    part.unlink(missing_ok=True)  # it was in a folder
-            yield
-
-    @contextmanager
-    def _hold_lock(self, patience: float) -> Iterator[None]:
-        """Lock a file of the folder: NFS keeps locks on files between machines, on folders not."""
         deadline, is_waiting = time.monotonic() + patience, False
         while (descriptor := self._try_lock()) is None:
             if time.monotonic() >= deadline:
@@ -228,6 +207,14 @@ class RunFolder:
                 logger.info(f"waiting for another process to leave {self.path}")
             time.sleep(_SECONDS_BETWEEN_TRIES)
         try:
+            known = self._known_names()
+            here = [p for p in self.path.glob("*.part") if _without_part(p.name) in known]
+            inside = [*self.checkpoints.glob("**/*.part"), *self.best.glob("*.part")]
+            for part in (*here, *inside):  # of a training, not of `translate`
+                if part.is_dir():
+                    shutil.rmtree(part, ignore_errors=True)
+                else:
+                    part.unlink(missing_ok=True)  # it was in a folder
             yield
         finally:
             with suppress(OSError):
@@ -237,7 +224,10 @@ class RunFolder:
             os.close(descriptor)
 
     def _try_lock(self) -> int | None:
-        """Return the descriptor of what is locked; None if another process has the lock."""
+        """Return the descriptor of the locked file; None if another process has the lock.
+
+        NFS shares locks on files between machines, but not on folders.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         locked = self.lock
         try:

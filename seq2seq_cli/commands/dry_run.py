@@ -19,7 +19,7 @@ from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.optimizers.schedules import Plan, set_lr
 from seq2seq_cli.training.parallel.launcher import launch, processes_to_start
 from seq2seq_cli.training.parallel.process_group import process_group
-from seq2seq_cli.training.resume import StartOptions, start_or_resume
+from seq2seq_cli.training.resume import start_or_resume
 from seq2seq_cli.training.run import Hooks, Run
 from seq2seq_cli.training.step import train_step
 
@@ -115,7 +115,7 @@ def dry_run(work: Callable[[DryRun], Result], config: Config) -> Result | None:
             tempfile.TemporaryDirectory(prefix="seq2seq-dry-run-") as folder,
         ):
             run_folder = RunFolder(Path(parallel.broadcast(folder)) / "run")
-            run = start_or_resume(run_folder, config, StartOptions(), parallel, Hooks())
+            run = start_or_resume(run_folder, config, parallel, Hooks())
             result = work(DryRun(run))
             return result if parallel.is_main else None
     finally:

@@ -2,7 +2,7 @@
 
 The longest sentences are tried. On a GPU, batches grow until one runs out of memory. On a CPU,
 Linux would kill the process instead; so the memory of two small batches is measured in another
-process, and that of larger ones is extrapolated linearly.
+process, and extrapolated linearly to larger ones.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from seq2seq_cli.data.batches import Batch
 from seq2seq_cli.data.token_store import TokenStore
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.machine import peak_memory, retain_freed_pages
-from seq2seq_cli.model.device import choose_bf16, choose_device
+from seq2seq_cli.model.device import choose_device
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.processes import ProcessDiedError, call_in_new_process
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
@@ -104,8 +104,7 @@ def make_trial(trial: TrialModel, device: torch.device) -> Callable[[int], bool]
     training = trial.config.training
     sizes = (trial.src_vocab, trial.tgt_vocab)
     model = Transformer(trial.config.model, *sizes, trial.is_shared, PAD_ID).to(device)
-    use_bf16 = choose_bf16(training.precision, device)
-    batch_loss = build_loss(model, training, use_bf16, training.compile)
+    batch_loss = build_loss(model, training, device)
     optimizer = build_optimizer(model, training)
     ema = None if training.ema_decay is None else Ema(model, training.ema_decay)
 

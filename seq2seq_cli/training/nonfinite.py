@@ -5,7 +5,6 @@ import itertools
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +28,6 @@ _SHOWN = 3  # sentences, parameters, modules
 _WIDTH = 70  # characters of a sentence
 
 
-class NonfiniteSource(NamedTuple):
-    """The source of the first NaN or infinite number."""
-
-    module: str | None  # dotted name; None: the outputs of all modules are finite
-    batch: list[str]  # its shape and first sentences
-
-
 def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> None:
     """Skip the update with a warning, or diagnose it and stop (`training.on_nonfinite`).
 
@@ -55,24 +47,29 @@ def handle_nonfinite(run: Run, batches: Sequence[Batch], result: StepResult) -> 
     own = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
     gradients = run.parallel.gather(own)  # before the forward passes, which gather the weights
     sources = run.parallel.all_gather(find_nonfinite_source(run, batches))
-    source = next((source for source in sources if source.module), sources[0])
+    module, batch = next((source for source in sources if source[0]), sources[0])
     advice = (
         "The update was not applied, and the last checkpoint is unaffected. Lower training.lr, "
         "warm up longer, or set training.precision: fp32, in another --run-dir"
     )
     if action == "stop":
         advice += "; or skip such updates with --set training.on_nonfinite=skip"
-    report = "\n".join([what, *_report(source, gradients), advice])
+    report = "\n".join([what, *_report(module, batch, gradients), advice])
     logger.debug("%s", report)
     raise UserError(report if run.parallel.is_main else what)
 
 
-def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource:
-    """Repeat this process's forward passes with the same dropout, and check every output."""
+def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> tuple[str | None, list[str]]:
+    """Repeat this process's forward passes with the same dropout, and check every output.
+
+    Returns the dotted name of the first module whose output is not finite, None if all are; and the
+    shape and first sentences of its batch.
+    """
     training, tokenizers = run.config.training, run.data.tokenizers
     batch_loss = run.loss  # if it is sharded, it gathers the weights
     if training.compile:
-        batch_loss = build_loss(run.model, training, run.use_bf16)
+        uncompiled = training.model_copy(update={"compile": False})
+        batch_loss = build_loss(run.model, uncompiled, run.device)
         batch_loss.layout = Padded
     modules: list[str] = []  # the first whose output is not finite
 
@@ -93,12 +90,11 @@ def find_nonfinite_source(run: Run, batches: Sequence[Batch]) -> NonfiniteSource
             for shard in shards:  # all of them: other processes may wait for this one's weights
                 loss = batch_loss(shard)
                 if source is None and (modules or not _is_finite(loss)):
-                    name = modules[0] if modules else "projection"
-                    source = NonfiniteSource(name, _describe(shard, tokenizers))
+                    source = (modules or ["projection"])[0], _describe(shard, tokenizers)
     finally:
         for hook in hooks:
             hook.remove()
-    return source or NonfiniteSource(None, _describe(shards[0], tokenizers))
+    return source or (None, _describe(shards[0], tokenizers))
 
 
 def _is_finite(values: object) -> bool:
@@ -108,28 +104,28 @@ def _is_finite(values: object) -> bool:
     )
 
 
-def _report(source: NonfiniteSource, gradients: Weights) -> list[str]:
+def _report(module: str | None, batch: list[str], gradients: Weights) -> list[str]:
     began = (
-        f"{source.module}: its output is not finite, though its input is"
-        if source.module
+        f"{module}: its output is not finite, though its input is"
+        if module
         else "the backward pass: all outputs of modules are finite"
     )
     bad = [name for name, gradient in gradients.items() if not _is_finite(gradient)]
     names = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
-    norms = []  # of modules
-    for module, items in itertools.groupby(
+    norms = []
+    for name, items in itertools.groupby(
         gradients.items(), lambda item: item[0].rpartition(".")[0]
     ):
         norm = nn.utils.get_total_norm([gradient for _, gradient in items]).item()
-        norms += [(module, norm)] if math.isfinite(norm) else []
+        norms += [(name, norm)] if math.isfinite(norm) else []
     norms = sorted(norms, key=lambda named: -named[1])[:_SHOWN]
     largest = ", ".join(f"{name} {norm:.3g}" for name, norm in norms)
     return [
         f"  began in    {began}",
         f"  gradients   not finite: {len(bad)} of {len(gradients)} parameters ({names})",
         f"  norms       largest finite ones: {largest or 'none'}",
-        f"  in          {source.batch[0]}",
-        *(f"              {line}" for line in source.batch[1:]),
+        f"  in          {batch[0]}",
+        *(f"              {line}" for line in batch[1:]),
     ]
 
 

@@ -31,10 +31,7 @@ def split_batches(batches: Iterable[Batch], too_large: Sequence[BatchShape]) -> 
 
 
 def record_oom(run: Run, batch: Batch) -> None:
-    """Remember the shape of a batch that ran out of memory; the first time, log a warning.
-
-    Raises UserError if the batch is too small to be split.
-    """
+    """Remember the shape of a batch that ran out of memory. UserError if it cannot be split."""
     state, shape = run.state, _shape(batch)
     what = f"step {state.step + 1:,}: out of memory with {describe_shape(batch)}"
     if shape[0] <= run.parallel.world_size:

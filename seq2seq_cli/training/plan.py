@@ -30,9 +30,18 @@ def plan_run(run: Run) -> None:
 
     Resolves `training.warmup_steps: auto`. Raises UserError if the run ends before its warm-up.
     """
-    state, old = run.state, run.state.plan
-    most, hours = total_updates(run), run.config.training.max_hours
-    settle_warmup(run, most)
+    state, old, training = run.state, run.state.plan, run.config.training
+    most, hours = total_updates(run), training.max_hours
+    if training.warmup_steps == "auto":
+        run.config = with_training(run.config, warmup_steps=min(DEFAULT_WARMUP, most // 10))
+    elif training.warmup_steps > most:
+        limit = "max_steps" if most == training.max_steps else "max_epochs"
+        raise UserError(
+            f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
+            f"{getattr(training, limit):,} ends the run after {most:,} updates, before "
+            f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
+            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
+        )
     if hours is not None and (old.most, old.hours) == (most, hours):
         return
     is_warmed_up = old.hours is not None and old.warmup <= state.step
@@ -140,18 +149,3 @@ def limit_of_updates(config: TrainingConfig, plan: Plan) -> str:
     if plan.total < plan.most:
         return "max_hours"
     return "max_steps" if plan.total == config.max_steps else "max_epochs"
-
-
-def settle_warmup(run: Run, most: int) -> None:
-    """Resolve `training.warmup_steps: auto`; UserError if the run ends before its warm-up."""
-    training = run.config.training
-    if training.warmup_steps == "auto":
-        run.config = with_training(run.config, warmup_steps=min(DEFAULT_WARMUP, most // 10))
-    elif training.warmup_steps > most:
-        limit = "max_steps" if most == training.max_steps else "max_epochs"
-        raise UserError(
-            f"training.warmup_steps {training.warmup_steps:,}: training.{limit} "
-            f"{getattr(training, limit):,} ends the run after {most:,} updates, before "
-            f"the peak rate is reached; raise {limit}, lower warmup_steps, or leave it out in a "
-            "new run; a run that has started keeps its own (--allow-changed training.warmup_steps)"
-        )

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq_cli.config.loader import (
     config_yaml,
@@ -45,31 +45,30 @@ from seq2seq_cli.training.warm_start import asks_for_another, start_from, with_o
 
 logger = logging.getLogger(__name__)
 
-_LENGTH_LIMIT = ("max_len_factor", "max_len_extra")  # runs of earlier versions have numbers
-
-
-class StartOptions(NamedTuple):
-    """Options of starting or resuming a run that are not in the config."""
-
-    source: Path | None = None  # run folder whose best weights a new run starts from
-    allow_changed: Sequence[str] = ()  # options in which a resumed run may differ from its config
-
 
 def start_or_resume(
-    folder: RunFolder, config: Config, options: StartOptions, parallel: SingleProcess, hooks: Hooks
+    folder: RunFolder,
+    config: Config,
+    parallel: SingleProcess,
+    hooks: Hooks,
+    source: Path | None = None,
+    allow_changed: Sequence[str] = (),
 ) -> Run:
     """Start a run, or resume the one that the folder holds.
 
-    The main process reads the text and writes everything that the run depends on into the folder;
-    the other processes read it there. Raises UserError for what the user can correct.
+    A new run starts from the weights of the run folder `source`, if given; a resumed one may differ
+    from its config in the options `allow_changed`. The main process reads the text and writes
+    everything that the run depends on into the folder; the other processes read it there. Raises
+    UserError for what the user can correct.
     """
 
-    def in_main() -> Run:
-        if folder.exists:
-            return resume_run(folder, config, options, parallel, hooks)
-        return start_run(folder, config, options.source, parallel, hooks)
-
-    run = parallel.in_main(in_main)
+    run = parallel.in_main(
+        lambda: (
+            resume_run(folder, config, parallel, hooks, source, allow_changed)
+            if folder.exists
+            else start_run(folder, config, parallel, hooks, source)
+        )
+    )
     state = parallel.broadcast(run.state if run is not None else TrainingState())
     if run is None:
         run = set_up_run(load_config(folder.config), parallel, hooks, folder)
@@ -82,7 +81,7 @@ def start_or_resume(
 
 
 def start_run(
-    folder: RunFolder, config: Config, source: Path | None, parallel: SingleProcess, hooks: Hooks
+    folder: RunFolder, config: Config, parallel: SingleProcess, hooks: Hooks, source: Path | None
 ) -> Run:
     """Set up a new run, and write what it depends on.
 
@@ -107,22 +106,27 @@ def start_run(
 
 
 def resume_run(
-    folder: RunFolder, config: Config, options: StartOptions, parallel: SingleProcess, hooks: Hooks
+    folder: RunFolder,
+    config: Config,
+    parallel: SingleProcess,
+    hooks: Hooks,
+    source: Path | None,
+    allow_changed: Sequence[str],
 ) -> Run:
     """Set up a run from its last checkpoint.
 
     Raises UserError, and then nothing is written, if a file is damaged, if the text or an option
-    changed that may not, or if the run did not start from `options.source`.
+    changed that may not, or if the run did not start from `source`.
     """
     begun, manifest = load_config(folder.config), read_manifest(folder)
     hashes = text_hashes(config)
     names = dict.fromkeys([*hashes, *manifest["data"]])
     changed = [f"data.{name}" for name in names if manifest["data"].get(name) != hashes.get(name)]
-    config = config_to_resume(folder, begun, config, options.allow_changed, changed)
+    config = config_to_resume(folder, begun, config, allow_changed, changed)
     refused = [
         name
         for name in changed
-        if not any(_is_within(name, k) or _is_within(k, name) for k in options.allow_changed)
+        if not any(_is_within(name, k) or _is_within(k, name) for k in allow_changed)
     ]
     if refused:
         raise UserError(
@@ -131,9 +135,9 @@ def resume_run(
         )
     check_same_state(begun.training.optimizer, config.training.optimizer)
     check_vocabulary(folder, config, manifest)
-    if options.source is not None and manifest.get("from") != str(options.source):
+    if source is not None and manifest.get("from") != str(source):
         raise UserError(
-            f"the run in {folder.path} did not start from {options.source}; leave out --from to "
+            f"the run in {folder.path} did not start from {source}; leave out --from to "
             "continue it, or start another run with --run-dir"
         )
     run = set_up_run(config, parallel, hooks, folder)
@@ -160,7 +164,6 @@ def config_to_resume(
     unless the config asks for another one. Text that is not in `changed_text` may have moved to
     another path. Raises UserError naming the options that changed and may not.
     """
-    begun = with_preset(begun, 0)  # of runs that are older than presets, which then is none
     config = _with_values_of(begun, config)
     before, now = flatten(begun), flatten(config)
     policies = resume_policies(begun) | resume_policies(config)
@@ -198,7 +201,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
         training["tokens_per_batch"] = begun.training.batch_budget
     decoding = {
         option: getattr(begun.decoding, option)
-        for option in _LENGTH_LIMIT
+        for option in ("max_len_factor", "max_len_extra")
         if getattr(config.decoding, option) == "auto"
     }
     validation: dict[str, Any] = {}
@@ -224,7 +227,7 @@ def _with_values_of(begun: Config, config: Config) -> Config:
 def _is_path_of_same_text(
     name: str, begun: Config, config: Config, changed_text: Collection[str]
 ) -> bool:
-    """Return True if the option is a path to text whose content and form are unchanged."""
+    """Return True if the option is a path to text of unchanged content and form."""
     parts = name.split(".")
     is_path = parts[0] == "data" and parts[-1] in ("src", "tgt", "pairs")
     if not is_path or f"data.{parts[1]}" in changed_text:

@@ -35,8 +35,8 @@ BatchShape = list[int]  # sentences and positions of the longer side (a list, as
 class MetricSums:
     """Sums since the last logged point."""
 
-    loss: float = 0.0  # cross-entropy; with two passes that count, their mean
-    divergence: float = 0.0  # between two passes
+    loss: float = 0.0  # cross-entropy, in nats
+    metrics: dict[str, float] = field(default_factory=dict)  # further ones of the loss, by name
     num_tokens: NonNegativeInt = 0
     num_src_tokens: NonNegativeInt = 0
     num_positions: NonNegativeInt = 0
@@ -72,8 +72,7 @@ class TrainingState:
     position: NonNegativeInt = 0  # batches of this epoch already used
     earlier_parts: list[list[int]] = field(default_factory=list)  # see `ConsumedParts`
     awaits_validation: bool = False  # whether the model of this step is still to be validated
-    # Updates done at the last validation; None: not known, in states of earlier versions.
-    validated_step: NonNegativeInt | None = None
+    validated_step: NonNegativeInt = 0  # updates done at the last validation
     best_models: list[BestModel] = field(default_factory=list)  # the best first
     validations_without_best: NonNegativeInt = 0
     too_large: list[BatchShape] = field(default_factory=list)  # batches that ran out of memory

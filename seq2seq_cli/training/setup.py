@@ -8,7 +8,7 @@ import torch
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.presets import warn_of_defaults, with_preset
-from seq2seq_cli.config.schema import Config, TrainingConfig
+from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.validation import FEWEST_WITH_4_GRAMS
 from seq2seq_cli.data.batch_sampler import BatchSampler
 from seq2seq_cli.data.batches import pairs_per_epoch
@@ -17,7 +17,7 @@ from seq2seq_cli.data.token_store import TokenStore, open_store, write_segments
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import HeldOut, read_held_out
 from seq2seq_cli.metrics.metrics import share_with_4_grams
-from seq2seq_cli.model.device import check_compiler, choose_bf16, choose_device
+from seq2seq_cli.model.device import check_compiler, choose_device
 from seq2seq_cli.model.transformer import Transformer, build_model
 from seq2seq_cli.model.weights import freeze
 from seq2seq_cli.run_folder import RunFolder
@@ -27,7 +27,6 @@ from seq2seq_cli.tokenizers.vocabulary import with_vocab_size
 from seq2seq_cli.training.auto_batch_size import find_tokens_per_batch
 from seq2seq_cli.training.checkpoints.averaging import Ema
 from seq2seq_cli.training.losses.consistency import build_loss
-from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Hooks, Run, TrainingData, TrainingState
@@ -44,10 +43,10 @@ def set_up_run(
 ) -> Run:
     """Build a run at step 0, with a freshly initialized model; options that are `auto` get values.
 
-    The tokenizers are those of the run in `folder`, if one is given; then processes other than the
-    main one read stored token ids instead of the text. Seeds PyTorch's random generator. Raises
-    UserError for text that cannot be trained on, a metric that does not suit the validation text,
-    and a missing device, compiler or matplotlib.
+    With the `folder` of a run, its tokenizers are used, and only the main process reads the text;
+    the others read stored token ids. Seeds PyTorch's random generator. Raises UserError for text
+    that cannot be trained on, a metric that does not suit the validation text, and a missing
+    device, compiler or matplotlib.
     """
     device = choose_device(config.training.device)
     if config.training.compile:
@@ -62,7 +61,7 @@ def set_up_run(
         config=config,
         data=data,
         model=model,
-        loss=make_loss(model, training, device),
+        loss=build_loss(model, training, device),
         optimizer=build_optimizer(model, training),
         ema=Ema(model, decay) if decay is not None and parallel.is_main else None,
         parallel=parallel,
@@ -71,7 +70,6 @@ def set_up_run(
             text=data.batches.key,
             tokens_per_batch=training.batch_budget,
             has_ema=decay is not None,
-            validated_step=0,
         ),
     )
 
@@ -82,11 +80,6 @@ def make_model(config: Config, tokenizers: Tokenizers) -> Transformer:
     freeze(model, config.training.freeze)
     model.checkpoints_activations = config.training.activation_checkpointing
     return model
-
-
-def make_loss(model: Transformer, config: TrainingConfig, device: torch.device) -> BatchLoss:
-    """Return the training loss of a model, in the precision of the config."""
-    return build_loss(model, config, choose_bf16(config.precision, device), config.compile)
 
 
 def load_data(
@@ -158,7 +151,7 @@ def preprocess(config: Config, number: int, num_shards: int) -> tuple[int, int]:
 
 
 def load_or_fit_tokenizers(config: Config, folder: RunFolder | None) -> Tokenizers:
-    """Return the tokenizers of the run in `folder`, or those that the config describes."""
+    """Load the tokenizers of the run in `folder`; without one, fit what the config describes."""
     if folder is not None:
         return load_tokenizers(folder, config.tokenizer)
     if config.tokenizer.reuse is None:

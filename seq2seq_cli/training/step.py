@@ -15,19 +15,12 @@ from seq2seq_cli.training.oom import free_memory, is_out_of_memory, record_oom, 
 from seq2seq_cli.training.run import Run
 
 
-class LossSums(NamedTuple):
-    """Nats, summed over the target tokens of an update, label smoothing included."""
-
-    loss: float
-    divergence: float  # its part that is between two passes
-
-
 class StepResult(NamedTuple):
-    """Loss and gradient norm of one optimizer step, which was applied if both are finite."""
+    """The result of an optimizer step, which was applied if loss and gradient norm are finite."""
 
-    loss: float  # as LossSums
+    loss: float  # nats, summed over the target tokens of the update, label smoothing included
     grad_norm: float  # before gradient clipping
-    divergence: float = 0.0  # as LossSums
+    metrics: dict[str, float]  # further sums of the loss, by name
 
     @property
     def is_finite(self) -> bool:
@@ -42,10 +35,11 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
     Raises UserError when out of memory even with the batches split.
     """
     run.loss.train()
-    loss, divergence = compute_gradients(run, batches)
+    loss, *further = compute_gradients(run, batches)
     parameters = list(run.model.parameters())
     norm = run.parallel.grad_norm([p.grad for p in parameters if p.grad is not None])
-    result = StepResult(loss, norm.item(), divergence)
+    metrics = dict(zip(run.loss.metrics, further, strict=True))
+    result = StepResult(loss, norm.item(), metrics)
     if result.is_finite:
         max_norm = run.config.training.max_grad_norm or math.inf
         nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
@@ -56,8 +50,8 @@ def train_step(run: Run, batches: Sequence[Batch]) -> StepResult:
     return result
 
 
-def compute_gradients(run: Run, batches: Sequence[Batch]) -> LossSums:
-    """Compute the gradients of an update; return the summed loss.
+def compute_gradients(run: Run, batches: Sequence[Batch]) -> Sequence[float]:
+    """Compute the gradients of an update; return the summed loss and its further metrics.
 
     A batch that runs out of memory is split and the update starts over, so that no sentence counts
     twice.
@@ -69,10 +63,10 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> LossSums:
         run.loss.zero_grad(set_to_none=True)
         seed_dropout(run.config.training.seed, run.state.step + 1, run.parallel.rank)
         accumulate = functools.partial(accumulate_gradients, run.loss, shards, num_tokens)
-        num_losses = len(LossSums._fields)
-        sums, failed = run.parallel.sum_gradients(run.loss, parts, num_losses, accumulate)
+        num_sums = 1 + len(run.loss.metrics)
+        sums, failed = run.parallel.sum_gradients(run.loss, parts, num_sums, accumulate)
         if failed is None:
-            return LossSums(*sums)
+            return sums
         run.loss.zero_grad(set_to_none=True)
         free_memory()
         record_oom(run, parts[failed])
@@ -80,23 +74,24 @@ def compute_gradients(run: Run, batches: Sequence[Batch]) -> LossSums:
 
 def accumulate_gradients(
     batch_loss: BatchLoss, batches: Sequence[Batch], num_tokens: int
-) -> tuple[LossSums, int | None]:
+) -> tuple[list[float], int | None]:
     """Add up the gradients of all batches.
 
-    Returns the loss, and the index of the batch that ran out of memory, if one did.
+    Returns the sums of the loss and its further metrics, and the index of the batch that ran out of
+    memory, if one did.
     """
-    total = divergence = 0.0
+    sums = [0.0] * (1 + len(batch_loss.metrics))
     for index, batch in enumerate(batches):
         try:
             losses = batch_loss(batch)
             (losses.total / num_tokens).backward()
-            total += losses.total.item()
-            divergence += float(losses.divergence)
+            values = (losses.total, *losses.metrics.values())
+            sums = [total + value.item() for total, value in zip(sums, values, strict=True)]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            return LossSums(math.nan, math.nan), index
-    return LossSums(total, divergence), None
+            return sums, index
+    return sums, None
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

@@ -12,7 +12,7 @@ from seq2seq_cli import plugins
 from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
-from seq2seq_cli.evaluation import Scores, evaluate
+from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
 from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.model.weights import read_facts
 from seq2seq_cli.run_folder import RunFolder
@@ -41,8 +41,11 @@ def validate(
         with with_weights(run.evaluated_model, run.evaluated_weights):
             scores = score_model(run)
             # The attention of a model whose loss is NaN or infinite says nothing.
-            draws = validation.attention and math.isfinite(scores.loss)
-            return scores, draw_attention(run) if draws else None
+            if not (validation.attention and math.isfinite(scores.loss)):
+                return scores, None
+            with evaluation_of(run) as (translator, held_out):
+                plot = plugins.load("inspect", "attention_plots").plot_attention
+                return scores, plot(translator, held_out.pairs)
 
     run.parallel.gather_weights(run)
     scores, plots = run.parallel.in_main(in_main) or (None, None)
@@ -68,10 +71,8 @@ def validate(
 
 def score_model(run: Run) -> Scores:
     """Evaluate the model as it is on the validation data. Raises UserError when out of memory."""
-    held_out, decode = run.data.valid, run.config.validation.decode
-    assert held_out is not None, "the main process has read it"
-    with evaluation_of(run):
-        return evaluate(translator_of(run), held_out, decode=decode)
+    with evaluation_of(run) as (translator, held_out):
+        return evaluate(translator, held_out, decode=run.config.validation.decode)
 
 
 def score_candidate(run: Run, stop: StopRequest) -> Scores:
@@ -85,32 +86,22 @@ def score_candidate(run: Run, stop: StopRequest) -> Scores:
     return score_model(run)
 
 
-def draw_attention(run: Run) -> AttentionPlots:
-    """Draw the attention of the model as it is. Raises UserError when out of memory."""
-    assert run.data.valid is not None, "the main process has read it"
-    with evaluation_of(run):
-        plots: AttentionPlots = plugins.load("inspect", "attention_plots").plot_attention(
-            translator_of(run), run.data.valid.pairs
-        )
-        return plots
-
-
-def translator_of(run: Run) -> Translator:
-    model, data = run.evaluated_model, run.data
-    return Translator(model, data.tokenizers, run.config, statistics=data.statistics)
-
-
 @contextmanager
-def evaluation_of(run: Run) -> Iterator[None]:
-    """Use the threads of all processes, and say what to do when out of memory."""
+def evaluation_of(run: Run) -> Iterator[tuple[Translator, HeldOut]]:
+    """Yield a translator with the model as it is, and the validation data.
+
+    Uses the threads of all processes, and says what to do when out of memory.
+    """
+    data, held_out = run.data, run.data.valid
+    assert held_out is not None, "the main process has read it"
     try:
         with run.parallel.all_threads():
-            yield
+            model, tokenizers = run.evaluated_model, data.tokenizers
+            yield Translator(model, tokenizers, run.config, statistics=data.statistics), held_out
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        assert run.data.valid is not None, "the main process has read it"
-        facts = run.data.valid.store.facts
+        facts = held_out.store.facts
         raise UserError(
             f"step {run.state.step:,}: out of memory in the validation, whose longest lines have "
             f"{facts.src.longest:,} source and {facts.tgt.longest:,} target tokens; lower "
@@ -123,7 +114,9 @@ def is_finished(run: Run) -> bool:
     """Return True after the last update and its validation, or when early stopping triggers."""
     if run.state.awaits_validation:
         return False
-    return limit_reached(run) is not None or has_lost_patience(run)
+    patience = run.config.validation.patience
+    has_lost_patience = patience is not None and run.state.validations_without_best >= patience
+    return limit_reached(run) is not None or has_lost_patience
 
 
 def limit_reached(run: Run) -> str | None:
@@ -133,12 +126,6 @@ def limit_reached(run: Run) -> str | None:
         return limit_of_updates(training, state.plan)
     is_over = training.max_hours is not None and state.seconds / 3_600 >= training.max_hours
     return "max_hours" if is_over else None
-
-
-def has_lost_patience(run: Run) -> bool:
-    """Return True if early stopping (`validation.patience`) ends the run."""
-    patience = run.config.validation.patience
-    return patience is not None and run.state.validations_without_best >= patience
 
 
 def validation_is_due(run: Run) -> bool:

@@ -595,7 +595,7 @@ def test_full_disk_neither_stops_training_nor_loses_anything(config, whole, tmp_
     )
     train(load_config(config), tmp_path / "run", hooks=hooks)
     assert "cannot write the checkpoint of step 8" in caplog.text
-    assert "the last checkpoint is that of step 4" in caplog.text
+    assert "the last checkpoint is of step 4" in caplog.text
     must_be_equal(tmp_path / "run", whole)
     events = EventAccumulator(str(tmp_path / "run")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(range(3, STEPS + 1, 3))

@@ -32,7 +32,7 @@ from seq2seq_cli.training.parallel.launcher import launch
 from seq2seq_cli.training.parallel.process_group import process_group
 from seq2seq_cli.training.parallel.strategy import SingleProcess
 from seq2seq_cli.training.run import Run
-from seq2seq_cli.training.step import StepResult, train_step
+from seq2seq_cli.training.step import train_step
 
 
 def random_batch(sentences: int, length: int, seed: int) -> Batch:
@@ -87,10 +87,11 @@ def failing_run(fails, parallel: SingleProcess = ALONE) -> tuple[FailingLoss, Ru
     return loss, bare_run(loss, torch.optim.SGD(loss.parameters(), lr=0.5), parallel=parallel)
 
 
-def step_once(run: Run, batches: list[Batch]) -> StepResult:
+def step_once(run: Run, batches: list[Batch]) -> tuple[float, float]:
+    """Make an update; return loss and gradient norm."""
     result = train_step(run, batches)
     run.state.step += 1
-    return result
+    return result.loss, result.grad_norm
 
 
 def updates(fails, batches: list[list[Batch]]) -> tuple[list[float], list, Run]:
@@ -181,7 +182,7 @@ def test_failed_allocation_is_recognized_as_oom():
     assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
 
 
-def fail_in_one_process(parallel: SingleProcess) -> tuple[StepResult, list]:
+def fail_in_one_process(parallel: SingleProcess) -> tuple[tuple[float, float], list]:
     """Make two updates; one process alone fails at two batches of the first."""
     loss, run = failing_run(never, parallel)
     if parallel.rank == 1:
@@ -208,7 +209,7 @@ def fail_late(parallel: SingleProcess) -> tuple[list[float], list]:
     return [*first, *second], [p.detach() for p in loss.parameters()]
 
 
-def fail_twice(config: Config) -> tuple[StepResult, list, list[float], list]:
+def fail_twice(config: Config) -> tuple[tuple[float, float], list, list[float], list]:
     with process_group(config) as parallel:
         return (*fail_in_one_process(parallel), *fail_late(parallel))
 
@@ -273,7 +274,7 @@ def with_little_memory(megabytes: int) -> tuple[list[float], list[float], list[i
     for limit in (size + (megabytes << 20), resource.RLIM_INFINITY):
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         loss, run = failing_run(never)
-        losses.append([step_once(run, [batch]).loss for _ in range(2)])
+        losses.append([step_once(run, [batch])[0] for _ in range(2)])
         tried.append(loss.tried)
     return losses[0], losses[1], tried[0]
 

@@ -56,7 +56,7 @@ def updates(config: Config, model: dict, path: Path, *, alone: bool = False) -> 
         optimizer = torch.optim.SGD(batch_loss.parameters(), lr=0.1)
         run = bare_run(batch_loss, optimizer, training, parallel)
         batches = [random_batch(7, seed=1), random_batch(1, seed=2), random_batch(4, seed=3)]
-        numbers = [compute_gradients(run, batches).loss]
+        numbers = [compute_gradients(run, batches)[0]]
         tensors = {f"{name} gradient": p.grad for name, p in run.model.named_parameters()}
         found = dict(parallel.gather({n: g.clone() for n, g in tensors.items() if g is not None}))
         for _ in range(3):

@@ -1,5 +1,6 @@
 """The model that a run ends with: the best of its best model, its last one and their averages."""
 
+import functools
 import json
 import logging
 import math
@@ -17,7 +18,10 @@ from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.model.weights import save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import averaged_steps, mean_of_files, with_weights
+from seq2seq_cli.training.logging.metrics_log import Monitor
 from seq2seq_cli.training.run import Run, TrainingState, nothing, quality
+from seq2seq_cli.training.signals import StopRequest
+from seq2seq_cli.training.validation import score_candidate
 
 logger = logging.getLogger(__name__)
 
@@ -35,20 +39,15 @@ class Scored(NamedTuple):
     candidate: Candidate
     metrics: dict[Metric, float]
 
-    @property
-    def is_finite(self) -> bool:
-        return all(map(math.isfinite, self.metrics.values()))
-
     def quality(self, metric: Metric) -> tuple[float, float]:
         """What candidates are compared by: the less the better."""
         return quality(metric, self.metrics[metric], self.metrics["loss"])
 
 
 def find_candidates(folder: RunFolder, config: Config, state: TrainingState) -> list[Candidate]:
-    """Return what a finished run may end with; an empty list if it has nothing but single models.
+    """Return what a finished run may end with, nothing if the best model is known already.
 
-    Of those the best is known already. Without validation text only averages are candidates, the
-    one to prefer first.
+    Without validation text only averages are candidates, the one to prefer first.
     """
     last, training = folder.checkpoint(state.step), config.training
     is_best = state.best_step == state.step  # the model that was validated last
@@ -96,20 +95,25 @@ def best_files(folder: RunFolder, state: TrainingState) -> dict[int, Path]:
 
 
 def awaits_choice(folder: RunFolder, run: Run) -> bool:
-    """Return True if the run, which is finished, has candidates that were not compared yet."""
+    """Return True if the finished run has candidates that `candidates.jsonl` does not list."""
     candidates = find_candidates(folder, run.config, run.state)
-    return bool(candidates) and not _is_recorded(folder, run.state.step, candidates)
+    if not candidates:
+        return False
+    try:
+        lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
+        entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
+    except (FileNotFoundError, ValueError, RecursionError, UserError):
+        return True
+    names = [entry.get("model") for entry in entries if entry.get("step") == run.state.step]
+    return names != [candidate.name for candidate in candidates]
 
 
-def choose_model(
-    folder: RunFolder, run: Run, score: Callable[[], Scores], show: Callable[[int, str], None]
-) -> None:
+def choose_model(folder: RunFolder, run: Run, stop: StopRequest, monitor: Monitor | None) -> None:
     """Score the candidates and write the best one as the run's model, if that is still to be done.
 
-    `score` scores the model as it is; `show` gets the step and a table. The record that it is done
-    is written last, so that after a crash it is done again. Candidates that are damaged or have a
-    score that is NaN or infinite are not chosen. One that cannot be read for another reason ends
-    the comparison with OSError.
+    The record that it is done is written last, so that after a crash it is done again. Candidates
+    that are damaged or have a score that is NaN or infinite are not chosen. One that cannot be read
+    for another reason ends the comparison with OSError, and a signal with Interrupted.
     """
     if not awaits_choice(folder, run):
         return
@@ -126,15 +130,17 @@ def choose_model(
         chosen = next(iter(scored), None)
     else:
         logger.info("comparing %d models on the validation text", len(readable))
+        score = functools.partial(score_candidate, run, stop)
         scored = score_candidates(model, readable, score)
         metric = config.validation.metric
-        finite = [one for one in scored if one.is_finite]
+        finite = [one for one in scored if all(map(math.isfinite, one.metrics.values()))]
         chosen = min(finite, key=lambda one: one.quality(metric), default=None)
     if chosen is not None:
         install(folder, model, *chosen, run.state, run.hooks.before_write)
     if scored:
         table = candidate_table(scored, chosen)
-        show(step, table)
+        if monitor is not None:
+            monitor.candidates(step, table)
         logger.info("%s", table)
     metrics = {one.candidate: one.metrics for one in scored}
     now = find_candidates(folder, config, run.state)  # an average has moved the best model
@@ -199,14 +205,3 @@ def candidate_table(scored: Sequence[Scored], chosen: Scored | None) -> str:
         rows.append("  ".join([f"{one.candidate.name:<{width}}", *scores]))
         rows[-1] += "  (chosen)" if one is chosen else ""
     return "\n".join(rows)
-
-
-def _is_recorded(folder: RunFolder, step: int, candidates: Sequence[Candidate]) -> bool:
-    """Return True if `candidates.jsonl` has the entries of this step's candidates."""
-    try:
-        lines = read_bounded(folder.candidates, MEBIBYTE).splitlines()
-        entries = [entry for line in lines if isinstance(entry := json.loads(line), dict)]
-    except (FileNotFoundError, ValueError, RecursionError, UserError):
-        return False
-    names = [entry.get("model") for entry in entries if entry.get("step") == step]
-    return names == [candidate.name for candidate in candidates]

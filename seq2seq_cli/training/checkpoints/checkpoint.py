@@ -71,13 +71,6 @@ def shards_part(checkpoint: Path) -> Path:
     return checkpoint.with_name(f"{checkpoint.name}.optimizer.part")
 
 
-def update_state(folder: RunFolder, run: Run) -> None:
-    """Add the validation of the model to the checkpoint of its step."""
-    checkpoint = folder.checkpoint(run.state.step)
-    run.hooks.before_write(checkpoint)
-    _write_state(checkpoint, run.state)
-
-
 def _write_state(folder: Path, state: TrainingState) -> None:
     write_json(folder / "state.json", _with_hash({"format": _FORMAT, **asdict(state)}))
 
@@ -90,8 +83,6 @@ def load_last_checkpoint(folder: RunFolder, run: Run) -> None:
     read.
     """
     checkpoints = folder.all_checkpoints()
-    if (old := folder.path / "checkpoint").is_dir() and not checkpoints:
-        raise UserError(f"{old} was written by another version of this program")
     if not checkpoints:
         raise UserError(
             f"{folder.path} holds a run but no checkpoint to resume from; "
@@ -153,9 +144,9 @@ def set_aside_later(folder: RunFolder, step: int) -> None:
 
 
 def make_room(folder: RunFolder, config: TrainingConfig, step: int) -> bool:
-    """Remove all checkpoints but the last and those of `keep_every`; return True if any.
+    """Remove checkpoints as `_remove_old` with `keep_last: 1`; return True if there were any.
 
-    The weights of those that an average needs stay, and what has been written of that of `step`.
+    What has been written of the checkpoint of `step` stays.
     """
     before = folder.all_checkpoints()
     config = config.model_copy(update={"keep_last": 1})
@@ -187,10 +178,7 @@ def _remove_old(folder: RunFolder, config: TrainingConfig, kept_part: Path | Non
 
 
 def read_state(checkpoint: Path) -> TrainingState:
-    """Read the state of a checkpoint.
-
-    Raises DamagedFileError if it is damaged, and UserError if another version has written it.
-    """
+    """Read the state. Raises DamagedFileError, or UserError if another version has written it."""
     path = checkpoint / "state.json"
     values = read_json(path)
     if not isinstance(values, dict) or values != _with_hash(values):
@@ -209,7 +197,7 @@ def _with_hash(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class SaveBudget:
-    """Limits the time spent on saving to its share."""
+    """Limits the share of the time that is spent on saving."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -251,9 +239,8 @@ class Saver:
     def save(self, *, is_end: bool) -> None:
         """Write a checkpoint if one is due; at the end of training, in any case.
 
-        One is due at multiples of `save_every` and `keep_every`, and before validations, of which
-        only so many are preceded by one as takes a tenth of the time. At the end, raises OSError if
-        it cannot be written.
+        One is due at multiples of `save_every` and `keep_every`, and before a validation if there
+        is time. At the end, raises OSError if it cannot be written.
         """
         if self.is_due(is_end=is_end):
             self.write_checkpoint(is_end=is_end)
@@ -274,13 +261,13 @@ class Saver:
         if run.config.data.valid is None:
             self._waiting = {step: (run.evaluated_weights, {})}
         try:
-            self._make_room_for(lambda: self._write(save_checkpoint))
+            self._write(lambda: save_checkpoint(self.folder, run))
         except OSError as error:
             if is_end:
                 raise
             logger.warning(
                 f"cannot write the checkpoint of step {step:,} ({error}); training continues, and "
-                f"the last checkpoint is that of step {self._last:,}"
+                f"the last checkpoint is of step {self._last:,}"
             )
             averaged = averaged_steps({*self._unsaved, step}, run.config.training)
             if step in averaged:
@@ -312,7 +299,7 @@ class Saver:
                 self.write_checkpoint(is_end=True)
         else:
             try:
-                self._make_room_for(lambda: self._write(update_state))
+                self._write(self._update_state)
             except OSError as error:
                 if is_end:
                     raise
@@ -321,31 +308,33 @@ class Saver:
             weights, metrics = self._waiting[state.step]
             self._waiting[state.step] = _copied(weights), metrics
 
-    def _make_room_for(self, write: Callable[[], None]) -> None:
-        """Call `write`; if the disk is full, remove older checkpoints and try once more."""
+    def _update_state(self) -> None:
+        """Add the validation of the model to the checkpoint of its step."""
+        checkpoint = self.folder.checkpoint(self.run.state.step)
+        self.run.hooks.before_write(checkpoint)
+        _write_state(checkpoint, self.run.state)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write what waits, then call `write`; if the disk is full, make room and try once more."""
+        run = self.run
         with self.budget.spent():
             try:
+                self._write_waiting()
                 write()
             except OSError as error:
-                run = self.run
                 if error.errno not in FULL or not make_room(
                     self.folder, run.config.training, run.state.step
                 ):
                     raise
+                self._write_waiting()
                 write()
 
-    def _write(self, write: Callable[[RunFolder, Run], None]) -> None:
-        self._sync_logs()
-        self._write_best()
-        for step, weights in self._unsaved.items():
-            path = self.folder.lone_weights(step)
-            self.run.hooks.before_write(path)
-            save_tensors(weights, path)
-        self._unsaved.clear()
-        write(self.folder, self.run)
+    def _write_waiting(self) -> None:
+        """Write logs, the waiting models that are still among the best, and unsaved weights.
 
-    def _write_best(self) -> None:
-        """Write the waiting models that are still among the best, and remove those that are not."""
+        Removes models that are no longer among the best.
+        """
+        self._sync_logs()
         folder, state = self.folder, self.run.state
         best = [model.step for model in state.best_models]
         if self.run.config.validation.keep_best > 1:
@@ -360,6 +349,11 @@ class Saver:
         if newest in self._waiting:
             self._write_model(newest, folder.model)
         self._waiting.clear()
+        for step, weights in self._unsaved.items():
+            path = folder.lone_weights(step)
+            self.run.hooks.before_write(path)
+            save_tensors(weights, path)
+        self._unsaved.clear()
 
     def _write_model(self, step: int, path: Path) -> None:
         weights, metrics = self._waiting[step]

@@ -7,6 +7,7 @@ import logging
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,7 @@ def record_continuation(
     step: int,
     hashes: dict[str, str],
 ) -> None:
-    """Append when and how a run is resumed, and which options have changed.
-
-    `hashes` are those of the text from now on.
-    """
+    """Append when and how a run is resumed, the changed options, and the `hashes` of its text."""
     manifest = read_manifest(run)
     changed = {
         name: {"from": _short(old), "to": _short(new)}
@@ -91,7 +89,7 @@ def read_manifest(run: RunFolder) -> dict[str, Any]:
 
 
 def continuations(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the entries; a manifest of an earlier version has none."""
+    """Return the entries of a manifest, which may be damaged."""
     entries = manifest.get("continuations")
     return [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
 
@@ -104,8 +102,7 @@ def count_starts(run: RunFolder) -> int:
 
 def check_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -> None:
     """Raise UserError if the tokenizers are not those that the run started with."""
-    recorded = manifest.get("tokenizer")  # not in a manifest of an earlier version
-    if isinstance(recorded, dict) and recorded != _tokenizer_hashes(run, config):
+    if manifest.get("tokenizer") != _tokenizer_hashes(run, config):
         raise UserError(
             f"the vocabulary in {run.path} is not the one that the run started with; "
             "put it back, or start another run with --run-dir"
@@ -113,7 +110,17 @@ def check_vocabulary(run: RunFolder, config: Config, manifest: dict[str, Any]) -
 
 
 def _environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """Return what may differ between two runs of the same config."""
+    """Return what may differ between two runs of the same config.
+
+    `git`: the commit of the working directory, or None. Finding uncommitted changes would run what
+    the repository's own configuration names.
+    """
+    command, commit = ["git", "rev-parse", "--verify", "HEAD"], None
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_SECONDS_FOR_GIT
+        )
+        commit = done.stdout.strip()
     return {
         "command": [_short(argument) for argument in sys.argv[:100]],
         "config": hashlib.sha256(config_yaml(config).encode("utf-8")).hexdigest(),
@@ -123,7 +130,7 @@ def _environment(config: Config, device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "seq2seq_cli": __version__,
         "packages": {name: importlib.metadata.version(name) for name in _RECORDED_PACKAGES},
-        "git": _git_commit(),
+        "git": commit,
     }
 
 
@@ -135,24 +142,6 @@ def text_hashes(config: Config) -> dict[str, str]:
 def _tokenizer_hashes(run: RunFolder, config: Config) -> dict[str, str]:
     paths = dict.fromkeys(run.tokenizer_paths(config.tokenizer.shared))
     return {path.name: hash_of_files([path]) for path in paths}
-
-
-def _git_commit() -> str | None:
-    """Return the commit of the working directory; None outside of git.
-
-    Finding uncommitted changes would run what the repository's own configuration names.
-    """
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--verify", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_SECONDS_FOR_GIT,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _now() -> str:

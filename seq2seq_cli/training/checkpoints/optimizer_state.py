@@ -64,10 +64,8 @@ def check_optimizer(checkpoint: Path, run: "Run") -> None:
 
 def load_shards(checkpoint: Path, run: "Run") -> None:
     """Load the state, whole or sharded, whose hashes are right, into a run that may be sharded."""
-    parameters, types = _trained(run.model), _types(checkpoint)
-    _check_fit(checkpoint, {name: size for name, (size, _) in types.items()}, run)
-    tensors: dict[str, Tensor] = {}
-    for name, (size, dtype) in types.items():
+    parameters, tensors = _trained(run.model), dict[str, Tensor]()
+    for name, (size, dtype) in _types(checkpoint).items():
         like = parameters.get(name.rpartition("/")[0])
         if like is not None and like.shape == size:
             tensors[name] = torch.empty_like(like, requires_grad=False)
@@ -156,8 +154,6 @@ def write_shards(
             if len(errors) < len(reasons):
                 raise
             raise errors[0] from None
-
-    def hash_shards() -> None:
         own = folder.glob(f"shard-{parallel.rank + 1:05d}-*.safetensors")
         hashes.update({path.name: _hash(path) for path in own})
 
@@ -166,7 +162,7 @@ def write_shards(
         if parallel.is_main:
             write_json(folder / _HASHES, {name: h for part in everyone for name, h in part.items()})
 
-    for action in (make_folder, save_shards, hash_shards, write_hashes):
+    for action in (make_folder, save_shards, write_hashes):
         error: OSError | None = None
         try:
             action()

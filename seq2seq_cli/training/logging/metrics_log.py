@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +20,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.training.checkpoints.manifest import count_starts
 from seq2seq_cli.training.logging.tensorboard import AppendOnlyFile, EventFile
 from seq2seq_cli.training.run import Run, TrainingState
 
@@ -40,6 +43,7 @@ class Monitor:
 
     def __init__(self, folder: RunFolder, run: Run) -> None:
         state, hooks, step = run.state, run.hooks, run.state.step
+        self.starts = count_starts(folder)
         at_step = _drop_points_after(folder, state)
         self._log = _LogHandler(AppendOnlyFile(folder.log, hooks))
         logging.getLogger("seq2seq_cli").addHandler(self._log)
@@ -73,25 +77,26 @@ class Monitor:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        with suppress(OSError):  # it was said when it did not find room
+        with suppress(OSError):  # a warning was logged when the disk became full
             self.sync()
         logging.getLogger("seq2seq_cli").removeHandler(self._log)
 
     def sync(self) -> None:
-        """Return when all points are on the disk. Raises OSError if they cannot be."""
+        """Return when all points are on the disk. Raises OSError on failure."""
         self._metrics.sync()
         self._tensorboard.sync()
 
     def config(self, config: Config) -> None:
         """Show the resolved config in TensorBoard, and let it compare runs by their options."""
-        self._tensorboard.text(0, "config", _as_code(config_yaml(config)))
-        self._tensorboard.options(
-            {
-                _hparam(name): float(value) if type(value) in (int, float) else yaml_text(value)
-                for name, value in flatten(config).items()
-                if value is not None
-            }
-        )
+        self._tensorboard.text(0, "config", textwrap.indent(config_yaml(config), "    "))
+        # The tab HParams sorts options by name: `text.train.src` and the like do not come first.
+        is_path = re.compile(r"^data(?=\.(train|valid)\..*\b(src|tgt|pairs)$)")
+        options: dict[str, float | str] = {}
+        for name, value in flatten(config).items():
+            if value is not None:
+                is_number = type(value) in (int, float)
+                options[is_path.sub("text", name)] = float(value) if is_number else yaml_text(value)
+        self._tensorboard.options(options)
 
     def advance(self, total: int) -> None:
         """Advance the progress bar by one update, of so many in all."""
@@ -106,7 +111,10 @@ class Monitor:
         if (waiting := scalars.get("waiting")) is not None:
             shown += f"  {waiting:.0%} waiting"
         self._bar.set_postfix_str(shown)
-        left = tqdm.format_interval(self._seconds_left(step, scalars["seconds"]))
+        # At the pace since this start, validations included, or until the time limit.
+        pace = (time.monotonic() - self._started) / (step - self._first_step)
+        seconds = min(pace * (self._total - step), max(0.0, self._time_limit - scalars["seconds"]))
+        left = tqdm.format_interval(seconds)
         logger.log(
             logging.INFO if self._bar.disable else logging.DEBUG,  # the bar says it already
             f"step {step:,}/{self._total:,}  {shown}  {left} left",
@@ -130,7 +138,8 @@ class Monitor:
         rows = ["| source | reference | translation |", "|---|---|---|"]
         sources, hypotheses, (references, *_), _ = scores.translated
         for texts in list(zip(sources, references, hypotheses, strict=True))[:count]:
-            rows.append(f"| {' | '.join(_cell(text or '') for text in texts)} |")
+            row = " | ".join(re.sub(r"[\\|]", r"\\\g<0>", text or "") for text in texts)
+            rows.append(f"| {row.replace('<', '&lt;')} |")
         self._tensorboard.text(step, "valid/samples", "\n".join(rows))
 
     def attention(self, step: int, plots: AttentionPlots) -> None:
@@ -140,15 +149,7 @@ class Monitor:
 
     def candidates(self, step: int, table: str) -> None:
         """Show the scores of the models that a run may end with."""
-        self._tensorboard.text(step, "valid/candidates", _as_code(table))
-
-    def _seconds_left(self, step: int, seconds: float) -> float:
-        """Estimate from the pace since this start, validations included, until the time limit.
-
-        `seconds` are those that the run has taken so far.
-        """
-        pace = (time.monotonic() - self._started) / (step - self._first_step)
-        return min(pace * (self._total - step), max(0.0, self._time_limit - seconds))
+        self._tensorboard.text(step, "valid/candidates", textwrap.indent(table, "    "))
 
     def _record(self, step: int, scalars: dict[str, float]) -> None:
         self._tensorboard.scalars(step, _with_losses_first(scalars))
@@ -168,15 +169,19 @@ class _LogHandler(logging.Handler):
 
 
 def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, float]:
-    """Drop the points after the run's step, and what a crash left half-written.
+    """Drop points after the run's step, a validation that is still to come, and incomplete lines.
 
-    A validation that is still to come is such a point too. Returns what stays of the step itself.
+    Returns what stays of the step itself.
     """
     kept: list[bytes] = []
     at_step: dict[str, float] = {}
     lines = folder.metrics_lines()
     for line in lines:
-        step, values = _point(line)
+        try:
+            values = json.loads(line) if line.endswith(b"\n") else {}
+            step = int(values.pop("step"))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            continue
         is_repeated = state.awaits_validation and any(name.startswith("valid/") for name in values)
         if 0 <= step < state.step or (step == state.step and not is_repeated):
             kept.append(line)
@@ -184,15 +189,6 @@ def _drop_points_after(folder: RunFolder, state: TrainingState) -> dict[str, flo
     if lines:
         write_atomic(folder.metrics, b"".join(kept))
     return at_step
-
-
-def _point(line: bytes) -> tuple[int, dict[str, float]]:
-    """Step and numbers of a line of metrics.jsonl; step -1 for a line that is none."""
-    try:
-        point = json.loads(line) if line.endswith(b"\n") else {}
-        return int(point.pop("step")), point
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return -1, {}
 
 
 def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
@@ -203,25 +199,3 @@ def _with_losses_first(scalars: dict[str, float]) -> dict[str, float]:
     """
     kinds = [kind for kind in ("train", "valid") if f"{kind}/loss" in scalars]
     return {f"Loss/{kind}": scalars[f"{kind}/loss"] for kind in kinds} | scalars
-
-
-def _hparam(option: str) -> str:
-    """Return the name of an option in the tab HParams, which sorts them; paths are not the first.
-
-    They are `text.train.src` and the like.
-    """
-    is_path = option.startswith(("data.train.", "data.valid.")) and option.endswith(_PATHS)
-    return option.replace("data.", "text.", 1) if is_path else option
-
-
-_PATHS = (".src", ".tgt", ".pairs")
-
-
-def _cell(text: str) -> str:
-    """Escape text for a cell of a Markdown table."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-
-def _as_code(text: str) -> str:
-    """Markdown's code block: four spaces before every line."""
-    return "".join(f"    {line}\n" for line in text.splitlines())

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import os
 import re
 import struct
 from contextlib import suppress
@@ -59,7 +58,11 @@ class EventFile:
     def __init__(self, folder: Path, step: int, hooks: Hooks) -> None:
         """TensorBoard then drops the points that earlier files have from `step` on."""
         self._now = hooks.wall_time
-        self._file = AppendOnlyFile(_next_event_file(folder, int(self._now())), hooks)
+        # TensorBoard reads files by name: this one comes last, even if the clock was set back.
+        names = [path.name for path in folder.glob("events.out.tfevents.*")]
+        times = [int(match[1]) + 1 for n in names if (match := re.match(r"\D+\.(\d+)", n))]
+        name = f"events.out.tfevents.{max([int(self._now()), *times]):010}.0"
+        self._file = AppendOnlyFile(folder / name, hooks)
         self._options = AppendOnlyFile(folder / "events.out.tfevents.0000000000.hparams", hooks)
         start = Event(step=step, session_log=SessionLog(status=SessionLog.START))
         self._file.append(self._records(_VERSION, start))
@@ -73,7 +76,6 @@ class EventFile:
         self._file.append(self._records(*(Event(step=step, summary=s) for s in scalars)))
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Markdown."""
         markdown = summary.text(name, text)  # type: ignore[no-untyped-call]
         self._file.append(self._records(Event(step=step, summary=markdown)))
 
@@ -112,28 +114,13 @@ _RGBA = 4  # TensorBoard's number for red, green, blue and opacity
 _VERSION = Event(file_version="brain.Event:2")  # how every file begins
 
 
-def _next_event_file(folder: Path, now: int) -> Path:
-    """Return a file name that sorts last, even if the clock was set back since the last start.
-
-    TensorBoard reads files in the order of their names.
-    """
-    names = [path.name for path in folder.glob("events.out.tfevents.*")]
-    times = [int(match[1]) for name in names if (match := re.match(r"\D+\.(\d+)", name))]
-    return folder / f"events.out.tfevents.{max([now, *(t + 1 for t in times)]):010}.0"
-
-
 def _append(path: Path, data: bytes) -> None:
     """Append all of the data, or nothing if an OSError occurs."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        size = os.fstat(descriptor).st_size
-        left = memoryview(data)
+    with naming(path), path.open("ab", buffering=0) as file:
+        size, left = file.tell(), memoryview(data)
         try:
             while left:
-                with naming(path):
-                    left = left[os.write(descriptor, left) :]
+                left = left[file.write(left) :]
         except OSError:
-            os.ftruncate(descriptor, size)
+            file.truncate(size)
             raise
-    finally:
-        os.close(descriptor)

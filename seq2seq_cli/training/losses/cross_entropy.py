@@ -1,11 +1,12 @@
 """Label-smoothed cross-entropy of the output layer's predictions, without padding.
 
-R positions, N target tokens, P those filled up to whole chunks, C of a chunk, D d_model, V target
-vocabulary.
+R positions of all passes, K passes over the batch (one, or two in `consistency.py`), N target
+tokens of a pass, P filled up to whole chunks, C of a chunk, D d_model, V target vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,14 +26,14 @@ class Losses(NamedTuple):
     """Sums over the target tokens of a batch, in nats."""
 
     total: Tensor  # to differentiate
-    divergence: Tensor | float = 0.0  # its part that is between the predictions of two passes
+    metrics: Mapping[str, Tensor] = MappingProxyType({})  # further ones to log, by name
 
 
 class BatchLoss(nn.Module):
     """The training loss of a whole batch: a model with its batch layout and its precision."""
 
     passes = 1  # over each batch
-    cross_entropies = 1.0  # how often the total counts the cross-entropy of a token
+    metrics: tuple[str, ...] = ()  # names of the further sums that it returns
 
     def __init__(
         self, model: Transformer, label_smoothing: float, use_bf16: bool, compiles: bool = False
@@ -50,6 +51,10 @@ class BatchLoss(nn.Module):
         with self.states_and_labels(batch.to(self.model.device)) as (states_RD, labels_R):
             weight_VD = self.model.projection.weight
             return Losses(sequence_loss(states_RD, weight_VD, labels_R, self.label_smoothing))
+
+    def cross_entropy(self, total: float, metrics: Mapping[str, float]) -> float:
+        """Return the part of the sum that is logged as the loss."""
+        return total
 
     @contextmanager
     def states_and_labels(self, batch: Batch, *cut: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -100,13 +105,7 @@ class FusedLoss(torch.autograd.Function):
 
 
 class _SequenceLoss(FusedLoss):
-    """With p = softmax(W x), y the label and ε the smoothing, of one position:
-
-    loss     = -log p_y + ε (W x)_y - ε / V Σ_v (W x)_v
-    d / d Wx = p - (1 - ε) · one-hot - ε / V
-
-    Only p needs products chunk by chunk; the other terms are sums over rows of x or W.
-    """
+    """The loss of a single pass."""
 
     @staticmethod
     def forward(
@@ -117,65 +116,90 @@ class _SequenceLoss(FusedLoss):
         smoothing: float,
         dtype: torch.dtype,
     ) -> Tensor:
-        tokens_N = (labels_R != IGNORE_INDEX).nonzero()[:, 0]
-        y_N, x_ND = labels_R[tokens_N], states_RD[tokens_N]
-        dw_VD = torch.zeros_like(projection_VD)
-        w_VD = projection_VD.to(dtype)
-        x_PD = filled_up(x_ND.to(dtype))
-        dx_PD = torch.empty_like(x_PD)
-        logit_y_N, p_y_N = x_ND.new_zeros(2, len(x_ND), dtype=torch.float32)
-        with torch.autocast(x_ND.device.type, enabled=False):
-            for chunk in chunks(x_PD, len(w_VD)):
-                y_C1 = y_N[chunk, None]
-                logits_CV = x_PD[chunk] @ w_VD.T
-                logit_y_N[chunk] = logits_CV[: len(y_C1)].gather(1, y_C1)[:, 0]
-                p_CV = torch.softmax(logits_CV, dim=-1)
-                del logits_CV
-                p_CV[len(y_C1) :] = 0
-                p_y_N[chunk] = p_CV[: len(y_C1)].gather(1, y_C1)[:, 0]
-                dx_PD[chunk] = p_CV @ w_VD
-                dw_VD += p_CV.T @ x_PD[chunk]
-            log_p_y_N = log_probabilities(p_y_N, x_ND.to(dtype), w_VD, y_N)
-            x_ND, dx_ND = x_ND.float(), dx_PD[: len(x_ND)].float()
-            sum_x_D, sum_w_D = x_ND.sum(0), projection_VD.sum(0)
-            uniform = smoothing / len(w_VD)
-            loss: Tensor = (smoothing * logit_y_N - log_p_y_N).sum()
-            loss -= uniform * (sum_x_D @ sum_w_D)
-            dx_ND -= uniform * sum_w_D
-            dx_ND -= (1 - smoothing) * projection_VD[y_N]
-            dw_VD -= uniform * sum_x_D
-            dw_VD.index_add_(0, y_N, x_ND, alpha=smoothing - 1)
-        FusedLoss.save(ctx, states_RD, tokens_N, dx_ND, dw_VD)
+        loss, _ = fused_cross_entropy(ctx, states_RD, projection_VD, labels_R, smoothing, dtype)
         return loss
 
 
-def filled_up(x_ND: Tensor) -> Tensor:
-    """Return x with rows of zeros, PD, so that all chunks are multiples of `_CHUNK_STEP`.
+def fused_cross_entropy(
+    ctx: Any,
+    states_RD: Tensor,
+    projection_VD: Tensor,
+    labels_R: Tensor,
+    smoothing: float,
+    dtype: torch.dtype,
+    weights: Sequence[float] = (1.0,),
+    to_gradients: Callable[[Tensor, Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss, and log Z [K, N], Z the sums of the exponentials of the logits.
 
-    With more dimensions in front, each of these matrices.
+    With p = softmax(W x), y the label and ε the smoothing, of one position::
+
+        loss     = -log p_y + ε (W x)_y - ε / V Σ_v (W x)_v
+        d / d Wx = p - (1 - ε) · one-hot - ε / V
+
+    Only p needs products chunk by chunk; the other terms are sums over rows of x or W. The passes
+    have `weights`. `to_gradients` gets the logits and p of each chunk, both KCV, and turns p in
+    place into the gradients that take its place above. Saves the gradients in `ctx`.
     """
-    *front, num_rows, d_model = x_ND.shape
-    length = -(-num_rows // _CHUNK_STEP) * _CHUNK_STEP
-    x_PD = x_ND.new_zeros(*front, length, d_model)
-    x_PD[..., :num_rows, :] = x_ND
-    return x_PD
+    passes = len(weights)
+    tokens_KN = (labels_R != IGNORE_INDEX).nonzero()[:, 0].view(passes, -1)
+    y_N, x_KND = labels_R[tokens_KN[0]], states_RD[tokens_KN]
+    dw_VD, w_VD = torch.zeros_like(projection_VD), projection_VD.to(dtype)
+    x_KPD = filled_up(x_KND.to(dtype))
+    dx_KPD = torch.empty_like(x_KPD)
+    logit_y_KN, p_y_KN = x_KND.new_zeros(2, *tokens_KN.shape, dtype=torch.float32)
+    with torch.autocast(x_KND.device.type, enabled=False):
+        for chunk in chunks(x_KPD, len(w_VD)):
+            y_KC1 = y_N[chunk, None].expand(passes, -1, 1)
+            x_RD = x_KPD[:, chunk].flatten(0, 1)
+            logits_RV = x_RD @ w_VD.T
+            logits_KCV = logits_RV.view(passes, -1, len(w_VD))[:, : y_KC1.size(1)]
+            logit_y_KN[:, chunk] = logits_KCV.gather(2, y_KC1)[..., 0]
+            p_RV = torch.softmax(logits_RV, dim=-1)
+            p_all_KCV = p_RV.view(passes, -1, len(w_VD))
+            p_all_KCV[:, y_KC1.size(1) :] = 0
+            p_KCV = p_all_KCV[:, : y_KC1.size(1)]
+            p_y_KN[:, chunk] = p_KCV.gather(2, y_KC1)[..., 0]
+            if to_gradients is not None:
+                to_gradients(logits_KCV, p_KCV)
+            del logits_RV, logits_KCV
+            dx_KPD[:, chunk] = (p_RV @ w_VD).view(passes, -1, w_VD.size(1))
+            dw_VD += p_RV.T @ x_RD
+        log_p_y_KN = log_probabilities(p_y_KN, x_KND.to(dtype), w_VD, y_N)
+        dx_KND = dx_KPD[:, : len(y_N)].float()
+        weights_K1 = x_KND.new_tensor(weights, dtype=torch.float32)[:, None]
+        x_ND = (weights_K1[..., None] * x_KND.float()).sum(0)
+        sum_x_D, sum_w_D = x_ND.sum(0), projection_VD.sum(0)
+        uniform = smoothing / len(w_VD)
+        loss: Tensor = (weights_K1 * (smoothing * logit_y_KN - log_p_y_KN)).sum()
+        loss -= uniform * (sum_x_D @ sum_w_D)
+        dx_KND -= weights_K1[..., None] * (uniform * sum_w_D)
+        dx_KND -= weights_K1[..., None] * ((1 - smoothing) * projection_VD[y_N])
+        dw_VD -= uniform * sum_x_D
+        dw_VD.index_add_(0, y_N, x_ND, alpha=smoothing - 1)
+    FusedLoss.save(ctx, states_RD, tokens_KN, dx_KND, dw_VD)
+    return loss, logit_y_KN - log_p_y_KN
 
 
-def chunks(x_PD: Tensor, vocabulary: int) -> list[slice]:
-    """Split the rows of x, and of any matrices in front, for `_CHUNK_ELEMENTS` logits at once."""
-    passes = x_PD.shape[:-2].numel()
-    size = max(_CHUNK_ELEMENTS // (passes * vocabulary) // _CHUNK_STEP, 1) * _CHUNK_STEP
-    return [slice(start, start + size) for start in range(0, x_PD.size(-2), size)]
+def filled_up(x_KND: Tensor) -> Tensor:
+    """Return x with rows of zeros, KPD, so that all chunks are multiples of `_CHUNK_STEP`."""
+    passes, num_rows, d_model = x_KND.shape
+    x_KPD = x_KND.new_zeros(passes, -(-num_rows // _CHUNK_STEP) * _CHUNK_STEP, d_model)
+    x_KPD[:, :num_rows] = x_KND
+    return x_KPD
 
 
-def log_probabilities(p_y_N: Tensor, x_ND: Tensor, w_VD: Tensor, y_N: Tensor) -> Tensor:
-    """Return the logarithms of the labels' probabilities.
+def chunks(x_KPD: Tensor, vocabulary: int) -> list[slice]:
+    """Split the rows of x for `_CHUNK_ELEMENTS` logits at once."""
+    size = max(_CHUNK_ELEMENTS // (len(x_KPD) * vocabulary) // _CHUNK_STEP, 1) * _CHUNK_STEP
+    return [slice(start, start + size) for start in range(0, x_KPD.size(1), size)]
 
-    If training diverges, one may underflow, which has a logarithm all the same.
-    """
-    log_p_y_N = p_y_N.log()
-    underflown = (p_y_N < torch.finfo(torch.float32).tiny).nonzero()[:, 0]
-    for n_C in torch.split(underflown, max(_CHUNK_ELEMENTS // len(w_VD), 1)):
-        log_p_CV = (x_ND[n_C] @ w_VD.T).float().log_softmax(dim=-1)
-        log_p_y_N[n_C] = log_p_CV.gather(1, y_N[n_C, None])[:, 0]
-    return log_p_y_N
+
+def log_probabilities(p_y_KN: Tensor, x_KND: Tensor, w_VD: Tensor, y_N: Tensor) -> Tensor:
+    """Return the logarithms, KN, of the labels' probabilities, of which some may underflow."""
+    log_p_y_R, x_RD, y_R = p_y_KN.flatten().log(), x_KND.flatten(0, 1), y_N.repeat(len(p_y_KN))
+    underflown = (p_y_KN.flatten() < torch.finfo(torch.float32).tiny).nonzero()[:, 0]
+    for r_C in torch.split(underflown, max(_CHUNK_ELEMENTS // len(w_VD), 1)):
+        log_p_CV = (x_RD[r_C] @ w_VD.T).float().log_softmax(dim=-1)
+        log_p_y_R[r_C] = log_p_CV.gather(1, y_R[r_C, None])[:, 0]
+    return log_p_y_R.view_as(p_y_KN)

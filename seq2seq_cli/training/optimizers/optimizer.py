@@ -1,6 +1,7 @@
 """Optimizers, their parameter groups, and the weights that they evaluate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -15,6 +16,7 @@ from seq2seq_cli.training.optimizers.schedule_free import ScheduleFreeAdamW
 
 Groups = list[dict[str, Any]]  # parameters with the options that differ among them
 _ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+_FUSED = {"fused": True}
 
 
 def _by_dimension(model: nn.Module, weight_decay: float) -> Groups:
@@ -29,8 +31,7 @@ def _by_dimension(model: nn.Module, weight_decay: float) -> Groups:
 def _layers_apart(model: nn.Module, weight_decay: float) -> Groups:
     """Muon trains the matrices of layers: all but embeddings and the projection to tokens."""
     layers = [p for name, p in model.named_parameters() if is_matrix_of_layer(name, p)]
-    ours = set(map(id, layers))
-    others = _by_dimension(model, weight_decay)
+    ours, others = set(map(id, layers)), _by_dimension(model, weight_decay)
     for group in others:
         group["params"] = [p for p in group["params"] if id(p) not in ours]
     return [{"params": layers, "weight_decay": weight_decay, "state": MUON_STATE}, *others]
@@ -57,30 +58,21 @@ def trained_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Weigh
 class OptimizerKind(NamedTuple):
     """One of the optimizers of `training.optimizer`."""
 
-    make: Callable[..., torch.optim.Optimizer]  # from parameter groups, lr and its options
-    options: Callable[[TrainingConfig], dict[str, Any]]  # for `make`, from the config
+    make: Callable[..., torch.optim.Optimizer]  # from parameter groups, lr and Adam's options
     state: tuple[str, ...]  # the tensors of each parameter that a checkpoint holds
     groups: Callable[[nn.Module, float], Groups] = _by_dimension
-
-
-def _adam_options(config: TrainingConfig) -> dict[str, Any]:
-    return {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
-
-
-def _fused_adam_options(config: TrainingConfig) -> dict[str, Any]:
-    return {**_adam_options(config), "fused": True}
+    options: Mapping[str, Any] = MappingProxyType({})  # further ones for `make`
 
 
 OPTIMIZERS: dict[OptimizerName, OptimizerKind] = {
-    "adam": OptimizerKind(torch.optim.Adam, _fused_adam_options, _ADAM_STATE),
-    "adamw": OptimizerKind(torch.optim.AdamW, _fused_adam_options, _ADAM_STATE),
+    "adam": OptimizerKind(torch.optim.Adam, _ADAM_STATE, options=_FUSED),
+    "adamw": OptimizerKind(torch.optim.AdamW, _ADAM_STATE, options=_FUSED),
     "schedule_free_adamw": OptimizerKind(
         # `average` is not among the state: it is the weights of the checkpoint.
         ScheduleFreeAdamW,
-        _adam_options,
         ("step", "weight_sum", "exp_avg_sq", "z"),
     ),
-    "muon": OptimizerKind(MuonWithAdamW, _adam_options, _ADAM_STATE, _layers_apart),
+    "muon": OptimizerKind(MuonWithAdamW, _ADAM_STATE, _layers_apart),
 }
 
 
@@ -95,12 +87,10 @@ def check_same_state(before: OptimizerName, now: OptimizerName) -> None:
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of every parameter.
-
-    Each of its groups names under `state` the tensors that a checkpoint holds.
-    """
-    kind, options = OPTIMIZERS[config.optimizer], OPTIMIZERS[config.optimizer].options(config)
-    if any(parameter.is_meta for parameter in model.parameters()):
-        options.pop("fused", None)  # `sharding.py` builds another optimizer of shards
+    """Return the optimizer, whose groups name as `state` the tensors that a checkpoint holds."""
+    kind = OPTIMIZERS[config.optimizer]
+    options = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        options |= kind.options  # else `fully_shard.py` builds another optimizer, of shards
     groups = [{"state": kind.state} | group for group in kind.groups(model, config.weight_decay)]
     return kind.make(groups, lr=config.lr, **options)

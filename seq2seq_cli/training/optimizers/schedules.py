@@ -74,13 +74,9 @@ def cosine(step: int, plan: Plan) -> float:
     return warmup(step, plan) * (1 + math.cos(math.pi * plan.decay(step))) / 2
 
 
-def constant(step: int, plan: Plan) -> float:
-    return warmup(step, plan)
-
-
 SCHEDULES: dict[Schedule, Callable[[int, Plan], float]] = {
     "inverse_sqrt": inverse_sqrt,
     "linear": linear,
     "cosine": cosine,
-    "constant": constant,
+    "constant": warmup,
 }

@@ -104,11 +104,12 @@ def _is_adopted() -> bool:
 
     The agent is a program in Python, or has started a script that has started this process.
     """
-    parent, program = Path(f"/proc/{PARENT}"), Path("/proc/self/exe")
+    parent = Path(f"/proc/{PARENT}")
     try:
-        is_python = (parent / "exe").readlink().name.startswith("python")
-        is_python = is_python or (parent / "exe").readlink() == program.readlink()
-        return not (is_python or b"TORCHELASTIC_RUN_ID=" in (parent / "environ").read_bytes())
+        program = (parent / "exe").readlink()
+        if program.name.startswith("python") or program == Path("/proc/self/exe").readlink():
+            return False
+        return b"TORCHELASTIC_RUN_ID=" not in (parent / "environ").read_bytes()
     except OSError:  # of another user
         return PARENT == 1
 
@@ -131,7 +132,7 @@ def watched_machines(
 ) -> Iterator[None]:
     """End this process if a machine vanishes while the block runs, and its agent if that hangs.
 
-    The environment is that of a process of `torchrun`, and `agent` the process that has started it.
+    `torchrun` has set the environment, and `agent` is the process that has started this one.
     """
     num_machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if num_machines == 1:

@@ -3,7 +3,7 @@
 PyTorch's `fully_shard` (FSDP2; Zhao et al. 2023) shards weights, gradients and optimizer state
 across the processes: every parameter is a DTensor, of which each process holds some rows. The rows
 of a layer are gathered only while it runs. To validate or save, the main process gathers all
-weights; so all files are those of any other run, except the optimizer's state.
+weights; so all files but the optimizer's state are as in any other run.
 """
 
 import logging
@@ -31,6 +31,7 @@ from seq2seq_cli.training.checkpoints.optimizer_state import (
     optimizer_tensors,
     write_shards,
 )
+from seq2seq_cli.training.losses.consistency import build_loss
 from seq2seq_cli.training.losses.cross_entropy import BatchLoss
 from seq2seq_cli.training.oom import describe_shape
 from seq2seq_cli.training.optimizers.optimizer import build_optimizer, trained_weights
@@ -41,7 +42,7 @@ from seq2seq_cli.training.parallel.strategy import (
     GatheredModel,
 )
 from seq2seq_cli.training.run import Run
-from seq2seq_cli.training.setup import make_loss, make_model
+from seq2seq_cli.training.setup import make_model
 
 if TYPE_CHECKING:  # its import takes time
     from torch.distributed.tensor import DTensor
@@ -75,7 +76,7 @@ class FullyShard(DataParallel):
         device = choose_device(training.device)
         with torch.device("meta"):
             run.model = make_model(run.config, run.data.tokenizers)
-        run.loss = make_loss(run.model, training, device)
+        run.loss = build_loss(run.model, training, device)
         shard_loss(run.loss, device, self.world_size)
         scatter(unique_parameters(whole), unique_parameters(run.model))
         run.optimizer = build_optimizer(run.model, training)

@@ -64,9 +64,8 @@ def processes_to_start(config: Config) -> int:
     """
     if is_started_by_launcher():
         return 1
-    return choose_num_processes(
-        config, min(num_cores(), torch.get_num_threads()), available_memory()
-    )
+    cores = min(num_cores(), torch.get_num_threads())
+    return choose_num_processes(config, cores, available_memory())
 
 
 def choose_num_processes(config: Config, cores: int, memory: int) -> int:
@@ -165,7 +164,7 @@ def _forwarded_signals(folder: Path) -> Iterator[set[int]]:
 
     def forward(number: int, frame: FrameType | None) -> None:
         with suppress(OSError):  # a full disk
-            _signal_file(folder, number).touch()
+            (folder / f"signal-{number}").touch()
         received.add(number)
         if number == signal.SIGTERM or not has_terminal():
             for process in multiprocessing.active_children():
@@ -217,7 +216,7 @@ def _in_worker(
     try:
         unblock_signals()
         for number in (signal.SIGINT, signal.SIGTERM):
-            if _signal_file(folder, number).exists():
+            if (folder / f"signal-{number}").exists():
                 raise Interrupted("interrupted", 128 + number)
         result = work()
         return result if os.environ["RANK"] == "0" else None
@@ -231,25 +230,15 @@ def _in_worker(
         kind, reason = "UserError", of_system(error)
     except Exception:
         kind, reason = "RuntimeError", traceback.format_exc()
-    path = _reason_file(folder, int(os.environ["RANK"]))
+    path = folder / f"reason-{os.environ['RANK']}.json"
     write_json(path, {"kind": kind, "reason": reason, "status": status})
     raise SystemExit(1)
 
 
-def _signal_file(folder: Path, number: int) -> Path:
-    return folder / f"signal-{number}"
-
-
-def _reason_file(folder: Path, rank: int) -> Path:
-    return folder / f"reason-{rank}.json"
-
-
 def _reason(folder: Path, rank: int, status: int, is_terminated: bool) -> Exception:
-    """Return the exception that says why the processes ended, of which `rank` was the first.
-
-    `is_terminated`: SIGTERM was forwarded to them.
-    """
-    reasons = {r: read_json(path) for r in (0, rank) if (path := _reason_file(folder, r)).exists()}
+    """Return why the processes ended, `rank` first; `is_terminated`: SIGTERM was forwarded."""
+    files = {r: folder / f"reason-{r}.json" for r in (0, rank)}
+    reasons = {r: read_json(path) for r, path in files.items() if path.exists()}
     if reasons.get(0, {}).get("kind") == "Interrupted":
         return Interrupted(reasons[0]["reason"], reasons[0]["status"])
     if rank in reasons:

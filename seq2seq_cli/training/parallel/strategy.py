@@ -112,7 +112,7 @@ class SingleProcess:
     ) -> Accumulated:
         """Sum gradients and losses of an update over all processes.
 
-        `accumulate` computes those of this process, with its shard of each of the `batches`.
+        `accumulate` computes them in this process, with its shard of each of the `batches`.
         """
         return accumulate()
 
@@ -128,9 +128,12 @@ class SingleProcess:
         """
         return 0.0, 0.0
 
-    def seconds_in_all_reduce(self) -> float:
-        """Return the seconds of this process since the last `waiting_and_communication`."""
-        return 0.0
+    def count_update(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Count the tokens and seconds of an update in this process, for `speed`."""
+
+    def speed(self) -> dict[str, float]:
+        """Return scalars to log about the updates since the last call; all processes call this."""
+        return {}
 
     def gather(self, tensors: Weights) -> Weights:
         """Return whole tensors in the main process, of which each process may hold a part."""
@@ -164,6 +167,7 @@ class DataParallel(SingleProcess):
         self._cpu_group = cpu_group
         self._threads = threads
         self._seconds_in_all_reduce: list[float] = []
+        self._tokens, self._seconds = 0, 0.0  # of this process since the last call of `speed`
 
     def shard(self, batch: Batch) -> Batch:
         return batch.shard(self.world_size, self.rank)
@@ -224,15 +228,11 @@ class DataParallel(SingleProcess):
             losses_L.copy_(torch.tensor(losses))
         else:
             failures_N[failed] = 1
-        self._all_reduce(sums)
+        started = _seconds_when_done(sums)
+        distributed.all_reduce(sums)
+        self._seconds_in_all_reduce.append(_seconds_when_done(sums) - started)
         too_large = failures_N.nonzero()
         return losses_L.tolist(), int(too_large[0]) if len(too_large) else None
-
-    def _all_reduce(self, numbers: Tensor) -> None:
-        """Replace `numbers` by their sum over all processes, and measure the time it takes."""
-        started = _seconds_when_done(numbers)
-        distributed.all_reduce(numbers)
-        self._seconds_in_all_reduce.append(_seconds_when_done(numbers) - started)
 
     def waiting_and_communication(self) -> tuple[float, float] | None:
         seconds, self._seconds_in_all_reduce = self._seconds_in_all_reduce, []
@@ -240,8 +240,27 @@ class DataParallel(SingleProcess):
         communication = sum(map(min, zip(*everyone, strict=True)))
         return sum(map(sum, everyone)) / len(everyone) - communication, communication
 
-    def seconds_in_all_reduce(self) -> float:
-        return sum(self._seconds_in_all_reduce)
+    def count_update(self, batches: Sequence[Batch], seconds: float) -> None:
+        self._tokens += sum(self.shard(batch).num_tokens for batch in batches)
+        self._seconds += seconds
+
+    def speed(self) -> dict[str, float]:
+        """Return what the processes lose to one another, and the speed of each.
+
+        `communication` is the fraction of time in which gradients are summed after the last process
+        has computed its own, and `waiting` the fraction in which the others, on average, wait for
+        it. Speeds are in target tokens per second of computing.
+        """
+        own = (self._tokens, self._seconds, sum(self._seconds_in_all_reduce))
+        self._tokens, self._seconds = 0, 0.0
+        if (lost := self.waiting_and_communication()) is None:
+            return {}
+        everyone = self.all_gather(own)
+        total = max(seconds for _, seconds, _ in everyone)
+        return {"waiting": lost[0] / total, "communication": lost[1] / total} | {
+            f"processes/{rank}/tokens_per_second": tokens / (seconds - exchanged)
+            for rank, (tokens, seconds, exchanged) in enumerate(everyone)
+        }
 
 
 def _seconds_when_done(numbers: Tensor) -> float:
