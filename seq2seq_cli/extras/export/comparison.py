@@ -4,7 +4,6 @@ import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.translation import TranslationInput
@@ -13,7 +12,6 @@ from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.export.format import Format, Source
 from seq2seq_cli.text.corpus import read_pairs
-from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +40,25 @@ def compare(target: Format, translator: Translator, run_dir: Path, folder: Path)
 
     Raises UserError if a line has other ids there, or if too many translations differ.
     """
+    config, tokenizers = translator.config, translator.tokenizers
     inputs = _validation_inputs(translator, run_dir)
     lines = [*DIFFICULT_LINES, *(line.text for line in inputs)]
-    _check_ids(target, folder, lines, translator.tokenizers)
+    known = tokenizers.src.to_ids_batch(lines), target.source_ids(folder, lines)
+    for text, our_ids, their_ids in zip(lines, *known, strict=True):
+        if our_ids != their_ids:
+            raise UserError(
+                f"the export has other tokens than the run for the line {short(text)!r}"
+            )
     compared = _comparable(target, translator, inputs)
     if not compared:
         return "there are no validation lines to compare translations of"
     inputs, sources = map(list, zip(*compared, strict=True))
-    options = target.compared_search(translator.config.decoding)
-    ours = _greedy(translator, options).search(inputs, report=lambda cuts: None)
+    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
+    options = {name: getattr(config.decoding, name) for name in names}
+    options |= target.compared_search(config.decoding)
+    config = config.model_copy(update={"decoding": DecodingConfig(**options)})
+    greedy = Translator(translator.model, tokenizers, config, statistics=translator.statistics)
+    ours = greedy.search(inputs, report=lambda cuts: None)
     theirs = target.translate(folder, sources)
     equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
     report = f"{equal} of {len(inputs)} greedy translations of validation lines are equal"
@@ -59,43 +67,25 @@ def compare(target: Format, translator: Translator, run_dir: Path, folder: Path)
     return report
 
 
-def _check_ids(target: Format, folder: Path, lines: Sequence[str], tokenizers: Tokenizers) -> None:
-    ids = tokenizers.src.to_ids_batch(lines)
-    for line, ours, theirs in zip(lines, ids, target.source_ids(folder, lines), strict=True):
-        if ours != theirs:
-            raise UserError(
-                f"the export has other tokens than the run for the line {short(line)!r}"
-            )
-
-
-def _greedy(translator: Translator, options: dict[str, Any]) -> Translator:
-    """Return a translator that searches greedily, with these options alone."""
-    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")
-    kept = {name: getattr(translator.config.decoding, name) for name in names}
-    config = translator.config.model_copy(update={"decoding": DecodingConfig(**(kept | options))})
-    model, tokenizers = translator.model, translator.tokenizers
-    return Translator(model, tokenizers, config, statistics=translator.statistics)
-
-
 def _comparable(
     target: Format, translator: Translator, inputs: Sequence[TranslationInput]
 ) -> list[tuple[TranslationInput, Source]]:
     """Return inputs with what other programs translate.
 
-    Left out are lines that are split into segments, as other programs do not split lines, and those
+    Lines that are split into segments are left out, as other programs do not split lines, and lines
     for which the format has no positions, or not this tag.
     """
     config = translator.config
+    limit = float("inf") if config.model.positions == "rotary" else target.max_positions
     if not target.has_tags:
         inputs = [line for line in inputs if line.tag in (None, config.decoding.tag)]
     compared = []
     for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
         if len(segments) == 1:
             ids = segments[0].src_ids
-            limit = config.decoding.max_length(len(ids))
-            is_rotary = config.model.positions == "rotary"
-            if is_rotary or max(len(ids), limit) < target.max_positions:
-                compared.append((line, Source(line.text, ids, limit)))
+            longest = config.decoding.max_length(len(ids))
+            if max(len(ids), longest) < limit:
+                compared.append((line, Source(line.text, ids, longest)))
     return compared
 
 

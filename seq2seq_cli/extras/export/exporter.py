@@ -1,6 +1,5 @@
 """export(): writes a run in another format with a model card, and compares both."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from seq2seq_cli.config.languages import languages_from_option
@@ -11,46 +10,41 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.comparison import compare
 from seq2seq_cli.extras.export.limits import format_named, unsupported
-from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
+from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.parts import unknown_part
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """What of a run is exported."""
-
-    which: str = "best"  # weights, as --model names them
-    langs: str | None = None  # as de-en; None: data.languages
-    tag: str | None = None  # in place of decoding.tag
-    license: str = UNKNOWN_LICENSE
-
-
 def export(
-    run_dir: Path, format_name: str, output: Path, options: ExportOptions = ExportOptions()
+    run_dir: Path,
+    format_name: str,
+    output: Path,
+    which: str,
+    langs: str | None,
+    tag: str | None,
+    license_name: str,
 ) -> str:
     """Write the export and compare; return a report of how many translations are equal.
 
-    Raises UserError if the output exists, if the format cannot represent the run, if a line has
-    other ids there, or if too many translations differ.
+    `which` names the weights, as --model does; `langs`, such as de-en, replaces data.languages, and
+    `tag` decoding.tag. Raises UserError if the output exists, if the format cannot represent the
+    run, if a line has other ids there, or if too many translations differ.
     """
     target = format_named(format_name)
     target.check_output(output)
-    tag = [] if options.tag is None else [f"decoding.tag={options.tag}"]
-    overrides = ["decoding.precision=fp32", *tag]
-    translator = Translator.load(run_dir, "cpu", overrides, which=options.which)
-    translator.config = _with_languages(translator.config, options.langs)
+    overrides = ["decoding.precision=fp32", *([] if tag is None else [f"decoding.tag={tag}"])]
+    translator = Translator.load(run_dir, "cpu", overrides, which=which)
+    translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers
     reason = unsupported(format_name, config, tokenizers)
     if reason := reason or unknown_part(translator.model, target.model_parts()):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config)
-    usage = target.usage(config, tokenizers)
-    card_options = CardOptions(target.library, usage, options.license, options.which)
-    run = RunFolder(run_dir)
-    written = _with_languages(load_config(run.config), options.langs)
-    card = model_card(run, written, translator.statistics, card_options)
+    run, usage = RunFolder(run_dir), target.usage(config, tokenizers)
+    written = _with_languages(load_config(run.config), langs)
+    about = (target.library, usage, license_name, which)
+    card = model_card(run, written, translator.statistics, *about)
     with target.opened(output, config) as folder:
         target.write(translator, folder)
         write_atomic(folder / "README.md", card.encode("utf-8"))

@@ -38,10 +38,9 @@ def push(
     Checkpoints, logs and the paths of this machine stay here. The token comes from HF_TOKEN or
     `hf auth login`.
     """
-    from seq2seq_cli.extras.hub.hub import PushOptions
     from seq2seq_cli.extras.hub.hub import push as push_run
 
-    address = push_run(run_dir, repo, PushOptions(is_public, revision, license_name))
+    address = push_run(run_dir, repo, is_public, revision, license_name)
     typer.echo(f"pushed {printable(str(run_dir))} as {address}")
 
 
@@ -69,6 +68,5 @@ def pull(
     from seq2seq_cli.extras.hub.hub import pull as pull_run
 
     folder = run_dir or default_folder(repo)
-    what = pull_run(repo, folder, revision)
-    name = printable(str(folder))
+    what, name = pull_run(repo, folder, revision), printable(str(folder))
     typer.echo(f"pulled {what} to {name}; next: seq2seq translate {shlex.quote(name)}")

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,7 +136,12 @@ def translate_files(
         if is_one_file(source, output):
             raise UserError(f"the output, {output}, is the input file")
         tasks[output] = ShardTask(job, Shard(1, 1), source, output)
-    with _locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        try:
+            lock(file.fileno())
+        except BlockingIOError:
+            raise UserError(f"another process is translating into {folder}") from None
         missing = [task for task in tasks.values() if not task.is_done()]
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
@@ -146,25 +150,12 @@ def translate_files(
         for text in texts:
             if not text.missing():
                 text.join()
-        cuts = _translate_pieces(job, texts, actors, report)
-        cuts.report()
+        _translate_pieces(job, texts, actors, report).report()
     return len(missing)
 
 
 def _folder_of_pieces(output: Path) -> Path:
     return output.with_name(output.name + ".pieces")
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep others from translating into a folder, which is made if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("ab") as file:
-        try:
-            lock(file.fileno())
-        except BlockingIOError:
-            raise UserError(f"another process is translating into {folder}") from None
-        yield
 
 
 def _cut(task: ShardTask, num_bytes: int) -> Text:
@@ -188,16 +179,6 @@ def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
             number, start = number + num_lines, start + len(data)
 
 
-def _read_piece(path: Path, piece: Piece) -> bytes:
-    """Raises UserError if these are not the bytes that the piece had when the file was cut."""
-    with opened(path) as file:
-        skip_bytes(file, path, piece.start)
-        data = file.read(piece.num_bytes)
-    if hashlib.sha256(data).hexdigest() != piece.sha256:
-        raise UserError(f"{path} has changed, or is another file on another machine")
-    return data
-
-
 class PieceTranslator:
     """An actor of Ray: loads the model once, and translates a piece at each call."""
 
@@ -218,8 +199,12 @@ class PieceTranslator:
             if isinstance(self._translator, UserError | OSError):
                 raise self._translator
             path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
-            source = io.BytesIO(_read_piece(path, piece))
-            raw = strip_line_ends(source, piece.first_number)
+            with opened(path) as file:
+                skip_bytes(file, path, piece.start)
+                data = file.read(piece.num_bytes)
+            if hashlib.sha256(data).hexdigest() != piece.sha256:
+                raise UserError(f"{path} has changed, or is another file on another machine")
+            raw = strip_line_ends(io.BytesIO(data), piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
             chunks = chunks_of(self._job, lines, piece.first_number)
             outputs = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
@@ -273,16 +258,25 @@ def _translate_pieces(
 def _results(
     job: Job, texts: Sequence[Text], left: Iterable[set[int]], actors: Actors
 ) -> Iterable[dict[str, Any]]:
-    """Yield the rows that actors return for the pieces that are left, in any order."""
-    import ray
-    from ray.data import ActorPoolStrategy
+    """Connect to the cluster that Ray finds, or start one here; have actors translate what is left.
 
+    Returns their rows in any order.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that starts here
+        ray.init(logging_level=logging.WARNING)
+    context = DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # which has no bars
     rows = [
         {"text": n, "number": k, "path": str(text.task.source), "piece": json.dumps(text.pieces[k])}
         for n, (text, numbers) in enumerate(zip(texts, left, strict=True))
         for k in sorted(numbers)
     ]
-    _connect()
     if job.device == "auto":
         job = replace(job, device="cuda" if actors.num_gpus else "cpu")
     num_cpus = 1.0 if actors.num_cpus is None and not actors.num_gpus else actors.num_cpus
@@ -297,18 +291,3 @@ def _results(
     )
     rows_of_results: Iterable[dict[str, Any]] = results.iter_rows()
     return rows_of_results
-
-
-def _connect() -> None:
-    """Connect to the cluster that Ray finds, or start one here, and keep Ray quiet."""
-    import ray
-    from ray.data import DataContext
-
-    if not ray.is_initialized():
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that starts here
-        ray.init(logging_level=logging.WARNING)
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # which has no bars
