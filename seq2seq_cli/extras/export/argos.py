@@ -106,19 +106,20 @@ class Argos(CTranslate2):
         """Give a temporary folder, which becomes the package if the block succeeds."""
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.absolute().parent) as temporary:
-            folder, part = (
-                Path(temporary, _package_name(_languages(config))),
-                Path(temporary, "zip"),
-            )
+            folder = Path(temporary, _package_name(_languages(config)))
             yield folder
+            part = Path(temporary, "zip")
             with zipfile.ZipFile(part, "w") as archive:
                 for path in sorted(path for path in folder.rglob("*") if path.is_file()):
                     name = path.relative_to(folder.parent).as_posix()
                     entry = zipfile.ZipInfo(name)  # of 1980: the same files give the same bytes
                     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                     entry.create_system = 3  # Unix, where the attributes are from
-                    with path.open("rb") as file, archive.open(entry, "w", True) as packed:
-                        shutil.copyfileobj(file, packed, 1 << 20)
+                    with (
+                        path.open("rb") as file,
+                        archive.open(entry, "w", force_zip64=True) as out,
+                    ):
+                        shutil.copyfileobj(file, out, 1 << 20)
             fsync(part)
             part.replace(output)
             fsync(output.absolute().parent)

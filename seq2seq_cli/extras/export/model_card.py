@@ -66,7 +66,8 @@ def model_card(
     config = portable_config(config)
     validated = read_model_scores(run.weights(which))
     scores = {} if validated is None else validated.scores
-    count = "an unknown number of pairs" if statistics is None else f"{statistics.pairs:,} pairs"
+    pairs = None if statistics is None else statistics.pairs
+    count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"
     data = [f"Trained on {count} from:\n", *_files(config.data.train)]
     if config.data.valid is not None:
         data += ["\nValidated on:\n", *_files(config.data.valid)]

@@ -117,8 +117,10 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
                 raise UserError(f"{repo} is not a run of this program: it has no {name}")
         for name in names:
             if sizes[name] > _MOST_BYTES[name]:
-                limit = f"{_MOST_BYTES[name]:,.0f} bytes, the limit for such a file"
-                raise UserError(f"{repo}: {name} is larger than {limit}")
+                limit = f"{_MOST_BYTES[name]:,.0f}"
+                raise UserError(
+                    f"{repo}: {name} is larger than {limit} bytes, the limit for such a file"
+                )
         _check_is_ours(part)
         for name in names:
             api.hf_hub_download(repo, name, revision=info.sha, local_dir=part)
@@ -183,14 +185,19 @@ def _hub_errors(repo: str) -> Iterator[None]:
         ) from None
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
-        meanings = {
-            401: f"the hub does not know the token, or {repo} needs one: `hf auth login`, or "
-            "HF_TOKEN",
-            403: f"the token may not do this with {repo}: it needs the right to write",
-            404: f"the hub has no repository {repo}, or the token may not read it",
-        }
-        other = f"the hub refused with status {status}: {short(str(error.server_message or error))}"
-        raise UserError(meanings.get(status, other)) from None
+        problem = (
+            f"the hub refused with status {status}: {short(str(error.server_message or error))}"
+        )
+        if status == 401:
+            problem = (
+                f"the hub does not know the token, or {repo} needs one: `hf auth login`, "
+                "or HF_TOKEN"
+            )
+        elif status == 403:
+            problem = f"the token may not do this with {repo}: it needs the right to write"
+        elif status == 404:
+            problem = f"the hub has no repository {repo}, or the token may not read it"
+        raise UserError(problem) from None
     except (*network, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk

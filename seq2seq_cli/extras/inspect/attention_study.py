@@ -1,12 +1,12 @@
 """What a model attends to in one pair of sentences, under teacher forcing in fp32.
 
-L layers, H heads, Q query positions, M memory positions (those attended to), K size of one head,
+L layers, H heads, Q query positions, M memory positions (attended to), K size of one head,
 D d_model, B sentences, S source positions, T target positions, V target vocabulary.
 """
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -42,11 +42,6 @@ class AttentionMaps:
     queries: tuple[str, ...]  # tokens
     memory: tuple[str, ...]
 
-    @property
-    def weighted_norms_LHQM(self) -> Tensor:
-        """‖α · v Wᴼ‖: how much each memory position adds to the output of a head."""
-        return self.weights_LHQM * self.value_norms_LHM[:, :, None]
-
 
 @dataclass(frozen=True)
 class Sentence:
@@ -56,7 +51,7 @@ class Sentence:
     tokens: tuple[str, ...]  # EOS last
     words: tuple[str, ...]  # as alignments number them
     word_of_token: tuple[int | None, ...]  # None for EOS and tags
-    is_punctuation: tuple[bool, ...]  # of tokens: EOS, and those without a letter, number or mark
+    is_punctuation: tuple[bool, ...]  # of tokens: EOS, and any without a letter, number or mark
 
 
 @dataclass(frozen=True)
@@ -79,16 +74,12 @@ class HeadStatistics:
     offset_LH: Tensor  # most frequent distance from the query to the greatest weight
     offset_share_LH: Tensor  # its share of the queries: positional heads are near 1
     importance_LH: Tensor | None = None  # nats per token that the loss rises with the head zeroed
-    agreement_LH: Tensor | None = (
-        None  # cross: share of words aligned as by the layer that aligns best
-    )
+    agreement_LH: Tensor | None = None  # cross: share of words aligned as by the best layer
 
     def measured(self) -> dict[str, Tensor]:
         """Return the statistics that were measured, by name without `_LH`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name.removesuffix("_LH"): value for name, value in values.items() if value is not None
-        }
+        values = vars(self).items()
+        return {name.removesuffix("_LH"): value for name, value in values if value is not None}
 
 
 @dataclass(frozen=True)
@@ -129,9 +120,9 @@ def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]
 def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
     """Return ‖v Wᴼ‖ of each head and memory position, HM (Kobayashi et al. 2020, section 3).
 
-    The head's part of Wᴼ is meant; the bias, which all heads share, is left out.
+    Wᴼ is the head's part, without the bias, which all heads share.
     """
-    weight_DHK = attention.output.weight.view(-1, attention.heads, v_HMK.size(-1))
+    weight_DHK = attention.output.weight.unflatten(1, (attention.heads, -1))
     outputs_HMD = torch.einsum("hmk,dhk->hmd", v_HMK, weight_DHK)
     norms_HM: Tensor = torch.linalg.vector_norm(outputs_HMD, dim=-1)
     return norms_HM

@@ -68,14 +68,13 @@ def _ids(tokens: dict[str, int]) -> str:
 
 def read_vocabularies(tokenizers: Tokenizers, symbols: Collection[str]) -> dict[str, Vocabulary]:
     """Read the vocabulary of `both` sides, or of `source` and `target`."""
-    if tokenizers.is_shared:
-        return {"both": read_vocabulary(tokenizers.src, symbols)}
     sides = {"source": tokenizers.src, "target": tokenizers.tgt}
-    return {side: read_vocabulary(tokenizer, symbols) for side, tokenizer in sides.items()}
+    sides = {"both": tokenizers.src} if tokenizers.is_shared else sides
+    return {side: _read_vocabulary(tokenizer, symbols) for side, tokenizer in sides.items()}
 
 
-def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
-    """Group the entries of a vocabulary by type; `symbols` are those that the user has defined."""
+def _read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
+    """Group the entries of a vocabulary by type; `symbols` are defined by the user."""
     entries = tokenizer.pieces()
     ids = range(EOS_ID + 1 + len(tokenizer.features), len(entries))
     is_byte = {token for token in ids if tokenizer.is_byte(token)}
