@@ -177,15 +177,11 @@ class HuggingFace(Format):
 
 def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     is_marian = config.norm == "post"
+    layer = {"attention_heads": config.heads, "ffn_dim": config.d_ff, "layerdrop": 0.0}
     sides = {
         f"{side}_{name}": value
-        for side, layers in (("encoder", config.layers.encoder), ("decoder", config.layers.decoder))
-        for name, value in (
-            ("layers", layers),
-            ("attention_heads", config.heads),
-            ("ffn_dim", config.d_ff),
-            ("layerdrop", 0.0),
-        )
+        for side, layers in config.layers
+        for name, value in {"layers": layers, **layer}.items()
     }
     return {
         "architectures": ["MarianMTModel" if is_marian else "PegasusForConditionalGeneration"],

@@ -148,16 +148,16 @@ def _training(config: Config, manifest: Mapping[str, Any]) -> str:
 
 
 def _limits(statistics: TextStatistics | None) -> str:
-    limits = [
-        "The model knows what its training text shows, no more: other subjects, styles and "
-        "spellings give worse translations, and so does text in another language. It may omit or "
-        "invent things, and repeats biases of its training text. Its "
-        "translations were not evaluated beyond the scores above."
-    ]
+    limits = (
+        "The model knows only what its training text shows: other subjects, styles and spellings "
+        "give worse translations, and so does text in another language. It may omit or invent "
+        "things, and repeats biases of its training text. Its translations were not evaluated "
+        "beyond the scores above."
+    )
     if statistics is not None:
         tokens = statistics.src_tokens
-        limits.append(
-            f"Half of its training sources have at most {tokens.p50:,} tokens, 99 % at most "
+        limits += (
+            f"\n\nHalf of its training sources have at most {tokens.p50:,} tokens, 99 % at most "
             f"{tokens.p99:,}, the longest {tokens.max:,}; longer sentences are translated worse."
         )
-    return "\n\n".join(limits)
+    return limits

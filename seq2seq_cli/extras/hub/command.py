@@ -24,12 +24,10 @@ def push(
     run_dir: RunDir,
     repo: Repository,
     is_public: Annotated[
-        bool,
-        typer.Option("--public/--private", help="Visibility of the repository."),
+        bool, typer.Option("--public/--private", help="Visibility of the repository.")
     ] = False,
     revision: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="Branch to push to.", show_default="main"),
+        str | None, typer.Option(metavar="BRANCH", help="Branch to push to.", show_default="main")
     ] = None,
     license_name: License = "unknown",
 ) -> None:
@@ -56,8 +54,7 @@ def pull(
         path_argument("RUN", "Folder to write, which must not exist; runs/NAME if left out."),
     ] = None,
     revision: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main"),
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main")
     ] = None,
 ) -> None:
     """Download a run from a hub.

@@ -174,20 +174,14 @@ def _hub_errors(repo: str) -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:  # of the hub, about the card
             yield
     except errors.HFValidationError as error:
-        raise UserError(f"{repo} is not the name of a repository: {short(str(error))}") from None
+        problem = f"{repo} is not the name of a repository: {short(str(error))}"
     except errors.RevisionNotFoundError:
-        raise UserError(
-            f"{repo} has no such revision: --revision is a branch, tag or commit"
-        ) from None
+        problem = f"{repo} has no such revision: --revision is a branch, tag or commit"
     except errors.LocalTokenNotFoundError:
-        raise UserError(
-            "the hub requires a token: log in with `hf auth login`, or set HF_TOKEN"
-        ) from None
+        problem = "the hub requires a token: log in with `hf auth login`, or set HF_TOKEN"
     except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        problem = (
-            f"the hub refused with status {status}: {short(str(error.server_message or error))}"
-        )
+        status, answer = error.response.status_code, short(str(error.server_message or error))
+        problem = f"the hub refused with status {status}: {answer}"
         if status == 401:
             problem = (
                 f"the hub does not know the token, or {repo} needs one: `hf auth login`, "
@@ -197,11 +191,13 @@ def _hub_errors(repo: str) -> Iterator[None]:
             problem = f"the token may not do this with {repo}: it needs the right to write"
         elif status == 404:
             problem = f"the hub has no repository {repo}, or the token may not read it"
-        raise UserError(problem) from None
     except (*network, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
         reason = short(str(error) or type(error).__name__)
-        raise UserError(f"the transfer to or from the hub failed: {reason}") from None
-    for warning in caught:
-        logger.warning(short(str(warning.message)))
+        problem = f"the transfer to or from the hub failed: {reason}"
+    else:
+        for warning in caught:
+            logger.warning(short(str(warning.message)))
+        return
+    raise UserError(problem)

@@ -164,12 +164,12 @@ def draw_attention(
         of = "mean of the heads" if head is None else f"head {head}"
         figure = _draw_one(values_QM, viewed, f"{TITLES[kind]}, layer {layer}, {of}", view)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # which would move things again whenever the figure is saved
+    figure.set_layout_engine("none")  # else saving would move parts again
     return figure
 
 
 def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """Raise UserError for what cannot be drawn of a model with so many layers and heads."""
+    """Raise UserError if a model with these numbers of layers and heads lacks the chosen ones."""
     for name, chosen, count in (("layer", layer, layers), ("head", head, heads)):
         if chosen is not None and not 1 <= chosen <= count:
             raise UserError(

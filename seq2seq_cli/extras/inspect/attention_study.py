@@ -74,7 +74,7 @@ class HeadStatistics:
     offset_LH: Tensor  # most frequent distance from the query to the greatest weight
     offset_share_LH: Tensor  # its share of the queries: positional heads are near 1
     importance_LH: Tensor | None = None  # nats per token that the loss rises with the head zeroed
-    agreement_LH: Tensor | None = None  # cross: share of words aligned as by the best layer
+    agreement_LH: Tensor | None = None  # cross: share of words aligned as `--align` does
 
     def measured(self) -> dict[str, Tensor]:
         """Return the statistics that were measured, by name without `_LH`."""
@@ -102,16 +102,15 @@ class AttentionStudy:
 
     @property
     def log_prob(self) -> float:
-        """Return the log-probability of the target, in nats."""
+        """The log-probability of the target, in nats."""
         return sum(prediction.log_prob for prediction in self.predictions)
 
 
 def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]]:
     """Return the attentions of a model, layer by layer."""
-    encoder = cast(list[EncoderLayer], model.encoder)
     decoder = cast(list[DecoderLayer], model.decoder)
     return {
-        "encoder": [layer.self_attention for layer in encoder],
+        "encoder": [layer.self_attention for layer in cast(list[EncoderLayer], model.encoder)],
         "decoder": [layer.self_attention for layer in decoder],
         "cross": [layer.cross_attention for layer in decoder],
     }
@@ -122,7 +121,7 @@ def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
 
     Wᴼ is the head's part, without the bias, which all heads share.
     """
-    weight_DHK = attention.output.weight.unflatten(1, (attention.heads, -1))
+    weight_DHK = attention.output.weight.view(-1, attention.heads, v_HMK.size(-1))
     outputs_HMD = torch.einsum("hmk,dhk->hmd", v_HMK, weight_DHK)
     norms_HM: Tensor = torch.linalg.vector_norm(outputs_HMD, dim=-1)
     return norms_HM
@@ -188,14 +187,10 @@ def _study(
     modules = attention_modules(model)
 
     def maps(kind: Kind, queries: Sequence[str], memory: Sequence[str]) -> AttentionMaps:
-        weights = [record.weights_BHQM[0].float() for record in attention[kind]]
-        norms = [
-            value_norms(module, record.v_BHMK[0].float())
-            for module, record in zip(modules[kind], attention[kind], strict=True)
-        ]
-        return AttentionMaps(
-            torch.stack(weights).cpu(), torch.stack(norms).cpu(), tuple(queries), tuple(memory)
-        )
+        records = list(zip(modules[kind], attention[kind], strict=True))
+        weights_LHQM = torch.stack([record.weights_BHQM[0].float() for _, record in records]).cpu()
+        norms = [value_norms(module, record.v_BHMK[0].float()) for module, record in records]
+        return AttentionMaps(weights_LHQM, torch.stack(norms).cpu(), tuple(queries), tuple(memory))
 
     return AttentionStudy(
         run=run,
@@ -220,15 +215,13 @@ def _sentence(
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
     starts = [*[None] * num_control, *starts] if starts else [None] * len(ordinary)
+    kinds = [{unicodedata.category(c)[0] for c in token} for token in ordinary]
     return Sentence(
         text=" ".join(text.split()),
         tokens=tuple(tokens),
         words=tuple(split_words(text)),
         word_of_token=(*starts, None),
-        is_punctuation=(
-            *(not any(unicodedata.category(c)[0] in "LNM" for c in token) for token in ordinary),
-            True,
-        ),
+        is_punctuation=(*(kind.isdisjoint("LNM") for kind in kinds), True),
     )
 
 

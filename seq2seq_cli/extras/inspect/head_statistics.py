@@ -100,10 +100,10 @@ def head_statistics(
 ) -> dict[Kind, HeadStatistics] | None:
     """Return what every head does, by kind of attention, measured on the given pairs.
 
-    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
-    none is left, None. Importance takes a forward pass for each head: through the
-    whole model for a head of the encoder, through the decoder for the others. Raises UserError for
-    a model that computes NaN or infinity.
+    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; None
+    if none is left. Importance takes a forward pass for each head: through the whole model for a
+    head of the encoder, through the decoder for the others. Raises UserError for a model that
+    computes NaN or infinity.
     """
     model, tokenizers = translator.model, translator.tokenizers
     batches = batches_of(token_pairs(translator, pairs), model.device)
@@ -248,7 +248,8 @@ def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[
 @contextmanager
 def zeroed_head(attention: MultiHeadAttention, head: int) -> Iterator[None]:
     """Let a head contribute nothing while the block runs: its columns of Wᴼ are zero."""
-    weight_DK = attention.output.weight.detach().unflatten(1, (attention.heads, -1))[:, head]
+    weight = attention.output.weight.detach()
+    weight_DK = weight.view(len(weight), attention.heads, -1)[:, head]
     before_DK = weight_DK.clone()
     weight_DK.zero_()
     try:

@@ -122,16 +122,12 @@ class Split:
 
     def as_text(self) -> str:
         """Return a line for each token."""
-        counts = {"tokens": len(self.tokens), "words": len(self.words)}
-        for note, label in (("unknown", "unknown"), ("byte", "bytes")):
-            counts[label] = sum(token.note == note for token in self.tokens)
+        notes = [token.note for token in self.tokens]
+        counts = {"tokens": len(notes), "words": len(self.words)}
+        counts |= {"unknown": notes.count("unknown"), "bytes": notes.count("byte")}
         summary = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
-        lines = [
-            f"text    {printable(self.text)}",
-            f"tokens  {summary or 'none'}",
-            "",
-            f"{'id':>8}{'word':>6}  piece",
-        ]
+        head = f"text    {printable(self.text)}\ntokens  {summary or 'none'}"
+        lines = [head, "", f"{'id':>8}{'word':>6}  piece"]
         for token in self.tokens:
             note = f"  ({token.note}: {token.text})" if token.note else ""
             words = "-".join(map(str, dict.fromkeys([*token.words[:1], *token.words[-1:]])))
@@ -183,17 +179,17 @@ class Neighbors:
 def nearest_neighbors(
     embedding_VD: Tensor, tokenizer: Tokenizer, side: Side, token: str
 ) -> Neighbors:
-    """Return the nearest neighbors of a token, given as `find_token` takes it, without itself."""
-    token_id = find_token(tokenizer, side, token)
+    """Return the nearest neighbors of a token, given as `_find_token` takes it, without itself."""
+    token_id = _find_token(tokenizer, side, token)
     pieces = tokenizer.pieces()
     cosines_V = F.cosine_similarity(embedding_VD, embedding_VD[token_id], dim=-1)
     order = cosines_V.argsort(descending=True, stable=True).tolist()
-    others = [other for other in order if other != token_id][:_NEIGHBORS]
-    nearest = [Neighbor(float(cosines_V[t]), t, pieces[t]) for t in others]
+    order.remove(token_id)
+    nearest = [Neighbor(float(cosines_V[t]), t, pieces[t]) for t in order[:_NEIGHBORS]]
     return Neighbors(side, pieces[token_id], token_id, nearest)
 
 
-def find_token(tokenizer: Tokenizer, side: Side, token: str) -> int:
+def _find_token(tokenizer: Tokenizer, side: Side, token: str) -> int:
     """Return the id of a token: its piece, its piece without ▁, or its id.
 
     The first of them that the vocabulary has counts. Raises UserError, with suggestions.

@@ -95,8 +95,7 @@ def plot(
         ),
     ] = None,
     x: Annotated[
-        Literal["updates", "time", "tokens"],
-        typer.Option("--x", help="Quantity on the x axis."),
+        Literal["updates", "time", "tokens"], typer.Option("--x", help="Quantity on the x axis.")
     ] = "updates",
     output: Annotated[
         list[Path] | None,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 ACTORS = "Actors"
 
-
 InputFiles = Annotated[
     Path,
     text_option(
@@ -76,7 +75,7 @@ def translate_ray(
     num_cpus: NumCpus = None,
     num_gpus: NumGpus = 0.0,
 ) -> None:
-    """Translate text files on the machines of a Ray cluster; a repeated command goes on.
+    """Translate text files on the machines of a Ray cluster; a repeated command continues.
 
     Actors load the model once and translate pieces of the texts. Ray connects to the cluster of
     RAY_ADDRESS, or starts one on this machine.
@@ -90,5 +89,5 @@ def translate_ray(
     sources = sources_of(input_files)
     with tqdm(unit=" lines", file=sys.stderr, disable=not is_terminal(sys.stderr)) as bar:
         count = translate_files(job, sources, output_folder, actors, bar.update)
-    existing = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
+    existing = f"; {len(sources) - count:,} existed" if count < len(sources) else ""
     typer.echo(f"translated {count:,} files into {output_folder}{existing}", err=True)

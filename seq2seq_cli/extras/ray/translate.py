@@ -1,9 +1,9 @@
 """Translates text files with Ray: actors translate pieces, the process that started them writes.
 
 That process cuts each file at line ends and writes the translation of each piece to a file whose
-name is the hash of all that it depends on, whichever actor it comes from and however often. When
-all pieces of a text are there, it joins them. So nothing depends on the order in which Ray gives
-results, or on whether it loses some or gives them twice; and a repeated command goes on.
+name is the hash of everything that it depends on. When all pieces of a text exist, it joins them.
+So nothing depends on the order of Ray's results, or on lost or repeated ones, and a repeated
+command continues.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,23 +41,22 @@ from seq2seq_cli.text.io import (
 logger = logging.getLogger(__name__)
 
 _PIECES_OF_AN_ACTOR = 8  # at least, so that all actors finish at about the same time
-_MANY_ACTORS = 64  # that a text is cut for if there is no largest number
-_BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # the fewest, for batches of similar lengths; and the most
-_STARTS = 3  # in a row that give no translation
+_MANY_ACTORS = 64  # assumed without a maximum number
+_BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # minimum, for batches of similar lengths, and maximum
+_STARTS = 3  # in a row without a translation
 
 
-@dataclass(frozen=True)
-class Actors:
+class Actors(NamedTuple):
     """How many actors translate, between two numbers (None: autoscale to the available resources).
 
     `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction. None: one CPU
     without a GPU, and Ray's choice with a GPU, where it advises against giving both.
     """
 
-    fewest: int = 1
-    most: int | None = None
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
+    fewest: int
+    most: int | None
+    num_cpus: float | None
+    num_gpus: float
 
     @classmethod
     def parse(cls, concurrency: str | None, num_cpus: float | None, num_gpus: float) -> "Actors":
@@ -83,17 +82,12 @@ class Piece(NamedTuple):
     sha256: str  # of the bytes
 
 
-@dataclass(frozen=True)
-class Text:
-    """A file to translate, in pieces, and where the translation of each is to be."""
+class Text(NamedTuple):
+    """A file to translate, in pieces, and the file for the translation of each."""
 
     task: ShardTask  # the whole file
     pieces: Sequence[Piece]
     outputs: Sequence[Path]
-
-    def missing(self) -> list[int]:
-        """Return the numbers of the pieces that are not translated."""
-        return [n for n, output in enumerate(self.outputs) if not output.is_file()]
 
     def join(self) -> None:
         """Write the translation of the whole file, and remove its pieces."""
@@ -104,7 +98,7 @@ class Text:
 
 
 def sources_of(pattern: Path) -> list[Path]:
-    """Return the files that a path stands for. Raises UserError if there is none."""
+    """Return the files that match a path. Raises UserError if there is none."""
     if files := [path for path in files_of(pattern) if path.is_file()]:
         return files
     raise UserError(f"there is no file {pattern}")
@@ -115,13 +109,13 @@ def translate_files(
     sources: Sequence[Path],
     folder: Path,
     actors: Actors,
-    report: Callable[[int], object] = lambda num_lines: None,
+    report: Callable[[int], object],
 ) -> int:
-    """Translate files into files of the same names in a folder; return how many were not there.
+    """Translate files into files of the same names in a folder; return how many were missing.
 
-    `report` is told the numbers of lines that were translated. Ray connects as `ray.init()` does,
-    unless it is connected. The machines see the runs and the sources at the same paths; the folder
-    needs to be visible here only. Raises UserError for what the user can fix.
+    `report` is called with numbers of translated lines. Ray connects as `ray.init()` does, unless
+    it is connected. The machines see the runs and the sources at the same paths; only this machine
+    needs the folder. Raises UserError for what the user can fix.
     """
     which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
     run_dirs = tuple(path.absolute() for path in job.run_dirs)
@@ -147,9 +141,6 @@ def translate_files(
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
         fewest, most = _BYTES_OF_A_PIECE
         texts = [_cut(task, min(max(share, fewest), most)) for task in missing]
-        for text in texts:
-            if not text.missing():
-                text.join()
         _translate_pieces(job, texts, actors, report).report()
     return len(missing)
 
@@ -159,7 +150,7 @@ def _folder_of_pieces(output: Path) -> Path:
 
 
 def _cut(task: ShardTask, num_bytes: int) -> Text:
-    """Cut a file into pieces of about so many bytes."""
+    """Cut a file into pieces of about `num_bytes`."""
     pieces = list(_pieces(task.source, num_bytes))
     model = json.dumps(described(task.job))
     known = (f"{model} {piece.first_number} {piece.sha256}".encode() for piece in pieces)
@@ -219,13 +210,16 @@ class PieceTranslator:
 def _translate_pieces(
     job: Job, texts: Sequence[Text], actors: Actors, report: Callable[[int], object]
 ) -> Cuts:
-    """Translate what is missing, and join each text whose last piece has come.
+    """Translate missing pieces, and join each text that is complete.
 
-    What Ray loses is translated again; gives up if it gives nothing in several starts.
+    What Ray loses is translated again. Raises UserError if several starts return nothing.
     """
     from ray.exceptions import RayError, RayTaskError
 
-    left = [set(text.missing()) for text in texts]
+    left = [{n for n, output in enumerate(x.outputs) if not output.is_file()} for x in texts]
+    for text, numbers in zip(texts, left, strict=True):
+        if not numbers:
+            text.join()
     all_cuts, starts = Cuts(), _STARTS
     reason: RayError | None = None
     while any(left):

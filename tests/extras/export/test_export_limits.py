@@ -108,7 +108,7 @@ def test_limits_are_known_without_torch():
 def test_features_that_share_a_position_are_refused():
     config = config_of(tie_embeddings=True)
     text = ParallelText.of(pairs="a.tsv", fields=(1, 3), features=2)
-    data = config.data.model_copy(update={"train": text})
+    data = config.data.model_copy(update={"train": text.corpora})
     model = config.model.model_copy(update={"feature_positions": False})
     config = config.model_copy(update={"data": data, "model": model})
     reason = "model.feature_positions is false"
