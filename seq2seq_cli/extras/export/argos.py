@@ -1,9 +1,9 @@
 """Packages that LibreTranslate and Argos Translate install: .argosmodel files.
 
-Argos Translate gives text to one SentencePiece model, its pieces to CTranslate2, and the pieces of
-the translation to the same SentencePiece model. What this toolkit does to text before and after
-SentencePiece is therefore put into the rules of that model, and what its search never outputs gets
-an impossible bias.
+Argos Translate splits text with a SentencePiece model, gives the pieces to CTranslate2, and joins
+the pieces of the translation with the same SentencePiece model. What this toolkit does to text
+before and after SentencePiece is therefore put into the rules of that model, and tokens that its
+search never outputs get an impossible bias.
 """
 
 import re
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
 
 _MODEL, _TOKENIZER = "model", "sentencepiece.model"
-# What Argos Translate gives to CTranslate2 with ARGOS_BEAM_SIZE=1; its default is 4.
+# What Argos Translate passes to CTranslate2 with ARGOS_BEAM_SIZE=1 (the default is 4).
 _OPTIONS: dict[str, Any] = {"replace_unknowns": True, "max_batch_size": 32, "batch_type": "tokens"}
 _OPTIONS |= {"beam_size": 1, "length_penalty": 0.2}
-# The codes of LibreTranslate for languages with a region or a script; elsewhere it is ISO 639.
+# LibreTranslate's own codes; it uses ISO 639 for other languages.
 _CODES = {"zh-hans": "zh", "zh-cn": "zh", "zh-sg": "zh", "pt-br": "pb"}
 _CODES |= dict.fromkeys(("zh-hant", "zh-tw", "zh-hk", "zh-mo"), "zt")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
-# The options of section `model` of which every format has all values.
+# Options of section `model` that every format supports with all values.
 SIZES_AND_DROPOUT: Mapping[str, None] = dict.fromkeys(
     ("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout", "activation_dropout")
 )
@@ -44,7 +44,7 @@ class Format(ABC):
     """A format that a run can be exported to."""
 
     name: ClassVar[str]  # in --format
-    library: ClassVar[str]  # reads it, by the Hugging Face hub's name
+    library: ClassVar[str]  # that reads it, by its name on the Hugging Face hub
     max_positions: ClassVar[int]  # of a source with EOS, and of a target with BOS
     needs_sentencepiece: ClassVar[bool] = False  # on both sides
     has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own

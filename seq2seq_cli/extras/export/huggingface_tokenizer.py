@@ -17,7 +17,7 @@ from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
-_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters of the text meanwhile
+_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters temporarily
 _UNQUOTING = (
     (QUOTE + QUOTE, _QUOTE),
     (QUOTE + STAND_IN, _STAND_IN),
@@ -37,7 +37,7 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     proto.ParseFromString(tokenizer.model)
     names = [piece.piece for piece in proto.pieces]
     if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
-        # It matches names. The new ones contain ▁ inside, which no text does: it is split before ▁.
+        # It matches names. With ▁ inside, they match no text, as that is split before each ▁.
         names[:4] = [f"{name[:-1]}{SPACE}{name[-1]}" for name in names[:4]]
     symbols = tokenizer.user_defined_symbols()
     fast = Fast(_model(proto, names, has_symbols=bool(symbols)))

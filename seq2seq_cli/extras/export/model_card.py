@@ -22,7 +22,7 @@ from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
-# By the hub's names, of which none is for other scores: its wer counts the edits of words.
+# Names on the hub. It has none for other scores: its wer counts the edits of words.
 _HUB_METRICS = {
     "perplexity": "perplexity",
     "accuracy": "accuracy",
@@ -46,9 +46,9 @@ def model_card(
 ) -> str:
     """Return the card of a run's model as Markdown with YAML front matter.
 
-    `library` reads the model, by the hub's name; `usage` is code, and what the format cannot do;
-    `which` names the weights, as --model does. Raises UserError if the license is no identifier, or
-    if a file of the run is damaged.
+    `library` is the name on the hub of the library that reads the model; `usage` shows code and
+    names what the format cannot do; `which` names the weights, as --model does. Raises UserError if
+    the license is no identifier, or if a file of the run is damaged.
     """
     if not re.fullmatch(r"[a-z0-9.+-]{1,60}", license_id := license_name.strip().lower()):
         raise UserError(

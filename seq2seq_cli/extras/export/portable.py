@@ -1,4 +1,4 @@
-"""What is shared of a run names no folder of the machine that it was trained on."""
+"""Removes the folders of the training machine from what is shared of a run."""
 
 import re
 import shlex

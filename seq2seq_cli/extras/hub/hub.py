@@ -27,7 +27,7 @@ from seq2seq_cli.run_folder import RunFolder
 logger = logging.getLogger(__name__)
 
 _MODEL, _CONFIG, _CARD = "model.safetensors", "config.yaml", "README.md"
-# What is pushed and pulled, with the most bytes that each may have; weights are checked otherwise.
+# Files to push and pull, with their maximum sizes in bytes; weights are checked elsewhere.
 _MOST_BYTES: dict[str, float] = {
     _CONFIG: MOST_BYTES,
     _MODEL: float("inf"),
@@ -101,7 +101,7 @@ def _portable_files(
 def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     """Download a run to a new folder, which exists when it is complete and can be loaded.
 
-    An interrupted download goes on the next time. Raises UserError if the folder exists, if the
+    An interrupted download continues the next time. Raises UserError if the folder exists, if the
     hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
     """
     api = _api()
@@ -166,7 +166,7 @@ def _api() -> Any:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Word what the client and the network raise as a UserError."""
+    """Turn errors of the client and of the network into a UserError."""
     from huggingface_hub import errors
 
     network: Any = errors.HfHubHTTPError.__bases__  # of the library that the client uses

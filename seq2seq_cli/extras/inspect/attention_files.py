@@ -45,7 +45,7 @@ class FigureOptions:
 
 
 def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
-    """Raise UserError for a file that cannot be written, and for what it takes to draw."""
+    """Raise UserError for a file that cannot be written, or options of a figure without one."""
     check_output_paths(paths, (".html", ".png", ".svg", ".json", ".npz"))
     if figure != FigureOptions() and not any(map(is_figure, paths)):
         raise UserError(

@@ -84,7 +84,7 @@ class HeadStatistics:
 
 @dataclass(frozen=True)
 class AttentionStudy:
-    """One pair of sentences under one model."""
+    """What one model attends to in one sentence pair."""
 
     run: str
     source: Sentence

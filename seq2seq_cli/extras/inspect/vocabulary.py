@@ -1,4 +1,4 @@
-"""A vocabulary: what is in it, how it splits a text, and which embeddings are near to each other.
+"""A vocabulary: what is in it, how it splits a text, and which embeddings are close to each other.
 
 V vocabulary, D d_model.
 """
@@ -149,7 +149,7 @@ def split_text(tokenizer: Tokenizer, text: str) -> Split:
 
 
 class Neighbor(NamedTuple):
-    """A token near to another one."""
+    """A token close to another one."""
 
     cosine: float
     id: int

@@ -37,7 +37,7 @@ FONTS = (
     *("Noto Sans Arabic", "Noto Naskh Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari"),
     *("Noto Sans Thai", "Arial Unicode MS"),
 )
-_reported: set[int] = set()  # characters without a font that a warning has named already
+_reported: set[int] = set()  # characters without a font, already reported
 
 
 def check_output_paths(
