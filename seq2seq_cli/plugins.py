@@ -23,7 +23,7 @@ EXTRAS = {
     "export": Extra(("command",), ()),
     "hub": Extra(("command",), ("huggingface_hub",)),
     "inspect": Extra(("attend_command", "inspect_command"), ()),
-    "plot": Extra(("find_lr_command", "plot_command"), ()),
+    "plot": Extra(("command",), ()),
     "ray": Extra(("command",), ("ray",)),
     "serve": Extra(
         ("command",),

@@ -1,15 +1,16 @@
 """Packages that LibreTranslate and Argos Translate install: .argosmodel files.
 
-Argos Translate gives text to one SentencePiece model, its pieces to CTranslate2, and the pieces of
-the translation to the same SentencePiece model. What this toolkit does to text before and after
-SentencePiece is therefore put into the rules of that model, and what its search never outputs gets
-an impossible bias.
+Argos Translate splits text with a SentencePiece model, gives the pieces to CTranslate2, and joins
+the pieces of the translation with the same SentencePiece model. What this toolkit does to text
+before and after SentencePiece is therefore put into the rules of that model, and tokens that its
+search never outputs get an impossible bias.
 """
 
 import re
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
 
 _MODEL, _TOKENIZER = "model", "sentencepiece.model"
-# What Argos Translate gives to CTranslate2 with ARGOS_BEAM_SIZE=1; its default is 4.
+# What Argos Translate passes to CTranslate2 with ARGOS_BEAM_SIZE=1 (the default is 4).
 _OPTIONS: dict[str, Any] = {"replace_unknowns": True, "max_batch_size": 32, "batch_type": "tokens"}
 _OPTIONS |= {"beam_size": 1, "length_penalty": 0.2}
-# The codes of LibreTranslate for languages with a region or a script; elsewhere it is ISO 639.
+# LibreTranslate's own codes; it uses ISO 639 for other languages.
 _CODES = {"zh-hans": "zh", "zh-cn": "zh", "zh-sg": "zh", "pt-br": "pb"}
 _CODES |= dict.fromkeys(("zh-hant", "zh-tw", "zh-hk", "zh-mo"), "zt")
 
@@ -67,7 +68,7 @@ class Argos(CTranslate2):
     tag_usage = "Argos Translate cannot give a tag: export again with `--tag` for another one."
 
     def limits(self, config: Config) -> str | None:
-        """Return the reason why a package cannot hold a model, or None."""
+        """One SentencePiece model reads sources without features and writes targets."""
         kind = config.tokenizer.kind
         if config.train_text.has_features:
             return "its sources have features, which Argos Translate cannot give"
@@ -105,9 +106,23 @@ class Argos(CTranslate2):
         """Give a temporary folder, which becomes the package if the block succeeds."""
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.absolute().parent) as temporary:
-            folder = Path(temporary) / _package_name(_languages(config))
+            folder = Path(temporary, _package_name(_languages(config)))
             yield folder
-            _pack(folder, output)
+            part = Path(temporary, "zip")
+            with zipfile.ZipFile(part, "w") as archive:
+                for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                    name = path.relative_to(folder.parent).as_posix()
+                    entry = zipfile.ZipInfo(name)  # of 1980: the same files give the same bytes
+                    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                    entry.create_system = 3  # Unix, where the attributes are from
+                    with (
+                        path.open("rb") as file,
+                        archive.open(entry, "w", force_zip64=True) as out,
+                    ):
+                        shutil.copyfileobj(file, out, 1 << 20)
+            fsync(part)
+            part.replace(output)
+            fsync(output.absolute().parent)
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the package, and what it does not do."""
@@ -129,13 +144,8 @@ class Argos(CTranslate2):
         decoding, tokenizers = translator.config.decoding, translator.tokenizers
         pieces = tokenizers.src.pieces_of(tokenizers.src.tag_ids(decoding.tag))
         never = (PAD_ID, BOS_ID) if decoding.replace_unk else (PAD_ID, BOS_ID, UNK_ID)
-        write_weights(
-            translator.model,
-            tokenizers,
-            folder / _MODEL,
-            first_piece=next(iter(pieces), None),
-            never=never,
-        )
+        first_piece, path = next(iter(pieces), None), folder / _MODEL
+        write_weights(translator.model, tokenizers, path, first_piece=first_piece, never=never)
         write_atomic(folder / _TOKENIZER, with_quoting(tokenizers.src.model))
         src, tgt = _languages(translator.config)
         metadata = {
@@ -155,10 +165,10 @@ class Argos(CTranslate2):
 
     def source_ids(self, folder: Path, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of lines in CTranslate2's vocabulary, as Argos Translate splits them."""
-        processor, ids = _processor(folder), source_vocabulary(folder / _MODEL)
+        ids = source_vocabulary(folder / _MODEL)
         unknown = ids[read_json(folder / _MODEL / "config.json")["unk_token"]]
-        pieces = (processor.encode(_as_utf8(line), out_type=str) for line in lines)
-        return [[ids.get(piece, unknown) for piece in line] for line in pieces]
+        split = _pieces(_processor(folder), lines)
+        return [[ids.get(piece, unknown) for piece in pieces] for pieces in split]
 
     def translate(self, folder: Path, sources: Sequence[Source]) -> list[str]:
         """Return translations as text, computed as Argos Translate does."""
@@ -166,7 +176,7 @@ class Argos(CTranslate2):
 
         processor = _processor(folder)
         translator = Translator(str(folder / _MODEL), device="cpu", compute_type="float32")
-        pieces = [processor.encode(_as_utf8(source.text), out_type=str) for source in sources]
+        pieces = _pieces(processor, (source.text for source in sources))
         results = translator.translate_batch(pieces, **_OPTIONS)
         return [_without_underscores(processor.decode_pieces(x.hypotheses[0])) for x in results]
 
@@ -191,34 +201,16 @@ def _code_of(language: str) -> str:
     return _CODES.get(language.lower(), language.lower())
 
 
-def _pack(folder: Path, output: Path) -> None:
-    """Write the folder as a zip; the same files always give the same bytes."""
-    part = output.with_name(f"{output.name}.part")
-    try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                name = path.relative_to(folder.parent).as_posix()
-                entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-                entry.create_system = 3  # Unix, where the attributes are from
-                with path.open("rb") as file, archive.open(entry, "w", force_zip64=True) as packed:
-                    while data := file.read(1 << 20):
-                        packed.write(data)
-        fsync(part)
-        part.replace(output)
-        fsync(output.parent)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _processor(folder: Path) -> Any:
     from sentencepiece import SentencePieceProcessor
 
     return SentencePieceProcessor(model_file=str(folder / _TOKENIZER))
 
 
-def _as_utf8(line: str) -> str:
-    return line.encode("utf-8", "replace").decode("utf-8")
+def _pieces(processor: Any, lines: Iterable[str]) -> list[list[str]]:
+    """Split lines, whose lone surrogates become question marks."""
+    encoded = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
+    return [processor.encode(line, out_type=str) for line in encoded]
 
 
 def _without_underscores(text: str) -> str:

@@ -56,8 +56,6 @@ def export(
     license_name: License = "unknown",
 ) -> None:
     """Export a trained model to another program's format, and check that its translations agree."""
-    from seq2seq_cli.extras.export.exporter import ExportOptions
     from seq2seq_cli.extras.export.exporter import export as export_run
 
-    options = ExportOptions(model, langs, tag, license_name)
-    typer.echo(export_run(run_dir, file_format, output, options))
+    typer.echo(export_run(run_dir, file_format, output, model, langs, tag, license_name))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, longest, shortest
+from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, length_limits
 from seq2seq_cli.files import read_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
@@ -82,7 +82,7 @@ class CTranslate2(Format):
     feature_usage = "They precede the text, after a tag: `pieces = [*features, *pieces]`."
 
     def limits(self, config: Config) -> str | None:
-        """Return the reason why a model cannot be represented: features that share a position."""
+        """CTranslate2 has no features that share a position."""
         if config.train_text.has_features and not config.model.feature_positions:
             return "model.feature_positions is false"
         return super().limits(config)
@@ -102,8 +102,7 @@ class CTranslate2(Format):
         return _USAGE.format(
             src=f'"{paths[0].name}"',
             tgt=f'"{paths[1].name}"',
-            longest=longest(config.decoding, "len(pieces)"),
-            shortest=shortest(config.decoding, "len(pieces)"),
+            **length_limits(config.decoding, "len(pieces)"),
             never=_never(tokenizers),
             options=", ".join(f"{name}={value}" for name, value in options.items()),
             notes=self.notes(config, tokenizers),

@@ -1,60 +1,82 @@
 """export(): writes a run in another format with a model card, and compares both."""
 
-from dataclasses import dataclass
+import itertools
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
+from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.config.languages import languages_from_option
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Languages
-from seq2seq_cli.decoding.translator import Translator
-from seq2seq_cli.errors import UserError
-from seq2seq_cli.extras.export.comparison import compare
+from seq2seq_cli.decoding.translation import TranslationInput
+from seq2seq_cli.decoding.translator import Translator, input_of
+from seq2seq_cli.errors import UserError, short
+from seq2seq_cli.evaluation import located
+from seq2seq_cli.extras.export.format import Format, Source
 from seq2seq_cli.extras.export.limits import format_named, unsupported
-from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
+from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.parts import unknown_part
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
+from seq2seq_cli.text.corpus import read_pairs
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """What of a run is exported."""
+_LINES_TO_COMPARE = 200
+_SHARE_EQUAL = 0.97  # of translations; fp32 sums in another order occasionally change a token
 
-    which: str = "best"  # weights, as --model names them
-    langs: str | None = None  # as de-en; None: data.languages
-    tag: str | None = None  # in place of decoding.tag
-    license: str = UNKNOWN_LICENSE
+# Lines that are difficult for tokenizers; their ids are compared in every export.
+DIFFICULT_LINES = (
+    "<s> </s> <pad> <unk> <0x41> ▁",
+    "a<s>b</s>c<pad>d<unk>e<0x41>f<0xE2><0x82>g",
+    "</s>",
+    "▁a ▁▁ b▁ ▁",
+    "a\tb\u00a0c  d\u3000e\u2028f\x1cg ",
+    "Kwyjibo Zxqv Qwrtz a Kwyjibo",
+    "ÄÖÜ äöü ß ŒÆ ĳ №½ ﬁ ①",
+    "你好，世界。こんにちは！カタカナ 안녕하세요",
+    "Привет, мир! שלום مرحبا हिन्दी ไทย",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇩🇪 \U0010ffff",
+    "\x00\x01\x7f\u200b\u200d\ufeff\ufffd\ufffe",
+    "||| \\n {} && <b>a</b> &amp; http://a.b/c?d=e#f",
+)
 
 
 def export(
-    run_dir: Path, format_name: str, output: Path, options: ExportOptions = ExportOptions()
+    run_dir: Path,
+    format_name: str,
+    output: Path,
+    which: str,
+    langs: str | None,
+    tag: str | None,
+    license_name: str,
 ) -> str:
     """Write the export and compare; return a report of how many translations are equal.
 
-    Raises UserError if the output exists, if the format cannot represent the run, if a line has
-    other ids there, or if too many translations differ.
+    `which` names the weights, as --model does; `langs`, such as de-en, replaces data.languages, and
+    `tag` decoding.tag. Raises UserError if the output exists, if the format cannot represent the
+    run, if a line has other ids there, or if too many translations differ.
     """
     target = format_named(format_name)
     target.check_output(output)
-    tag = [] if options.tag is None else [f"decoding.tag={options.tag}"]
-    overrides = ["decoding.precision=fp32", *tag]
-    translator = Translator.load(run_dir, "cpu", overrides, which=options.which)
-    translator.config = _with_languages(translator.config, options.langs)
+    overrides = ["decoding.precision=fp32", *([] if tag is None else [f"decoding.tag={tag}"])]
+    translator = Translator.load(run_dir, "cpu", overrides, which=which)
+    translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers
     reason = unsupported(format_name, config, tokenizers)
     if reason := reason or unknown_part(translator.model, target.model_parts()):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config)
-    usage = target.usage(config, tokenizers)
-    card_options = CardOptions(target.library, usage, options.license, options.which)
-    run = RunFolder(run_dir)
-    written = _with_languages(load_config(run.config), options.langs)
-    card = model_card(run, written, translator.statistics, card_options)
+    run, usage = RunFolder(run_dir), target.usage(config, tokenizers)
+    written = _with_languages(load_config(run.config), langs)
+    about = (target.library, usage, license_name, which)
+    card = model_card(run, written, translator.statistics, *about)
     with target.opened(output, config) as folder:
         target.write(translator, folder)
         write_atomic(folder / "README.md", card.encode("utf-8"))
-        report = compare(target, translator, run_dir, folder)
+        report = _compare(target, translator, run_dir, folder)
     return f"wrote {output}: {report}"
 
 
@@ -67,3 +89,70 @@ def _with_languages(config: Config, langs: str | None) -> Config:
         src, tgt = tgt, src
     data = config.data.model_copy(update={"languages": Languages(src=src, tgt=tgt)})
     return config.model_copy(update={"data": data})
+
+
+def _compare(target: Format, translator: Translator, run_dir: Path, folder: Path) -> str:
+    """Compare an export with the run; return a report of how many translations are equal.
+
+    Raises UserError if a line has other ids there, or if too many translations differ.
+    """
+    config, tokenizers = translator.config, translator.tokenizers
+    inputs = _validation_inputs(translator, run_dir)
+    lines = [*DIFFICULT_LINES, *(line.text for line in inputs)]
+    known = tokenizers.src.to_ids_batch(lines), target.source_ids(folder, lines)
+    for text, our_ids, their_ids in zip(lines, *known, strict=True):
+        if our_ids != their_ids:
+            raise UserError(
+                f"the export has other tokens than the run for the line {short(text)!r}"
+            )
+    compared = _comparable(target, translator, inputs)
+    if not compared:
+        return "there are no validation lines to compare translations of"
+    inputs, sources = map(list, zip(*compared, strict=True))
+    names = ("max_len_factor", "max_len_extra", "tokens_per_batch", "tag")  # else greedy search
+    options = {name: getattr(config.decoding, name) for name in names}
+    options |= target.compared_search(config.decoding)
+    config = config.model_copy(update={"decoding": DecodingConfig(**options)})
+    greedy = Translator(translator.model, tokenizers, config, statistics=translator.statistics)
+    ours = greedy.search(inputs, report=lambda cuts: None)
+    theirs = target.translate(folder, sources)
+    equal = sum(a == target.shown(b[0]) for a, b in zip(theirs, ours, strict=True))
+    report = f"{equal} of {len(inputs)} greedy translations of validation lines are equal"
+    if equal < _SHARE_EQUAL * len(inputs):
+        raise UserError(f"the export does not translate as the run does: {report}")
+    return report
+
+
+def _comparable(
+    target: Format, translator: Translator, inputs: Sequence[TranslationInput]
+) -> list[tuple[TranslationInput, Source]]:
+    """Return inputs with what other programs translate.
+
+    Lines that are split into segments are left out, as other programs do not split lines, and lines
+    for which the format has no positions, or not this tag.
+    """
+    config = translator.config
+    limit = float("inf") if config.model.positions == "rotary" else target.max_positions
+    if not target.has_tags:
+        inputs = [line for line in inputs if line.tag in (None, config.decoding.tag)]
+    compared = []
+    for line, segments in zip(inputs, translator.cut(inputs)[0], strict=True):
+        if len(segments) == 1:
+            ids = segments[0].src_ids
+            longest = config.decoding.max_length(len(ids))
+            if max(len(ids), longest) < limit:
+                compared.append((line, Source(line.text, ids, longest)))
+    return compared
+
+
+def _validation_inputs(translator: Translator, run_dir: Path) -> list[TranslationInput]:
+    """Return some validation sources; none, with a warning, if the text no longer exists."""
+    text, on_bad_line = translator.config.valid_text, translator.config.data.on_bad_line
+    if text is None:
+        return []
+    if (found := located(text, run_dir)) is None:
+        lacking = f"the run's validation text {text.files[0]} does not exist"
+        logger.warning(f"translations are not compared: {lacking}")
+        return []
+    pairs = itertools.islice(read_pairs(found, on_bad_line), _LINES_TO_COMPARE)
+    return [input_of(pair) for pair in pairs if pair is not None]

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translation import Translation
     from seq2seq_cli.decoding.translator import Translator
 
-# Options that do not change what a translation is, and those that `longest` and `shortest` use.
+# Options that do not change what a translation is, and the options that `length_limits` uses.
 _NOT_SEARCH = ("precision", "engine", "tokens_per_batch", "n_best", "seed", "sampling", "tag")
 _LENGTHS = ("max_len_factor", "max_len_extra", "min_len_factor", "min_len_extra")
-# The options of section `model` of which every format has all values.
+# Options of section `model` that every format supports with all values.
 SIZES_AND_DROPOUT: Mapping[str, None] = dict.fromkeys(
     ("d_model", "heads", "layers", "d_ff", "dropout", "attention_dropout", "activation_dropout")
 )
@@ -44,7 +44,7 @@ class Format(ABC):
     """A format that a run can be exported to."""
 
     name: ClassVar[str]  # in --format
-    library: ClassVar[str]  # that reads it, by the Hugging Face hub's name
+    library: ClassVar[str]  # that reads it, by its name on the Hugging Face hub
     max_positions: ClassVar[int]  # of a source with EOS, and of a target with BOS
     needs_sentencepiece: ClassVar[bool] = False  # on both sides
     has_tags: ClassVar[bool] = True  # whether every source may have a tag of its own
@@ -131,16 +131,13 @@ class Format(ABC):
         return notes
 
 
-def longest(options: DecodingConfig, length: str) -> str:
-    """Return Python code that computes the maximum length of a translation in tokens."""
-    return f"int({options.max_len_factor} * {length}) + {options.max_len_extra}"
-
-
-def shortest(options: DecodingConfig, length: str) -> str:
-    """Return Python code that computes the minimum length of a translation in tokens."""
-    if not (options.min_len_factor or options.min_len_extra):
-        return "0"
-    return f"int({options.min_len_factor} * {length}) + {options.min_len_extra}"
+def length_limits(options: DecodingConfig, length: str) -> dict[str, str]:
+    """Return Python code for the greatest and least length of a translation in tokens."""
+    shortest = f"int({options.min_len_factor} * {length}) + {options.min_len_extra}"
+    return {
+        "longest": f"int({options.max_len_factor} * {length}) + {options.max_len_extra}",
+        "shortest": shortest if options.min_len_factor or options.min_len_extra else "0",
+    }
 
 
 def _given(options: DecodingConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seq2seq_cli import plugins
 from seq2seq_cli.config.schema import Config, ModelConfig
-from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, longest, shortest
+from seq2seq_cli.extras.export.format import SIZES_AND_DROPOUT, Format, Source, length_limits
 from seq2seq_cli.files import write_json
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.tokenizers.tokenizer import (
@@ -119,8 +119,7 @@ class HuggingFace(Format):
         """Return code that uses the model with the run's search options."""
         normalized = "" if config.tokenizer.normalization.src == "identity" else _NORMALIZED
         return _USAGE.format(
-            longest=longest(config.decoding, "length"),
-            shortest=shortest(config.decoding, "length"),
+            **length_limits(config.decoding, "length"),
             notes=self.notes(config, tokenizers) + normalized,
         )
 
@@ -135,7 +134,15 @@ class HuggingFace(Format):
         tokenizer = fast_tokenizer(tokenizers.src, self.max_positions)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", _config(config.model, len(tokenizers.tgt)))
-        write_json(folder / "generation_config.json", self._generation_config(config))
+        options = config.decoding
+        longest = options.max_length(config.data.max_length) + 1  # of the longest source
+        search: dict[str, Any] = {"max_new_tokens": min(longest, self.max_positions - 1)}
+        search = {**_SPECIAL_TOKENS, **search, "num_beams": 1, **self.search_of(options)}
+        if options.beam_size > 1:
+            search["early_stopping"] = "never"  # until no better result is possible
+        if options.sampling:
+            search = {"top_k": 0, "do_sample": True} | search  # from all tokens
+        write_json(folder / "generation_config.json", search)
         save_tensors(weights(translator.model), folder / "model.safetensors")
         tokenizer.save_pretrained(folder)
         save_tokenizers(RunFolder(folder), tokenizers)
@@ -158,8 +165,7 @@ class HuggingFace(Format):
         logging.disable_progress_bar()
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-        greedy = GenerationConfig(**_SPECIAL_TOKENS)
-        model.generation_config = greedy  # instead of the run's own search options
+        model.generation_config = GenerationConfig(**_SPECIAL_TOKENS)  # greedy, not the run's own
         translations: list[str] = []
         for source in sources:
             ids_BS = torch.tensor([[*source.ids, EOS_ID]])
@@ -168,34 +174,14 @@ class HuggingFace(Format):
             translations.append(" ".join(tokenizer.convert_ids_to_tokens(output)))
         return translations
 
-    def _generation_config(self, config: Config) -> dict[str, Any]:
-        """Return the run's search options, with the length limit of the longest source."""
-        options = config.decoding
-        most = options.max_length(config.data.max_length) + 1
-        generation_config = {
-            **_SPECIAL_TOKENS,
-            "max_new_tokens": min(most, self.max_positions - 1),
-            "num_beams": 1,
-            **self.search_of(options),
-        }
-        if options.beam_size > 1:
-            generation_config["early_stopping"] = "never"  # until no better result is possible
-        if options.sampling:
-            generation_config = {"top_k": 0, "do_sample": True} | generation_config  # all tokens
-        return generation_config
-
 
 def _config(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     is_marian = config.norm == "post"
+    layer = {"attention_heads": config.heads, "ffn_dim": config.d_ff, "layerdrop": 0.0}
     sides = {
         f"{side}_{name}": value
-        for side, layers in (("encoder", config.layers.encoder), ("decoder", config.layers.decoder))
-        for name, value in (
-            ("layers", layers),
-            ("attention_heads", config.heads),
-            ("ffn_dim", config.d_ff),
-            ("layerdrop", 0.0),
-        )
+        for side, layers in config.layers
+        for name, value in {"layers": layers, **layer}.items()
     }
     return {
         "architectures": ["MarianMTModel" if is_marian else "PegasusForConditionalGeneration"],

@@ -5,7 +5,6 @@ normalization, `tokenizers` may lose a combining mark that has no composed form 
 """
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq_cli.errors import UserError
+from seq2seq_cli.extras.export.sentencepiece_rules import WHITE_SPACE
 from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 from seq2seq_cli.tokenizers.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 _NORMAL = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL  # type: ignore[attr-defined]
-_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters of the text meanwhile
+_STAND_IN, _QUOTE = "\ufdd2", "\ufdd3"  # stand for these characters temporarily
 _UNQUOTING = (
     (QUOTE + QUOTE, _QUOTE),
     (QUOTE + STAND_IN, _STAND_IN),
@@ -25,7 +25,6 @@ _UNQUOTING = (
     (_STAND_IN, STAND_IN),
     (_QUOTE, QUOTE),
 )
-_WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
 
 
 def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
@@ -36,7 +35,10 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
 
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.ParseFromString(tokenizer.model)
-    names = _names(proto)
+    names = [piece.piece for piece in proto.pieces]
+    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+        # It matches names. With ▁ inside, they match no text, as that is split before each ▁.
+        names[:4] = [f"{name[:-1]}{SPACE}{name[-1]}" for name in names[:4]]
     symbols = tokenizer.user_defined_symbols()
     fast = Fast(_model(proto, names, has_symbols=bool(symbols)))
     fast.normalizer = _normalizer(proto)
@@ -71,17 +73,6 @@ def fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     )
 
 
-def _names(proto: Any) -> list[str]:
-    """Return the vocabulary, with special tokens renamed for unigram models, which match names.
-
-    The new names contain ▁ inside, which no text does, as it is split before each ▁.
-    """
-    names = [piece.piece for piece in proto.pieces]
-    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
-        names[:4] = [f"{name[:-1]}{SPACE}{name[-1]}" for name in names[:4]]
-    return names
-
-
 def _model(proto: Any, names: list[str], has_symbols: bool) -> Any:
     from tokenizers import models
 
@@ -109,14 +100,10 @@ def _merges(proto: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
         (-piece.score, ids[a], ids[b], a, b)
         for piece in proto.pieces
         if piece.type == _NORMAL
-        for a, b in _splits(piece.piece, ids)
+        for i in range(1, len(piece.piece))
+        if (a := piece.piece[:i]) in ids and (b := piece.piece[i:]) in ids
     )
     return [(a, b) for *_, a, b in ranked]
-
-
-def _splits(piece: str, ids: dict[str, int]) -> list[tuple[str, str]]:
-    splits = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
-    return [(a, b) for a, b in splits if a in ids and b in ids]
 
 
 def _normalizer(proto: Any) -> Any:
@@ -124,7 +111,7 @@ def _normalizer(proto: Any) -> Any:
     from tokenizers import Regex, normalizers
 
     steps: list[Any] = [
-        normalizers.Replace(Regex(f"[{re.escape(_WHITE_SPACE)}]+"), " "),
+        normalizers.Replace(Regex(f"[{re.escape(WHITE_SPACE)}]+"), " "),
         normalizers.Replace(QUOTE, QUOTE * 2),
         normalizers.Replace(STAND_IN, QUOTE + STAND_IN),
         normalizers.Replace(SPACE, STAND_IN),

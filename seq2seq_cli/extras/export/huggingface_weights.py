@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq_cli.extras.export.parts import STRUCTURE
 from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
-from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 
 PARTS = (*STRUCTURE, nn.LayerNorm, nn.ReLU, nn.GELU, ScoreScale)
@@ -43,7 +43,9 @@ def weights(model: Transformer) -> dict[str, Tensor]:
             for part, (attention, residual) in attentions.items():
                 named |= _attention(f"{name}.{part}", attention, order)
                 named |= _norm(f"{name}.{part}_layer_norm", residual.norm, order)
-            named |= _feed_forward(name, layer.feed_forward, order)
+            expand, contract = layer.feed_forward.expand, layer.feed_forward.contract
+            named |= _linear(f"{name}.fc1", expand.weight[:, order], expand.bias)
+            named |= _linear(f"{name}.fc2", contract.weight[order], contract.bias[order])
             named |= _norm(f"{name}.final_layer_norm", layer.feed_forward_residual.norm, order)
     last_norm = "model.decoder.layer_norm"
     if isinstance(model.decoder_norm, nn.Identity):
@@ -62,13 +64,6 @@ def _attention(name: str, attention: MultiHeadAttention, order: Tensor) -> dict[
     for part, layer in projections.items():
         weights |= _linear(f"{name}.{part}_proj", layer.weight[:, order], layer.bias)
     return weights
-
-
-def _feed_forward(name: str, layer: FeedForward, order: Tensor) -> dict[str, Tensor]:
-    expand, contract = layer.expand, layer.contract
-    return _linear(f"{name}.fc1", expand.weight[:, order], expand.bias) | _linear(
-        f"{name}.fc2", contract.weight[order], contract.bias[order]
-    )
 
 
 def _linear(name: str, weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The table of export formats, and what of a config they cannot represent; never imports torch."""
+"""The table of export formats, and which configs they cannot represent; never imports torch."""
 
 from typing import TYPE_CHECKING
 

@@ -6,7 +6,7 @@ names a folder of the machine that the run was trained on.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from seq2seq_cli import __version__
 from seq2seq_cli.config.languages import language_name, languages_of
@@ -22,7 +22,7 @@ from seq2seq_cli.model.model_scores import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub
-# By the hub's names, of which none is for other scores: its wer counts the edits of words.
+# Names on the hub. It has none for other scores: its wer counts the edits of words.
 _HUB_METRICS = {
     "perplexity": "perplexity",
     "accuracy": "accuracy",
@@ -35,44 +35,47 @@ _HUB_METRICS = {
 }
 
 
-class CardOptions(NamedTuple):
-    """What a card says that the run does not know."""
-
-    library: str  # that the model is for, by the hub's name
-    usage: str  # code, and what the format cannot do
-    license: str = UNKNOWN_LICENSE
-    which: str = "best"  # weights, as --model names them
-
-
 def model_card(
-    run: RunFolder, config: Config, statistics: TextStatistics | None, options: CardOptions
+    run: RunFolder,
+    config: Config,
+    statistics: TextStatistics | None,
+    library: str,
+    usage: str,
+    license_name: str,
+    which: str = "best",
 ) -> str:
     """Return the card of a run's model as Markdown with YAML front matter.
 
-    Raises UserError if the license is no identifier, or if a file of the run is damaged.
+    `library` is the name on the hub of the library that reads the model; `usage` shows code and
+    names what the format cannot do; `which` names the weights, as --model does. Raises UserError if
+    the license is no identifier, or if a file of the run is damaged.
     """
-    license_name = options.license.strip().lower()
-    if not re.fullmatch(r"[a-z0-9.+-]{1,60}", license_name):
+    if not re.fullmatch(r"[a-z0-9.+-]{1,60}", license_id := license_name.strip().lower()):
         raise UserError(
-            f"--license {short(options.license)}: write an identifier of the Hugging Face hub, "
+            f"--license {short(license_name)}: write an identifier of the Hugging Face hub, "
             "such as apache-2.0, mit or cc-by-sa-4.0; other stands for any other license"
         )
-    terms = f"`{license_name}`. The licenses of the training data may restrict it further."
-    if license_name == UNKNOWN_LICENSE:
+    terms = f"`{license_id}`. The licenses of the training data may restrict it further."
+    if license_id == UNKNOWN_LICENSE:
         terms = (
-            "Unknown: whoever exported the model has not said under which license it may be used. "
+            "Unknown: no license was given when the model was exported. "
             "The licenses of the training data may restrict it too."
         )
     manifest = read_json(run.manifest) if run.manifest.exists() else {}
     manifest = portable_record(manifest, config) if isinstance(manifest, dict) else {}
     config = portable_config(config)
-    validated = read_model_scores(run.weights(options.which))
+    validated = read_model_scores(run.weights(which))
     scores = {} if validated is None else validated.scores
+    pairs = None if statistics is None else statistics.pairs
+    count = "an unknown number of pairs" if pairs is None else f"{pairs:,} pairs"
+    data = [f"Trained on {count} from:\n", *_files(config.data.train)]
+    if config.data.valid is not None:
+        data += ["\nValidated on:\n", *_files(config.data.valid)]
     parts = (
-        f"---\n{_front_matter(config, scores, license_name, options.library)}---",
+        f"---\n{_front_matter(config, scores, license_id, library)}---",
         _introduction(config, manifest),
-        f"## Use\n\n{options.usage.strip()}",
-        f"## Training data\n\n{_training_data(config, statistics)}",
+        f"## Use\n\n{usage.strip()}",
+        "## Training data\n\n" + "\n".join(data),
         f"## Scores\n\n{_scores(config, scores)}",
         f"## Training\n\n{_training(config, manifest)}",
         f"## License\n\n{terms}",
@@ -85,10 +88,9 @@ def _front_matter(
     config: Config, scores: Mapping[Metric, float], license_name: str, library: str
 ) -> str:
     languages = languages_of(config.data)
-    codes = dict.fromkeys(code.split("-")[0].lower() for code in languages or ())
     metrics = [_HUB_METRICS[name] for name in scores if name in _HUB_METRICS]
     fields: dict[str, Any] = {
-        "language": list(codes),
+        "language": list(dict.fromkeys(code.split("-")[0].lower() for code in languages or ())),
         "license": license_name,
         "library_name": library,
         "pipeline_tag": "translation" if languages else None,
@@ -107,23 +109,13 @@ def _introduction(config: Config, manifest: Mapping[str, Any]) -> str:
         src, tgt = (f"{language_name(code)} (`{code}`)" for code in languages)
         back = ", and back" if config.data.direction == "both" else ""
         what = f"translates {src} into {tgt}{back}, sentence by sentence"
-    version = manifest.get("seq2seq_cli", "unknown")
-    model = config.model
+    model, version = config.model, manifest.get("seq2seq_cli", "unknown")
     return (
         f"# {title}\n\n"
         f"An encoder-decoder Transformer that {what}. It has {model.layers.encoder} encoder and "
         f"{model.layers.decoder} decoder layers with d_model {model.d_model}, and was trained with "
         f"seq2seq-cli {version}; this card was written by version {__version__}."
     )
-
-
-def _training_data(config: Config, statistics: TextStatistics | None) -> str:
-    pairs = statistics.pairs if statistics is not None else None
-    count = f"{pairs:,} pairs" if pairs is not None else "an unknown number of pairs"
-    lines = [f"Trained on {count} from:\n", *_files(config.data.train)]
-    if config.data.valid is not None:
-        lines += ["\nValidated on:\n", *_files(config.data.valid)]
-    return "\n".join(lines)
 
 
 def _files(corpora: Corpora) -> Iterator[str]:
@@ -156,16 +148,16 @@ def _training(config: Config, manifest: Mapping[str, Any]) -> str:
 
 
 def _limits(statistics: TextStatistics | None) -> str:
-    limits = [
-        "The model knows what its training text shows, no more: other subjects, styles and "
-        "spellings give worse translations, and so does text in another language. It may omit or "
-        "invent things, and repeats biases of its training text. Its "
-        "translations were not evaluated beyond the scores above."
-    ]
+    limits = (
+        "The model knows only what its training text shows: other subjects, styles and spellings "
+        "give worse translations, and so does text in another language. It may omit or invent "
+        "things, and repeats biases of its training text. Its translations were not evaluated "
+        "beyond the scores above."
+    )
     if statistics is not None:
         tokens = statistics.src_tokens
-        limits.append(
-            f"Half of its training sources have at most {tokens.p50:,} tokens, 99 % at most "
+        limits += (
+            f"\n\nHalf of its training sources have at most {tokens.p50:,} tokens, 99 % at most "
             f"{tokens.p99:,}, the longest {tokens.max:,}; longer sentences are translated worse."
         )
-    return "\n\n".join(limits)
+    return limits

@@ -1,4 +1,4 @@
-"""What is shared of a run names no folder of the machine that it was trained on."""
+"""Removes the folders of the training machine from what is shared of a run."""
 
 import re
 import shlex
@@ -10,16 +10,13 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import Corpora, Corpus
 from seq2seq_cli.paths import is_remote
 
-# An absolute path or a URL within a text, such as that of `--set data.train.src=/home/me/a.de`.
+# An absolute path or a URL within a text, as in `--set data.train.src=/home/me/a.de`.
 _QUOTED = re.compile(r"([\"'])[~/][^\"']*\1")
 _ABSOLUTE = re.compile(r"(?<![\w.~-])(?:[a-z][a-z0-9+]*:/)?~?(?:/[^\s/,;\"'\[\]{}()]+)+/?")
 
 
 def portable_config(config: Config) -> Config:
-    """Return the config with the names of files in place of paths that hold here only.
-
-    Relative paths stay: whoever has the text in the same place can use them.
-    """
+    """Return the config with names of files in place of absolute paths; relative paths stay."""
     data, tokenizer = config.data, config.tokenizer
     corpora = {"train": _portable(data.train), "valid": _portable(data.valid or ()) or None}
     reuse = None if tokenizer.reuse is None else Path(_portable_path(tokenizer.reuse))
@@ -33,7 +30,11 @@ def portable_config(config: Config) -> Config:
 
 def portable_record(value: Any, config: Config) -> Any:
     """Return a part of manifest.json with the names of files in place of absolute paths."""
-    known = sorted({str(path) for path in _absolute_paths(config)}, key=len, reverse=True)
+    corpora = (*config.data.train, *(config.data.valid or ()))
+    paths: list[Any] = [path for corpus in corpora for path in corpus.paths]
+    paths += [config.tokenizer.reuse] if config.tokenizer.reuse is not None else []
+    absolute = {str(path) for path in paths if not is_remote(path) and path.is_absolute()}
+    known = sorted(absolute, key=len, reverse=True)
 
     def portable(text: str) -> str:
         for path in known:  # which may contain spaces
@@ -68,12 +69,11 @@ def _mapped(value: Any, function: Callable[[str], str]) -> Any:
 
 
 def _portable(corpora: Corpora) -> tuple[Corpus, ...]:
-    names = ("src", "tgt", "pairs")
     return tuple(
         corpus.model_copy(
             update={
                 name: Path(_portable_path(path))
-                for name in names
+                for name in ("src", "tgt", "pairs")
                 if (path := getattr(corpus, name)) is not None
             }
         )
@@ -82,13 +82,5 @@ def _portable(corpora: Corpora) -> tuple[Corpus, ...]:
 
 
 def _portable_path(path: Any) -> str:
-    if is_remote(path) or path.is_absolute() or ".." in path.parts:
-        return str(path.name)
-    return str(path)
-
-
-def _absolute_paths(config: Config) -> list[Any]:
-    corpora = (*config.data.train, *(config.data.valid or ()))
-    paths = [path for corpus in corpora for path in corpus.paths]
-    paths += [config.tokenizer.reuse] if config.tokenizer.reuse is not None else []
-    return [path for path in paths if not is_remote(path) and path.is_absolute()]
+    names_folder = is_remote(path) or path.is_absolute() or ".." in path.parts
+    return str(path.name if names_folder else path)

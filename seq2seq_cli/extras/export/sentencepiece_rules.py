@@ -20,8 +20,8 @@ from seq2seq_cli.text.quoting import QUOTE, SPACE, STAND_IN
 
 _BYTES = np.arange(1, 256)
 _AT_ONCE = 1_024  # nodes
-_WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
-_QUOTING = {c: " " for c in _WHITE_SPACE if c != " "} | {
+WHITE_SPACE = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace())
+_QUOTING = {c: " " for c in WHITE_SPACE if c != " "} | {
     SPACE: STAND_IN,
     STAND_IN: QUOTE + STAND_IN,
     QUOTE: QUOTE + QUOTE,
@@ -50,7 +50,8 @@ def compiled_rules(rules: Mapping[str, str]) -> bytes:
     compiled = io.BytesIO()
     with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".tsv") as file:
         for before, after in rules.items():
-            file.write(f"{_code_points(before)}\t{_code_points(after)}\n")
+            code_points = (" ".join(f"{ord(c):X}" for c in text) for text in (before, after))
+            file.write("\t".join(code_points) + "\n")
         file.flush()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["a"]),
@@ -66,10 +67,6 @@ def compiled_rules(rules: Mapping[str, str]) -> bytes:
     )
     charsmap: bytes = model.normalizer_spec.precompiled_charsmap
     return charsmap
-
-
-def _code_points(text: str) -> str:
-    return " ".join(f"{ord(character):X}" for character in text)
 
 
 def rules_in(charsmap: bytes) -> Iterator[tuple[str, str]]:

@@ -25,12 +25,10 @@ def push(
     run_dir: RunDir,
     repo: Repository,
     is_public: Annotated[
-        bool,
-        typer.Option("--public/--private", help="Visibility of the repository."),
+        bool, typer.Option("--public/--private", help="Visibility of the repository.")
     ] = False,
     revision: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="Branch to push to.", show_default="main"),
+        str | None, typer.Option(metavar="BRANCH", help="Branch to push to.", show_default="main")
     ] = None,
     license_name: License = "unknown",
 ) -> None:
@@ -39,10 +37,9 @@ def push(
     Checkpoints, logs and local paths are not uploaded. The token comes from HF_TOKEN or `hf auth
     login`.
     """
-    from seq2seq_cli.extras.hub.hub import PushOptions
     from seq2seq_cli.extras.hub.hub import push as push_run
 
-    address = push_run(run_dir, repo, PushOptions(is_public, revision, license_name))
+    address = push_run(run_dir, repo, is_public, revision, license_name)
     typer.echo(f"pushed {printable(str(run_dir))} as {address}")
 
 
@@ -58,8 +55,7 @@ def pull(
         path_argument("RUN", "Folder to write, which must not exist; runs/NAME if left out."),
     ] = None,
     revision: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main"),
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit.", show_default="main")
     ] = None,
 ) -> None:
     """Download a run from a hub.
@@ -70,6 +66,5 @@ def pull(
     from seq2seq_cli.extras.hub.hub import pull as pull_run
 
     folder = run_dir or default_folder(repo)
-    what = pull_run(repo, folder, revision)
-    name = printable(str(folder))
+    what, name = pull_run(repo, folder, revision), printable(str(folder))
     typer.echo(f"pulled {what} to {name}; next: seq2seq translate {shlex.quote(name)}")

@@ -11,7 +11,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from seq2seq_cli.config.loader import config_yaml, load_config
 from seq2seq_cli.config.safe_yaml import MOST_BYTES
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError, short
-from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
+from seq2seq_cli.extras.export.model_card import model_card
 from seq2seq_cli.extras.export.portable import portable_config, portable_record
 from seq2seq_cli.files import MEBIBYTE, fsync, read_json, write_atomic, write_json
 from seq2seq_cli.run_folder import RunFolder
@@ -28,7 +27,7 @@ from seq2seq_cli.run_folder import RunFolder
 logger = logging.getLogger(__name__)
 
 _MODEL, _CONFIG, _CARD = "model.safetensors", "config.yaml", "README.md"
-# What is pushed and pulled, with the most bytes that each may have; weights are checked otherwise.
+# Files to push and pull, with their maximum sizes in bytes; weights are checked elsewhere.
 _MOST_BYTES: dict[str, float] = {
     _CONFIG: MOST_BYTES,
     _MODEL: float("inf"),
@@ -50,20 +49,11 @@ SentencePiece model.
 """
 
 
-@dataclass(frozen=True)
-class PushOptions:
-    """How a run is pushed."""
-
-    is_public: bool = False
-    revision: str | None = None  # a branch, which is made if there is none
-    license: str = UNKNOWN_LICENSE
-
-
-def push(run_dir: Path, repo: str, options: PushOptions = PushOptions()) -> str:
+def push(run_dir: Path, repo: str, is_public: bool, branch: str | None, license_name: str) -> str:
     """Upload what `translate` and `eval` need, with a card, as one commit; return its address.
 
-    A repository that does not exist is made. Raises UserError if the run cannot be loaded, if the
-    hub refuses, and if the repository is public but the options are not.
+    A repository or branch that does not exist is created. Raises UserError if the run cannot be
+    loaded, if the hub refuses, and if the repository is public without `is_public`.
     """
     api = _api()
     import huggingface_hub as hub
@@ -71,14 +61,14 @@ def push(run_dir: Path, repo: str, options: PushOptions = PushOptions()) -> str:
     translator = Translator.load(run_dir, "cpu")
     run = RunFolder(run_dir)
     with tempfile.TemporaryDirectory() as temporary:
-        files = _portable_files(run, Path(temporary), translator, repo, options)
+        files = _portable_files(run, Path(temporary), translator, repo, license_name)
         with _hub_errors(repo):
-            api.create_repo(repo, private=not options.is_public, exist_ok=True)
-            if not options.is_public and not api.repo_info(repo).private:
+            api.create_repo(repo, private=not is_public, exist_ok=True)
+            if not is_public and not api.repo_info(repo).private:
                 raise UserError(f"the repository {repo} is public: push to it with --public")
-            if options.revision is not None:
-                api.create_branch(repo, branch=options.revision, exist_ok=True)
-            present = api.list_repo_files(repo, revision=options.revision)
+            if branch is not None:
+                api.create_branch(repo, branch=branch, exist_ok=True)
+            present = api.list_repo_files(repo, revision=branch)
             stale = (_MOST_BYTES.keys() - files.keys()) & set(present)
             commit = api.create_commit(
                 repo,
@@ -87,25 +77,22 @@ def push(run_dir: Path, repo: str, options: PushOptions = PushOptions()) -> str:
                     *(hub.CommitOperationDelete(name) for name in sorted(stale)),
                 ],
                 commit_message=f"Push {run_dir.resolve().name} with seq2seq-cli",
-                revision=options.revision,
+                revision=branch,
             )
     return str(commit.commit_url)
 
 
 def _portable_files(
-    run: RunFolder, temporary: Path, translator: Translator, repo: str, options: PushOptions
+    run: RunFolder, temporary: Path, translator: Translator, repo: str, license_name: str
 ) -> dict[str, Path]:
-    """Return the files to upload by name; those that name paths of this machine are rewritten."""
+    """Return the files to upload by name, without paths of this machine in them."""
     config = load_config(run.config)
     usage = _USAGE.format(repo=repo, name=default_folder(repo))
-    card_options = CardOptions("seq2seq-cli", usage, options.license)
-    card = model_card(run, config, translator.statistics, card_options)
+    card = model_card(run, config, translator.statistics, "seq2seq-cli", usage, license_name)
     write_atomic(temporary / _CARD, card.encode("utf-8"))
-    text = config_yaml(portable_config(config))
-    write_atomic(temporary / _CONFIG, text.encode("utf-8"))
+    write_atomic(temporary / _CONFIG, config_yaml(portable_config(config)).encode("utf-8"))
     if run.manifest.exists():
-        record = portable_record(read_json(run.manifest), config)
-        write_json(temporary / run.manifest.name, record)
+        write_json(temporary / "manifest.json", portable_record(read_json(run.manifest), config))
     written = {path.name: path for path in temporary.iterdir()}
     kept = {name: run.path / name for name in _MOST_BYTES if (run.path / name).is_file()}
     return kept | written
@@ -114,7 +101,7 @@ def _portable_files(
 def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     """Download a run to a new folder, which exists when it is complete and can be loaded.
 
-    An interrupted download goes on the next time. Raises UserError if the folder exists, if the
+    An interrupted download continues the next time. Raises UserError if the folder exists, if the
     hub has no such run, and if what it has cannot be loaded. Returns what was pulled.
     """
     api = _api()
@@ -124,7 +111,16 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     with _hub_errors(repo):
         info = api.repo_info(repo, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings}
-        names = _names_to_pull(repo, sizes)
+        names = [name for name in _MOST_BYTES if name in sizes]
+        for name in (_CONFIG, _MODEL):
+            if name not in names:
+                raise UserError(f"{repo} is not a run of this program: it has no {name}")
+        for name in names:
+            if sizes[name] > _MOST_BYTES[name]:
+                limit = f"{_MOST_BYTES[name]:,.0f}"
+                raise UserError(
+                    f"{repo}: {name} is larger than {limit} bytes, the limit for such a file"
+                )
         _check_is_ours(part)
         for name in names:
             api.hf_hub_download(repo, name, revision=info.sha, local_dir=part)
@@ -145,26 +141,11 @@ def pull(repo: str, run_dir: Path, revision: str | None = None) -> str:
     return f"{repo} at commit {info.sha[:12]}"
 
 
-def _names_to_pull(repo: str, sizes: dict[str, int]) -> list[str]:
-    """Return the names of a run's files; UserError if some are missing or too large."""
-    for name in (_CONFIG, _MODEL):
-        if name not in sizes:
-            raise UserError(f"{repo} is not a run of this program: it has no {name}")
-    names = [name for name in _MOST_BYTES if name in sizes]
-    for name in names:
-        if sizes[name] > _MOST_BYTES[name]:
-            raise UserError(
-                f"{repo}: {name} is larger than {_MOST_BYTES[name]:,.0f} bytes, the limit for such "
-                "a file"
-            )
-    return names
-
-
 def _check_is_ours(part: Path) -> None:
     """Raise UserError if the folder of an interrupted download has anything else in it."""
-    found = {path.name for path in part.iterdir()} if part.is_dir() else set()
-    is_other = (part.exists() and not part.is_dir()) or found - {*_MOST_BYTES, _CACHE}
-    if is_other or any(path.is_symlink() for path in part.rglob("*")):
+    allowed = {*_MOST_BYTES, _CACHE}
+    is_ours = part.is_dir() and all(path.name in allowed for path in part.iterdir())
+    if part.exists() and (not is_ours or any(path.is_symlink() for path in part.rglob("*"))):
         raise UserError(
             f"{part} exists and is not an interrupted download: remove it, or give another RUN"
         )
@@ -185,7 +166,7 @@ def _api() -> Any:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Word what the client and the network raise as a UserError."""
+    """Turn errors of the client and of the network into a UserError."""
     from huggingface_hub import errors
 
     network: Any = errors.HfHubHTTPError.__bases__  # of the library that the client uses
@@ -193,33 +174,30 @@ def _hub_errors(repo: str) -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:  # of the hub, about the card
             yield
     except errors.HFValidationError as error:
-        raise UserError(f"{repo} is not the name of a repository: {short(str(error))}") from None
+        problem = f"{repo} is not the name of a repository: {short(str(error))}"
     except errors.RevisionNotFoundError:
-        raise UserError(
-            f"{repo} has no such revision: --revision is a branch, tag or commit"
-        ) from None
+        problem = f"{repo} has no such revision: --revision is a branch, tag or commit"
     except errors.LocalTokenNotFoundError:
-        raise UserError(
-            "the hub requires a token: log in with `hf auth login`, or set HF_TOKEN"
-        ) from None
+        problem = "the hub requires a token: log in with `hf auth login`, or set HF_TOKEN"
     except errors.HfHubHTTPError as error:
-        raise UserError(_problem(repo, error)) from None
+        status, answer = error.response.status_code, short(str(error.server_message or error))
+        problem = f"the hub refused with status {status}: {answer}"
+        if status == 401:
+            problem = (
+                f"the hub does not know the token, or {repo} needs one: `hf auth login`, "
+                "or HF_TOKEN"
+            )
+        elif status == 403:
+            problem = f"the token may not do this with {repo}: it needs the right to write"
+        elif status == 404:
+            problem = f"the hub has no repository {repo}, or the token may not read it"
     except (*network, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
         reason = short(str(error) or type(error).__name__)
-        raise UserError(f"the transfer to or from the hub failed: {reason}") from None
-    for warning in caught:
-        logger.warning(short(str(warning.message)))
-
-
-def _problem(repo: str, error: Any) -> str:
-    """Say what an answer of the hub means, by its status."""
-    status = error.response.status_code
-    if status == 401:
-        return f"the hub does not know the token, or {repo} needs one: `hf auth login`, or HF_TOKEN"
-    if status == 403:
-        return f"the token may not do this with {repo}: it needs the right to write"
-    if status == 404:
-        return f"the hub has no repository {repo}, or the token may not read it"
-    return f"the hub refused with status {status}: {short(str(error.server_message or error))}"
+        problem = f"the transfer to or from the hub failed: {reason}"
+    else:
+        for warning in caught:
+            logger.warning(short(str(warning.message)))
+        return
+    raise UserError(problem)

@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seq2seq_cli.decoding.translator import Translator
     from seq2seq_cli.extras.inspect.attention_study import AttentionStudy
 
-FIGURE = "Figures (PNG and SVG)"
+FIGURE: Any = {"rich_help_panel": "Figures (PNG and SVG)"}
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -41,16 +41,11 @@ Sentences = Annotated[
     list[str], typer.Argument(metavar="SENTENCE", help="Sentences to analyze, side by side.")
 ]
 Target = Annotated[
-    str | None,
-    typer.Option(help="Target to analyze instead of the model's own translation."),
+    str | None, typer.Option(help="Target to analyze instead of the model's own translation.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite output files that are not empty.")]
 Compare = Annotated[
-    Path | None,
-    path_option(
-        "--compare",
-        help_text="Another run to compare with.",
-        metavar="RUN",
-    ),
+    Path | None, path_option("--compare", help_text="Another run to compare with.", metavar="RUN")
 ]
 Outputs = Annotated[
     list[Path] | None,
@@ -61,45 +56,32 @@ Outputs = Annotated[
         show_default="attention.html",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite output files that are not empty.")]
 Sample = Annotated[
     int,
     typer.Option(
-        min=0,
-        help="Number of validation pairs for the head statistics; 0 disables them.",
+        min=0, help="Number of validation pairs for the head statistics; 0 disables them."
     ),
 ]
 Kind = Annotated[
     Literal["encoder", "decoder", "cross"],
-    typer.Option(help="Kind of attention to draw.", rich_help_panel=FIGURE),
+    typer.Option(help="Kind of attention to draw.", **FIGURE),
 ]
 Layer = Annotated[
     int | None,
     typer.Option(
-        min=1,
-        help="Layer to draw, from 1.",
-        show_default="all layers and heads",
-        rich_help_panel=FIGURE,
+        min=1, help="Layer to draw, from 1.", show_default="all layers and heads", **FIGURE
     ),
 ]
 Head = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Head to draw, from 1.",
-        show_default="mean over the heads",
-        rich_help_panel=FIGURE,
-    ),
+    typer.Option(min=1, help="Head to draw, from 1.", show_default="mean over the heads", **FIGURE),
 ]
 View = Annotated[
     Literal["weights", "renormalized", "norms"],
     typer.Option(
         help="Weights, weights without EOS and punctuation, or norms of the weighted values.",
-        rich_help_panel=FIGURE,
+        **FIGURE,
     ),
-]
-ByWords = Annotated[
-    bool, typer.Option("--words", help="Draw words instead of tokens.", rich_help_panel=FIGURE)
 ]
 
 
@@ -118,7 +100,9 @@ def attend(
     layer: Layer = None,
     head: Head = None,
     view: View = "weights",
-    by_words: ByWords = False,
+    by_words: Annotated[
+        bool, typer.Option("--words", help="Draw words instead of tokens.", **FIGURE)
+    ] = False,
     overrides: Overrides = None,
     device: Device = None,
     model: WhichModel = "best",

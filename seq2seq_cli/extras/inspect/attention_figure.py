@@ -65,7 +65,9 @@ def view_maps(study: AttentionStudy, kind: Kind, view: View, by_words: bool) -> 
     """
     maps = study.maps(kind)
     queries, memory = axes(study, kind)
-    values_LHQM = maps.weighted_norms_LHQM if view == "norms" else maps.weights_LHQM
+    values_LHQM = maps.weights_LHQM
+    if view == "norms":  # ‖α · v Wᴼ‖: how much each memory position adds to the output of a head
+        values_LHQM = values_LHQM * maps.value_norms_LHM[:, :, None]
     is_shown_M = torch.ones(len(memory.tokens), dtype=torch.bool)
     if view == "renormalized":
         is_shown_M = torch.tensor(memory.is_content, dtype=torch.bool)
@@ -80,9 +82,8 @@ def view_maps(study: AttentionStudy, kind: Kind, view: View, by_words: bool) -> 
         is_shown_M = (columns_MM @ is_shown_M.float()) > 0
         query_labels, memory_labels = queries.words, memory.words
     shown = is_shown_M.nonzero()[:, 0].tolist()
-    return ViewedMaps(
-        values_LHQM[..., shown], query_labels, tuple(memory_labels[column] for column in shown)
-    )
+    memory_labels = tuple(memory_labels[column] for column in shown)
+    return ViewedMaps(values_LHQM[..., shown], query_labels, memory_labels)
 
 
 def _membership(axis: Axis) -> Tensor:
@@ -105,18 +106,13 @@ def _axis(
             labels.append(token)
         elif word != previous:
             later = (w for w in word_of_token[position:] if w is not None and w > word)
-            labels.append(_label(sentence, word, next(later, len(sentence.words))))
+            words = sentence.words[word : next(later, len(sentence.words))]
+            joined = "".join(words)  # a token may span several words, as in Japanese
+            labels.append(joined if joined in sentence.text else " ".join(words))
         previous = word
         groups.append(len(labels) - 1)
     is_content = tuple(not is_left_out for is_left_out in is_punctuation)
     return Axis(tokens, is_content, tuple(labels), tuple(groups))
-
-
-def _label(sentence: Sentence, start: int, stop: int) -> str:
-    """Return a range of words as text: a token may span several words, as in Japanese."""
-    words = sentence.words[start:stop]
-    joined = "".join(words)
-    return joined if joined in sentence.text else " ".join(words)
 
 
 _LABELED = 12  # positions up to which the maps of all heads have labels
@@ -168,12 +164,12 @@ def draw_attention(
         of = "mean of the heads" if head is None else f"head {head}"
         figure = _draw_one(values_QM, viewed, f"{TITLES[kind]}, layer {layer}, {of}", view)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # which would move things again whenever the figure is saved
+    figure.set_layout_engine("none")  # else saving would move parts again
     return figure
 
 
 def check_choice(layer: int | None, head: int | None, layers: int, heads: int) -> None:
-    """Raise UserError for what cannot be drawn of a model with so many layers and heads."""
+    """Raise UserError if a model with these numbers of layers and heads lacks the chosen ones."""
     for name, chosen, count in (("layer", layer, layers), ("head", head, heads)):
         if chosen is not None and not 1 <= chosen <= count:
             raise UserError(

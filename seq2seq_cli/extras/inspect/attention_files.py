@@ -24,10 +24,8 @@ from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, Ki
 from seq2seq_cli.extras.plot.figures import check_output_paths, figure_bytes, is_figure
 from seq2seq_cli.files import write_atomic
 
-_WEIGHT_AXES = ("layer", "head", "query", "memory")
 _NORM_AXES = ("layer", "head", "memory")
 _HEAD_AXES = ("layer", "head")
-_RIVAL_AXES = ("token", "rival")
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class FigureOptions:
 
 
 def check_outputs(paths: Sequence[Path], figure: FigureOptions) -> None:
-    """Raise UserError for a file that cannot be written, and for what it takes to draw."""
+    """Raise UserError for a file that cannot be written, or options of a figure without one."""
     check_output_paths(paths, (".html", ".png", ".svg", ".json", ".npz"))
     if figure != FigureOptions() and not any(map(is_figure, paths)):
         raise UserError(
@@ -75,23 +73,18 @@ def write_studies(
         paths = [path]
         if len(studies) > 1:
             paths = [path.with_suffix(f".{n}{path.suffix}") for n in range(1, len(studies) + 1)]
-        written = {
-            numbered: _npz(study)
-            if suffix == ".npz"
-            else figure_bytes(
-                draw_attention(study, **vars(figure)), "png" if suffix == ".png" else "svg"
-            )
-            for numbered, study in zip(paths, studies, strict=True)
-        }
-    for file, content in written.items():
-        write_atomic(file, content)
+        written = {}
+        for numbered, study in zip(paths, studies, strict=True):
+            if suffix == ".npz":
+                file = io.BytesIO()
+                np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
+                written[numbered] = file.getvalue()
+            else:
+                drawn = draw_attention(study, **vars(figure))
+                written[numbered] = figure_bytes(drawn, "png" if suffix == ".png" else "svg")
+    for each, content in written.items():
+        write_atomic(each, content)
     return list(written)
-
-
-def _npz(study: AttentionStudy) -> bytes:
-    file = io.BytesIO()
-    np.savez_compressed(file, **study_as_arrays(study))  # type: ignore[arg-type]
-    return file.getvalue()
 
 
 def attention_text(study: AttentionStudy) -> str:
@@ -101,9 +94,7 @@ def attention_text(study: AttentionStudy) -> str:
     """
     rows = [("token", "probability", "entropy", "most probable other token")]
     for prediction in study.predictions:
-        rival = "  ".join(
-            f"{printable(token)} {share:.1%}" for token, share in prediction.rivals[:1]
-        )
+        rival = "".join(f"{printable(token)} {share:.1%}" for token, share in prediction.rivals[:1])
         share, entropy = f"{prediction.probability:.1%}", f"{prediction.entropy:.2f}"
         rows.append((printable(prediction.token), share, entropy, rival))
     width = max(len(row[0]) for row in rows)
@@ -115,10 +106,7 @@ def attention_text(study: AttentionStudy) -> str:
 
 
 def study_as_json(study: AttentionStudy) -> dict[str, Any]:
-    """Return a study for JSON: every array with the names of its axes.
-
-    Numbers are rounded to six digits.
-    """
+    """Return a study for JSON: arrays, rounded to six digits, with the names of their axes."""
     report: dict[str, Any] = {
         "run": study.run,
         "source": asdict(study.source),
@@ -128,12 +116,13 @@ def study_as_json(study: AttentionStudy) -> dict[str, Any]:
         "predictions": [asdict(prediction) for prediction in study.predictions],
         "attention": {
             kind: {
-                "queries": study.maps(kind).queries,
-                "memory": study.maps(kind).memory,
-                "weights": _array(study.maps(kind).weights_LHQM, _WEIGHT_AXES),
-                "value_norms": _array(study.maps(kind).value_norms_LHM, _NORM_AXES),
+                "queries": maps.queries,
+                "memory": maps.memory,
+                "weights": _array(maps.weights_LHQM, ("layer", "head", "query", "memory")),
+                "value_norms": _array(maps.value_norms_LHM, _NORM_AXES),
             }
             for kind in KINDS
+            for maps in [study.maps(kind)]
         },
     }
     if study.head_statistics is not None:
@@ -167,8 +156,8 @@ def study_as_arrays(study: AttentionStudy) -> dict[str, npt.NDArray[Any]]:
         "predicted_tokens": (study.target.tokens, ("token",)),
         "probability": ([prediction.probability for prediction in predictions], ("token",)),
         "prediction_entropy": ([prediction.entropy for prediction in predictions], ("token",)),
-        "rivals": ([[token for token, _ in row] for row in rivals], _RIVAL_AXES),
-        "rival_probability": ([[share for _, share in row] for row in rivals], _RIVAL_AXES),
+        "rivals": ([[token for token, _ in row] for row in rivals], ("token", "rival")),
+        "rival_probability": ([[share for _, share in row] for row in rivals], ("token", "rival")),
         "alignment": (alignment, ("link", "side")),
     }
     for side, sentence in (("source", study.source), ("target", study.target)):

@@ -181,10 +181,10 @@ function theme() {
   return chosen ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 }
 
-let scale = []; // the colours of the current theme and view
+let scale = []; // the colors of the current theme and view
 const shade = (value, top) => scale[Math.round(255 * Math.sqrt(Math.min(1, value / top)))];
 const css = (color) => `rgb(${color.join(" ")})`;
-/** Black or white, whichever can be read on the colour. */
+/** Black or white, whichever can be read on the color. */
 const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#111" : "#fff");
 
 // ---- elements

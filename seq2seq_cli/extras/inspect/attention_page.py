@@ -13,9 +13,10 @@ from importlib import resources
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from seq2seq_cli.extras.inspect.attention_figure import Axis, axes
-from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy, HeadStatistics
+from seq2seq_cli.extras.inspect.attention_study import KINDS, AttentionStudy
 
 
 def attention_page(studies: Sequence[AttentionStudy]) -> str:
@@ -30,8 +31,11 @@ def attention_page(studies: Sequence[AttentionStudy]) -> str:
     """
     assert studies
     described = [_described(study) for study in studies]
-    numbers = b"".join(_weights(study) for study in studies)
-    numbers += b"".join(_norms(study) for study in studies)
+    maps = [(kind, study.maps(kind)) for study in studies for kind in KINDS]
+    numbers = b"".join(_weights(of_kind.weights_LHQM, kind == "decoder") for kind, of_kind in maps)
+    for _, of_kind in maps:  # the norms in bfloat16: as precise as the weights
+        bits_LHM = of_kind.value_norms_LHM.detach().cpu().to(torch.bfloat16).view(torch.int16)
+        numbers += bits_LHM.numpy().astype("<i2").tobytes()
     style, script = _read("attention_page.css"), _read("attention_page.js")
     filled = {
         "TITLE": html.escape(f"Attention: {studies[0].source.text}"),
@@ -79,12 +83,21 @@ def _described(study: AttentionStudy) -> dict[str, object]:
             kind: {
                 "shape": list(study.maps(kind).weights_LHQM.shape),
                 "isCausal": kind == "decoder",
-                "queries": _axis(axes(study, kind)[0]),
-                "memory": _axis(axes(study, kind)[1]),
+                "queries": _axis(queries),
+                "memory": _axis(memory),
             }
             for kind in KINDS
+            for queries, memory in [axes(study, kind)]
         },
-        "headFacts": {kind: _statistics(s) for kind, s in (study.head_statistics or {}).items()},
+        "headFacts": {
+            kind: {
+                "offsetShare" if name == "offset_share" else name: [
+                    [_short(number) for number in row] for row in values_LH.tolist()
+                ]
+                for name, values_LH in heads.measured().items()
+            }
+            for kind, heads in (study.head_statistics or {}).items()
+        },
     }
 
 
@@ -97,34 +110,16 @@ def _axis(axis: Axis) -> dict[str, object]:
     }
 
 
-def _statistics(heads: HeadStatistics) -> dict[str, object]:
-    return {
-        "offsetShare" if name == "offset_share" else name: [
-            [_short(number) for number in row] for row in values_LH.tolist()
-        ]
-        for name, values_LH in heads.measured().items()
-    }
-
-
 def _short(number: float) -> float:
     """Round to four significant digits."""
     return float(f"{number:.4g}")
 
 
-def _weights(study: AttentionStudy) -> bytes:
-    """Return the weights of all kinds, row by row; of the decoder, the part that is not masked."""
-    stored = []
-    for kind in KINDS:
-        weights_LHQM = study.maps(kind).weights_LHQM.detach().cpu().numpy()
-        bytes_LHQM = np.round(np.sqrt(np.clip(weights_LHQM, 0, 1)) * 255).astype(np.uint8)
-        if kind == "decoder":
-            bytes_LHQM = bytes_LHQM[:, :, *np.tril_indices(bytes_LHQM.shape[-1])]
-        stored.append(bytes_LHQM.tobytes())
-    return b"".join(stored)
-
-
-def _norms(study: AttentionStudy) -> bytes:
-    """Return the norms of all kinds in bfloat16: as precise as the weights."""
-    norms = (study.maps(kind).value_norms_LHM.detach().cpu() for kind in KINDS)
-    bits = (norms_LHM.to(torch.bfloat16).view(torch.int16).numpy() for norms_LHM in norms)
-    return b"".join(bits_LHM.astype("<i2").tobytes() for bits_LHM in bits)
+def _weights(weights_LHQM: Tensor, is_causal: bool) -> bytes:
+    """Return weights row by row, without the part that a causal mask hides."""
+    roots_LHQM = np.sqrt(np.clip(weights_LHQM.detach().cpu().numpy(), 0, 1))
+    bytes_LHQM = np.round(roots_LHQM * 255).astype(np.uint8)
+    if is_causal:
+        bytes_LHQM = bytes_LHQM[:, :, *np.tril_indices(bytes_LHQM.shape[-1])]
+    stored: bytes = bytes_LHQM.tobytes()
+    return stored

@@ -1,12 +1,12 @@
 """What a model attends to in one pair of sentences, under teacher forcing in fp32.
 
-L layers, H heads, Q query positions, M memory positions (those attended to), K size of one head,
+L layers, H heads, Q query positions, M memory positions (attended to), K size of one head,
 D d_model, B sentences, S source positions, T target positions, V target vocabulary.
 """
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -42,11 +42,6 @@ class AttentionMaps:
     queries: tuple[str, ...]  # tokens
     memory: tuple[str, ...]
 
-    @property
-    def weighted_norms_LHQM(self) -> Tensor:
-        """‖α · v Wᴼ‖: how much each memory position adds to the output of a head."""
-        return self.weights_LHQM * self.value_norms_LHM[:, :, None]
-
 
 @dataclass(frozen=True)
 class Sentence:
@@ -56,7 +51,7 @@ class Sentence:
     tokens: tuple[str, ...]  # EOS last
     words: tuple[str, ...]  # as alignments number them
     word_of_token: tuple[int | None, ...]  # None for EOS and tags
-    is_punctuation: tuple[bool, ...]  # of tokens: EOS, and those without a letter, number or mark
+    is_punctuation: tuple[bool, ...]  # of tokens: EOS, and any without a letter, number or mark
 
 
 @dataclass(frozen=True)
@@ -79,21 +74,17 @@ class HeadStatistics:
     offset_LH: Tensor  # most frequent distance from the query to the greatest weight
     offset_share_LH: Tensor  # its share of the queries: positional heads are near 1
     importance_LH: Tensor | None = None  # nats per token that the loss rises with the head zeroed
-    agreement_LH: Tensor | None = (
-        None  # cross: share of words aligned as by the layer that aligns best
-    )
+    agreement_LH: Tensor | None = None  # cross: share of words aligned as `--align` does
 
     def measured(self) -> dict[str, Tensor]:
         """Return the statistics that were measured, by name without `_LH`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name.removesuffix("_LH"): value for name, value in values.items() if value is not None
-        }
+        values = vars(self).items()
+        return {name.removesuffix("_LH"): value for name, value in values if value is not None}
 
 
 @dataclass(frozen=True)
 class AttentionStudy:
-    """One pair of sentences under one model."""
+    """What one model attends to in one sentence pair."""
 
     run: str
     source: Sentence
@@ -111,16 +102,15 @@ class AttentionStudy:
 
     @property
     def log_prob(self) -> float:
-        """Return the log-probability of the target, in nats."""
+        """The log-probability of the target, in nats."""
         return sum(prediction.log_prob for prediction in self.predictions)
 
 
 def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]]:
     """Return the attentions of a model, layer by layer."""
-    encoder = cast(list[EncoderLayer], model.encoder)
     decoder = cast(list[DecoderLayer], model.decoder)
     return {
-        "encoder": [layer.self_attention for layer in encoder],
+        "encoder": [layer.self_attention for layer in cast(list[EncoderLayer], model.encoder)],
         "decoder": [layer.self_attention for layer in decoder],
         "cross": [layer.cross_attention for layer in decoder],
     }
@@ -129,7 +119,7 @@ def attention_modules(model: Transformer) -> dict[Kind, list[MultiHeadAttention]
 def value_norms(attention: MultiHeadAttention, v_HMK: Tensor) -> Tensor:
     """Return ‖v Wᴼ‖ of each head and memory position, HM (Kobayashi et al. 2020, section 3).
 
-    The head's part of Wᴼ is meant; the bias, which all heads share, is left out.
+    Wᴼ is the head's part, without the bias, which all heads share.
     """
     weight_DHK = attention.output.weight.view(-1, attention.heads, v_HMK.size(-1))
     outputs_HMD = torch.einsum("hmk,dhk->hmd", v_HMK, weight_DHK)
@@ -197,14 +187,10 @@ def _study(
     modules = attention_modules(model)
 
     def maps(kind: Kind, queries: Sequence[str], memory: Sequence[str]) -> AttentionMaps:
-        weights = [record.weights_BHQM[0].float() for record in attention[kind]]
-        norms = [
-            value_norms(module, record.v_BHMK[0].float())
-            for module, record in zip(modules[kind], attention[kind], strict=True)
-        ]
-        return AttentionMaps(
-            torch.stack(weights).cpu(), torch.stack(norms).cpu(), tuple(queries), tuple(memory)
-        )
+        records = list(zip(modules[kind], attention[kind], strict=True))
+        weights_LHQM = torch.stack([record.weights_BHQM[0].float() for _, record in records]).cpu()
+        norms = [value_norms(module, record.v_BHMK[0].float()) for module, record in records]
+        return AttentionMaps(weights_LHQM, torch.stack(norms).cpu(), tuple(queries), tuple(memory))
 
     return AttentionStudy(
         run=run,
@@ -229,15 +215,13 @@ def _sentence(
     *ordinary, _ = tokens
     starts: Sequence[int | None] = [token_words.start for token_words in words]
     starts = [*[None] * num_control, *starts] if starts else [None] * len(ordinary)
+    kinds = [{unicodedata.category(c)[0] for c in token} for token in ordinary]
     return Sentence(
         text=" ".join(text.split()),
         tokens=tuple(tokens),
         words=tuple(split_words(text)),
         word_of_token=(*starts, None),
-        is_punctuation=(
-            *(not any(unicodedata.category(c)[0] in "LNM" for c in token) for token in ordinary),
-            True,
-        ),
+        is_punctuation=(*(kind.isdisjoint("LNM") for kind in kinds), True),
     )
 
 

@@ -44,11 +44,8 @@ class Flops:
     def forward(self, source_length: int, target_length: int) -> int:
         """Return the operations for a sentence pair under teacher forcing."""
         source = self.source_token + self.source_token_by_source_length * source_length
-        target = (
-            self.target_token
-            + self.target_token_by_target_length * target_length
-            + self.target_token_by_source_length * source_length
-        )
+        target = self.target_token + self.target_token_by_source_length * source_length
+        target += self.target_token_by_target_length * target_length
         return source_length * source + target_length * target
 
     def training(self, source_length: int, target_length: int) -> int:
@@ -64,13 +61,13 @@ def count_flops(model: Transformer) -> Flops | None:
     linear = {"src": 0, "memory": 0, "tgt": 0}  # weights, by the tokens that they multiply
     by_length = {"src": 0, "cross": 0, "tgt": 0}
     for name, part in model.named_modules():
-        in_encoder, in_cross = name.startswith("encoder"), ".cross_attention" in name
+        in_encoder = name.startswith("encoder")
         if isinstance(part, nn.Linear):
             is_memory = name.endswith((".cross_attention.key", ".cross_attention.value"))
             linear["src" if in_encoder else "memory" if is_memory else "tgt"] += part.weight.numel()
         elif isinstance(part, MultiHeadAttention):
-            length = "src" if in_encoder else "cross" if in_cross else "tgt"
-            by_length[length] += 4 * part.key.out_features
+            decoder = "cross" if name.endswith(".cross_attention") else "tgt"
+            by_length["src" if in_encoder else decoder] += 4 * part.key.out_features
         elif not isinstance(part, nn.Embedding) and any(
             parameter.dim() > 1 for parameter in part.parameters(recurse=False)
         ):
@@ -114,15 +111,11 @@ def measure_memory(model: Transformer, training: TrainingConfig) -> Memory:
         if p.requires_grad
     )
     weights = 1 if training.ema_decay is None else 2  # and their EMA
-    keys_and_values = {
-        part: _BYTES
-        * sum(
-            module.out_features
-            for name, module in model.decoder.named_modules()
-            if isinstance(module, nn.Linear) and name.endswith((f"{part}.key", f"{part}.value"))
-        )
-        for part in ("cross_attention", "self_attention")
-    }
+    cache = {"cross_attention": 0, "self_attention": 0}
+    for name, module in model.decoder.named_modules():
+        part, _, projection = name.rpartition(".")
+        if isinstance(module, nn.Linear) and projection in ("key", "value"):
+            cache[part.rpartition(".")[2]] += _BYTES * module.out_features
     return Memory(
         weights_fp32=_BYTES * count,
         weights_bf16=2 * count,
@@ -130,6 +123,6 @@ def measure_memory(model: Transformer, training: TrainingConfig) -> Memory:
             p.numel() + _BYTES * len(p) if p.dim() > 1 else _BYTES * p.numel() for p in parameters
         ),
         training=_BYTES * (weights * count + trained),
-        cache_per_source_token=keys_and_values["cross_attention"],
-        cache_per_target_token=keys_and_values["self_attention"],
+        cache_per_source_token=cache["cross_attention"],
+        cache_per_target_token=cache["self_attention"],
     )

@@ -18,14 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from seq2seq_cli.data.batches import bucket_by_length
+from seq2seq_cli.data.batches import IGNORE_INDEX, Batch, bucket_by_length, padded_batch
 from seq2seq_cli.decoding.lines.alignment import Placed, align
 from seq2seq_cli.decoding.lines.segmentation import Segment
 from seq2seq_cli.decoding.requests import Ids
 from seq2seq_cli.decoding.search.scoring import (
     aligning_layer,
     normalized_rows,
-    pad_rows,
     without_eos,
 )
 from seq2seq_cli.decoding.translator import Translator, input_of
@@ -42,7 +41,7 @@ from seq2seq_cli.model.attention import AttentionLog, MultiHeadAttention
 from seq2seq_cli.model.layers import Memory
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.text.corpus import Pair, read_pairs, readable_pairs
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizers
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID, PAD_ID, Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +63,10 @@ class TokenPair(NamedTuple):
 
 
 class SampleBatch(NamedTuple):
-    """Padded ids of some pairs of the sample."""
+    """Some pairs of the sample, and their padded ids."""
 
     pairs: list[TokenPair]
-    src_BS: Tensor  # ends in EOS, then PAD
-    tgt_BT: Tensor  # BOS, the tokens, EOS, then PAD
-
-    @property
-    def labels_BT(self) -> Tensor:
-        return self.tgt_BT[:, 1:]
+    ids: Batch
 
 
 def validation_sample(translator: Translator, count: int, run_dir: Path = Path()) -> list[Pair]:
@@ -106,10 +100,10 @@ def head_statistics(
 ) -> dict[Kind, HeadStatistics] | None:
     """Return what every head does, by kind of attention, measured on the given pairs.
 
-    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; if
-    none is left, None. Importance takes a forward pass for each head: through the
-    whole model for a head of the encoder, through the decoder for the others. Raises UserError for
-    a model that computes NaN or infinity.
+    Pairs with an empty side, or with one of more than `data.max_length` tokens, are left out; None
+    if none is left. Importance takes a forward pass for each head: through the whole model for a
+    head of the encoder, through the decoder for the others. Raises UserError for a model that
+    computes NaN or infinity.
     """
     model, tokenizers = translator.model, translator.tokenizers
     batches = batches_of(token_pairs(translator, pairs), model.device)
@@ -144,9 +138,9 @@ def batches_of(pairs: Sequence[TokenPair], device: torch.device) -> list[SampleB
     batches = []
     for indices in bucket_by_length(src_lengths, tgt_lengths, _TOKENS_PER_BATCH):
         chosen = [pairs[i] for i in indices]
-        src_BS = pad_rows([[*pair.src_ids, EOS_ID] for pair in chosen])
-        tgt_BT = pad_rows([[BOS_ID, *pair.tgt, EOS_ID] for pair in chosen])
-        batches.append(SampleBatch(chosen, src_BS.to(device), tgt_BT.to(device)))
+        src = [np.array([*pair.src_ids, EOS_ID], np.int32) for pair in chosen]
+        tgt = [np.array([*pair.tgt, EOS_ID], np.int32) for pair in chosen]
+        batches.append(SampleBatch(chosen, padded_batch(src, tgt).to(device)))
     return batches
 
 
@@ -160,18 +154,19 @@ def weight_statistics(
     2019); the offset is the most frequent distance from the query to the position of that weight.
     """
     queries: dict[Kind, list[Tensor]] = {kind: [] for kind in KINDS}
-    for batch in batches:
-        src_BS, tgt_in_BT = batch.src_BS, batch.tgt_BT[:, :-1]
-        attention, logits_BTV = model.record_attention(src_BS, tgt_in_BT)
+    for _, ids in batches:
+        attention, logits_BTV = model.record_attention(ids.src_BS, ids.tgt_in_BT)
         require_finite(logits_BTV)
+        is_src_BS, is_tgt_BT = ids.src_BS != PAD_ID, ids.labels_BT != IGNORE_INDEX
         sides: dict[Kind, tuple[Tensor, Tensor]] = {
-            "encoder": (src_BS, src_BS),
-            "decoder": (batch.labels_BT, tgt_in_BT),
-            "cross": (batch.labels_BT, src_BS),
+            "encoder": (is_src_BS, ids.src_BS),
+            "decoder": (is_tgt_BT, ids.tgt_in_BT),
+            "cross": (is_tgt_BT, ids.src_BS),
         }
-        for kind, (queries_BQ, memory_BM) in sides.items():
-            is_query_BQ, is_eos_BM = queries_BQ != PAD_ID, memory_BM == EOS_ID
-            queries[kind].append(_query_statistics(attention[kind], is_query_BQ, is_eos_BM))
+        for kind, (is_query_BQ, memory_BM) in sides.items():
+            queries[kind].append(
+                _query_statistics(attention[kind], is_query_BQ, memory_BM == EOS_ID)
+            )
     statistics: dict[Kind, HeadStatistics] = {}
     for kind, parts in queries.items():
         confidence_LNH, entropy_LNH, offset_LNH = torch.cat(parts, dim=2).cpu()
@@ -206,11 +201,11 @@ def _agreement(
     """
     agreeing_LH = torch.zeros(len(model.decoder), model.config.heads)
     num_words = 0
-    for batch in batches:
-        cross = model.record_attention(batch.src_BS, batch.tgt_BT[:, :-1]).attention["cross"]
+    for pairs, ids in batches:
+        cross = model.record_attention(ids.src_BS, ids.tgt_in_BT).attention["cross"]
         mean_BTS = aligning_layer(cross).weights_BHQM.mean(dim=1).cpu()
         weights_LBHTS = torch.stack([record.weights_BHQM for record in cross]).cpu()
-        for row, pair in enumerate(batch.pairs):
+        for row, pair in enumerate(pairs):
             expected = _links(mean_BTS[row], pair, tokenizers)
             num_words += len(expected)
             for layer, head in np.ndindex(*agreeing_LH.shape):
@@ -234,7 +229,7 @@ def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[
 
     Michel et al. 2019, section 3. The loss is the validation loss, without label smoothing.
     """
-    memories = [model.encode(batch.src_BS) for batch in batches]
+    memories = [model.encode(ids.src_BS) for _, ids in batches]
     loss = _loss(model, batches, memories)
     modules = attention_modules(model)
     count = sum(len(layers) * model.config.heads for layers in modules.values())
@@ -253,17 +248,14 @@ def head_importance(model: Transformer, batches: Sequence[SampleBatch]) -> dict[
 @contextmanager
 def zeroed_head(attention: MultiHeadAttention, head: int) -> Iterator[None]:
     """Let a head contribute nothing while the block runs: its columns of Wᴼ are zero."""
-    weight_DHK = attention.output.weight.view(
-        -1, attention.heads, attention.output.in_features // attention.heads
-    )
-    before_DK = weight_DHK[:, head].clone()
-    with torch.no_grad():
-        weight_DHK[:, head] = 0
+    weight = attention.output.weight.detach()
+    weight_DK = weight.view(len(weight), attention.heads, -1)[:, head]
+    before_DK = weight_DK.clone()
+    weight_DK.zero_()
     try:
         yield
     finally:
-        with torch.no_grad():
-            weight_DHK[:, head] = before_DK
+        weight_DK.copy_(before_DK)
 
 
 def _loss(
@@ -271,16 +263,10 @@ def _loss(
 ) -> float:
     """Return the loss per target token; without `memories` the sources are encoded too."""
     loss, num_tokens = 0.0, 0
-    for number, batch in enumerate(batches):
-        memory = model.encode(batch.src_BS) if memories is None else memories[number]
-        logits_BTV = model.decode(batch.tgt_BT[:, :-1], model.start_cache(memory))
-        loss += float(
-            F.cross_entropy(
-                logits_BTV.flatten(0, 1),
-                batch.labels_BT.flatten(),
-                ignore_index=PAD_ID,
-                reduction="sum",
-            )
-        )
-        num_tokens += int((batch.labels_BT != PAD_ID).sum())
+    for number, (_, ids) in enumerate(batches):
+        memory = model.encode(ids.src_BS) if memories is None else memories[number]
+        logits_BTV = model.decode(ids.tgt_in_BT, model.start_cache(memory))
+        labels = ids.labels_BT.flatten()
+        loss += float(F.cross_entropy(logits_BTV.flatten(0, 1), labels, reduction="sum"))
+        num_tokens += ids.num_tokens
     return loss / num_tokens

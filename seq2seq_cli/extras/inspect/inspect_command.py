@@ -10,8 +10,7 @@ from seq2seq_cli.cli.options import AsJson, RunDir, WhichModel
 from seq2seq_cli.errors import UserError
 
 Tensors = Annotated[
-    bool,
-    typer.Option("--tensors", help="List every parameter with its shape and statistics."),
+    bool, typer.Option("--tensors", help="List every parameter with its shape and statistics.")
 ]
 SplitText = Annotated[
     str | None, typer.Option("--split", metavar="TEXT", help="Show how a text is tokenized.")
@@ -91,9 +90,8 @@ def inspect_run(
     if split is not None:
         parts["split"] = split_text(tokenizer, split)
     if neighbors is not None:
-        parts["neighbors"] = nearest_neighbors(
-            embedding.weight.detach(), tokenizer, side or "source", neighbors
-        )
+        vectors_VD = embedding.weight.detach()
+        parts["neighbors"] = nearest_neighbors(vectors_VD, tokenizer, side or "source", neighbors)
     if trace is not None:
         parts["trace"] = trace_sentence(translator, trace, target)
     if not parts:

@@ -17,8 +17,6 @@ from seq2seq_cli.config.types import Positions
 from seq2seq_cli.console import printable
 from seq2seq_cli.model.transformer import Transformer
 
-_COLUMNS = ("mean", "std", "min", "max")
-
 
 class NamedTensor(NamedTuple):
     """A tensor, with a letter for each of its dimensions or none for all."""
@@ -41,10 +39,6 @@ class TensorSummary:
     max: float | None = None
     zeros: float | None = None  # share of all numbers
     non_finite: float | None = None  # share of all numbers: NaN, infinity
-
-    def report(self) -> dict[str, Any]:
-        """Return the summary for JSON."""
-        return asdict(self)
 
     @property
     def shape_text(self) -> str:
@@ -76,20 +70,18 @@ def table(summaries: Sequence[TensorSummary], notes: Iterable[tuple[str, str]] =
     """Return a line for each tensor, and one for each (name, note) after them."""
     names = max(map(len, ["tensor", *(summary.name for summary in summaries)]))
     shapes = max(map(len, ["shape", *(summary.shape_text for summary in summaries)]))
-    header = f"{'tensor':<{names}}  {'shape':<{shapes}}"
-    header += "".join(f"{column:>11}" for column in _COLUMNS) + f"{'zeros':>8}{'non-finite':>12}"
-    lines = [header]
+    columns = f"{'mean':>11}{'std':>11}{'min':>11}{'max':>11}{'zeros':>8}{'non-finite':>12}"
+    lines = [f"{'tensor':<{names}}  {'shape':<{shapes}}{columns}"]
     for summary in summaries:
         numbers = (summary.mean, summary.std, summary.min, summary.max)
         line = f"{summary.name:<{names}}  {summary.shape_text:<{shapes}}"
         line += "".join(f"{'' if n is None else f'{n:.4g}':>11}" for n in numbers)
-        line += f"{_percent(summary.zeros):>8}{_percent(summary.non_finite):>12}"
+        zeros, non_finite = (
+            "" if share is None else f"{share:.1%}" for share in (summary.zeros, summary.non_finite)
+        )
+        line += f"{zeros:>8}{non_finite:>12}"
         lines.append(line.rstrip())
     return "\n".join([*lines, *(f"{name:<{names}}  {note}" for name, note in notes)])
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.1%}"
 
 
 _SUBLAYER = re.compile(r"(encoder|decoder)\.\d+\.(self_attention|cross_attention|feed_forward)\.")
@@ -138,9 +130,8 @@ class Parameters:
         ]
         for stack, kinds in self.stacks.items():
             layers = self.layers[stack]
-            counts.append(
-                (f"  {stack}", sum(kinds.values()), f"{layers} layer{'s' * (layers > 1)}")
-            )
+            counted = f"{layers} layer{'s' * (layers > 1)}"
+            counts.append((f"  {stack}", sum(kinds.values()), counted))
             counts += [(f"    {kind.replace('_', '-')}", n, "") for kind, n in kinds.items()]
         counts.append(("  projection", self.projection, ""))
         rows = [
@@ -159,9 +150,8 @@ def count_parts(model: Transformer) -> Parameters:
         if match := _SUBLAYER.match(name):
             stacks[match[1]][match[2]] += parameter.numel()
         elif "norm" in name:
-            stacks["encoder" if name.startswith("encoder") else "decoder"]["norms"] += (
-                parameter.numel()
-            )
+            side = "encoder" if name.startswith("encoder") else "decoder"
+            stacks[side]["norms"] += parameter.numel()
         elif name.startswith("projection."):
             projection += parameter.numel()
         else:
@@ -192,7 +182,7 @@ class ParameterTable:
 
     def report(self) -> dict[str, Any]:
         """Return the table for JSON."""
-        return {"tensors": [s.report() for s in self.summaries], "tied": self.ties}
+        return {"tensors": [asdict(s) for s in self.summaries], "tied": self.ties}
 
     def as_text(self) -> str:
         """Return a line for each parameter, and one for each tied name."""

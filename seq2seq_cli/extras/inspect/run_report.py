@@ -67,19 +67,13 @@ class ModelReport:
         if flops is not None:
             lengths = f"{source} source and {target} target tokens with EOS"
             lengths += ", the medians of the training text" * self.is_median
-            by_target = f"{flops.target_token_by_target_length:,} × target length"
+            per_source = f"{flops.source_token:,} + {flops.source_token_by_source_length:,}"
+            per_target = f"{flops.target_token:,} + {flops.target_token_by_target_length:,}"
+            per_target += f" × target length + {flops.target_token_by_source_length:,}"
             costs = [
                 ("FLOPs", "of the matrix products; a multiply-add counts as two"),
-                (
-                    "  per source token",
-                    f"{flops.source_token:,} + {flops.source_token_by_source_length:,} × source "
-                    "length",
-                ),
-                (
-                    "  per target token",
-                    f"{flops.target_token:,} + {by_target} + "
-                    f"{flops.target_token_by_source_length:,} × source length",
-                ),
+                ("  per source token", f"{per_source} × source length"),
+                ("  per target token", f"{per_target} × source length"),
                 (
                     "  per sentence pair",
                     f"{flops.forward(source, target):,} forward, "
@@ -87,11 +81,10 @@ class ModelReport:
                 ),
                 ("", f"({lengths})"),
             ]
-        weights = {"fp32": memory.weights_fp32, "bf16": memory.weights_bf16}
-        weights["int8"] = memory.weights_int8
+        weights = f"{_size(memory.weights_fp32)} in fp32, {_size(memory.weights_bf16)} in bf16"
         costs += [
             ("memory", "of the tensors alone"),
-            ("  weights", ", ".join(f"{_size(size)} in {name}" for name, size in weights.items())),
+            ("  weights", f"{weights}, {_size(memory.weights_int8)} in int8"),
             ("  training", f"{_size(memory.training)}: weights, gradients, optimizer state"),
             (
                 "  KV cache",
@@ -105,9 +98,8 @@ class ModelReport:
 
 
 def _size(num_bytes: int) -> str:
-    if num_bytes < 1_000_000:
-        return f"{num_bytes / 1_000:,.1f} kB"
-    return f"{num_bytes / 1_000_000:,.1f} MB"
+    kilobytes = num_bytes / 1_000
+    return f"{kilobytes:,.1f} kB" if kilobytes < 1_000 else f"{num_bytes / 1_000_000:,.1f} MB"
 
 
 def report_model(
@@ -156,10 +148,8 @@ class RunReport:
     def as_text(self) -> str:
         """Return the output of `inspect`."""
         shape, which = self.model.config, self.which
-        if which.isdigit():
-            which = f"model of step {int(which):,}"
-        elif which in ("best", "last"):
-            which = f"{which} model"
+        which = f"{which} model" if which in ("best", "last") else which
+        which = f"model of step {int(which):,}" if which.isdigit() else which
         trained = "not known: the run has no metrics.jsonl"
         if self.num_steps is not None:
             trained = f"{self.num_steps:,} update{'s' * (self.num_steps != 1)}"

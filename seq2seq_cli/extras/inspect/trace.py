@@ -7,8 +7,8 @@ of an attention, D d_model, F d_ff, H heads, K size of one head, V target vocabu
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Trace:
 
     def report(self) -> dict[str, Any]:
         """Return the trace for JSON."""
-        tensors = [summarize(tensor).report() for tensor in self.tensors]
+        tensors = [asdict(summarize(tensor)) for tensor in self.tensors]
         return {"source": self.source, "target": self.target, "tensors": tensors}
 
     def as_text(self) -> str:
@@ -56,12 +56,9 @@ def trace_sentence(translator: Translator, source: str, target: str | None = Non
     segment, (ids, *_) = source_and_targets(translator, source, target)
     src_ids, tgt_ids = [*segment.src_ids, EOS_ID], [BOS_ID, *ids]
     device = translator.model.device
-    tensors = trace_tensors(
-        translator.model,
-        torch.tensor([src_ids], device=device),
-        torch.tensor([tgt_ids], device=device),
-    )
-    return Trace(tuple(src.pieces_of(src_ids)), tuple(tgt.pieces_of(tgt_ids)), tuple(tensors))
+    batch = (torch.tensor([ids], device=device) for ids in (src_ids, tgt_ids))
+    tensors = tuple(trace_tensors(translator.model, *batch))
+    return Trace(tuple(src.pieces_of(src_ids)), tuple(tgt.pieces_of(tgt_ids)), tensors)
 
 
 @torch.inference_mode()
@@ -84,7 +81,10 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
             placed = vectors if positions is None else vectors[positions[0]]
             record(f"{side}_positions", f"{letter}D", placed)
 
-    with _hooks(model, record):
+    with ExitStack() as handles:
+        for name, module in model.named_modules():
+            for handle in _hook(name, module, record):
+                handles.enter_context(handle)
         record_embedding("src", "S", model.src_embedding, src_BS)
         memory = model.encode(src_BS, attention_log=[])
         record_embedding("tgt", "T", model.tgt_embedding, tgt_in_BT)
@@ -94,19 +94,9 @@ def trace_tensors(model: Transformer, src_BS: Tensor, tgt_in_BT: Tensor) -> list
     return tensors
 
 
-@contextmanager
-def _hooks(model: Transformer, record: Record) -> Iterator[None]:
-    """Record what the modules compute while the block runs, each under its name in the model."""
-    with ExitStack() as handles:
-        for name, module in model.named_modules():
-            states = "BSD" if name.startswith("encoder") else "BTD"
-            for handle in _hook(name, module, states, record):
-                handles.enter_context(handle)
-        yield
-
-
-def _hook(name: str, module: nn.Module, states: str, record: Record) -> Iterator[RemovableHandle]:
-    """Hook a module, if it is of a kind that is recorded; `states` are its outer dimensions."""
+def _hook(name: str, module: nn.Module, record: Record) -> Iterator[RemovableHandle]:
+    """Record what a module computes, if it is of a kind that is recorded."""
+    states = "BSD" if name.startswith("encoder") else "BTD"
 
     def record_input(part: nn.Module, label: str) -> RemovableHandle:
         return part.register_forward_pre_hook(lambda _, given: record(label, states, given[0]))

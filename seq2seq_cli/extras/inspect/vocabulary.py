@@ -1,4 +1,4 @@
-"""A vocabulary: what is in it, how it splits a text, and which embeddings are near to each other.
+"""A vocabulary: what is in it, how it splits a text, and which embeddings are close to each other.
 
 V vocabulary, D d_model.
 """
@@ -68,14 +68,13 @@ def _ids(tokens: dict[str, int]) -> str:
 
 def read_vocabularies(tokenizers: Tokenizers, symbols: Collection[str]) -> dict[str, Vocabulary]:
     """Read the vocabulary of `both` sides, or of `source` and `target`."""
-    if tokenizers.is_shared:
-        return {"both": read_vocabulary(tokenizers.src, symbols)}
     sides = {"source": tokenizers.src, "target": tokenizers.tgt}
-    return {side: read_vocabulary(tokenizer, symbols) for side, tokenizer in sides.items()}
+    sides = {"both": tokenizers.src} if tokenizers.is_shared else sides
+    return {side: _read_vocabulary(tokenizer, symbols) for side, tokenizer in sides.items()}
 
 
-def read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
-    """Group the entries of a vocabulary by type; `symbols` are those that the user has defined."""
+def _read_vocabulary(tokenizer: Tokenizer, symbols: Collection[str]) -> Vocabulary:
+    """Group the entries of a vocabulary by type; `symbols` are defined by the user."""
     entries = tokenizer.pieces()
     ids = range(EOS_ID + 1 + len(tokenizer.features), len(entries))
     is_byte = {token for token in ids if tokenizer.is_byte(token)}
@@ -123,16 +122,12 @@ class Split:
 
     def as_text(self) -> str:
         """Return a line for each token."""
-        counts = {"tokens": len(self.tokens), "words": len(self.words)}
-        for note, label in (("unknown", "unknown"), ("byte", "bytes")):
-            counts[label] = sum(token.note == note for token in self.tokens)
+        notes = [token.note for token in self.tokens]
+        counts = {"tokens": len(notes), "words": len(self.words)}
+        counts |= {"unknown": notes.count("unknown"), "bytes": notes.count("byte")}
         summary = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
-        lines = [
-            f"text    {printable(self.text)}",
-            f"tokens  {summary or 'none'}",
-            "",
-            f"{'id':>8}{'word':>6}  piece",
-        ]
+        head = f"text    {printable(self.text)}\ntokens  {summary or 'none'}"
+        lines = [head, "", f"{'id':>8}{'word':>6}  piece"]
         for token in self.tokens:
             note = f"  ({token.note}: {token.text})" if token.note else ""
             words = "-".join(map(str, dict.fromkeys([*token.words[:1], *token.words[-1:]])))
@@ -154,7 +149,7 @@ def split_text(tokenizer: Tokenizer, text: str) -> Split:
 
 
 class Neighbor(NamedTuple):
-    """A token near to another one."""
+    """A token close to another one."""
 
     cosine: float
     id: int
@@ -184,17 +179,17 @@ class Neighbors:
 def nearest_neighbors(
     embedding_VD: Tensor, tokenizer: Tokenizer, side: Side, token: str
 ) -> Neighbors:
-    """Return the nearest neighbors of a token, given as `find_token` takes it, without itself."""
-    token_id = find_token(tokenizer, side, token)
+    """Return the nearest neighbors of a token, given as `_find_token` takes it, without itself."""
+    token_id = _find_token(tokenizer, side, token)
     pieces = tokenizer.pieces()
     cosines_V = F.cosine_similarity(embedding_VD, embedding_VD[token_id], dim=-1)
     order = cosines_V.argsort(descending=True, stable=True).tolist()
-    others = [other for other in order if other != token_id][:_NEIGHBORS]
-    nearest = [Neighbor(float(cosines_V[t]), t, pieces[t]) for t in others]
+    order.remove(token_id)
+    nearest = [Neighbor(float(cosines_V[t]), t, pieces[t]) for t in order[:_NEIGHBORS]]
     return Neighbors(side, pieces[token_id], token_id, nearest)
 
 
-def find_token(tokenizer: Tokenizer, side: Side, token: str) -> int:
+def _find_token(tokenizer: Tokenizer, side: Side, token: str) -> int:
     """Return the id of a token: its piece, its piece without ▁, or its id.
 
     The first of them that the vocabulary has counts. Raises UserError, with suggestions.

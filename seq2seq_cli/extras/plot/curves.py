@@ -2,9 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +23,7 @@ _RENAMED = {f"valid/{old}": f"valid/{new}" for old, new in RENAMED_METRICS.items
 LR = "train/lr"
 # What the x axis adds up or reads from the training points, and one unit of it.
 _LOGGED: dict[XAxis, tuple[str, float]] = {
+    "updates": ("step", 1.0),
     "time": ("train/seconds", 3_600.0),  # since the start, so far
     "tokens": ("train/tokens", 1.0),  # since the point before
 }
@@ -36,8 +36,7 @@ _WIDTH, _PANEL_HEIGHT, _LEGEND_HEIGHT = 8.0, 2.6, 0.3  # inches
 _NAMES_PER_ROW = 3
 
 
-@dataclass(frozen=True)
-class RunCurves:
+class RunCurves(NamedTuple):
     """The numbers that a run has logged, by name, as points (x, value)."""
 
     name: str
@@ -47,8 +46,7 @@ class RunCurves:
 def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     """Read the logged numbers of a run; between points, `time` (in hours) and `tokens` are linear.
 
-    Raises UserError for what is not a run folder, for a run that has logged nothing, and for one
-    that has not logged what `x` needs.
+    Raises UserError if the folder is no run, or has not logged anything, or not what `x` needs.
     """
     folder = RunFolder(run_dir)
     folder.ensure_is_run()
@@ -63,22 +61,19 @@ def read_curves(run_dir: Path, x: XAxis) -> RunCurves:
     points = [point for point in points if "step" in point]
     if not points:
         raise UserError(f"{run_dir} has logged nothing yet")
-    steps: list[float] = []
-    places: list[float] = []
-    if x != "updates":
-        name, unit = _LOGGED[x]
-        steps = [point["step"] for point in points if name in point]
-        places = [point[name] / unit for point in points if name in point]
-        if not steps:
-            raise UserError(
-                f"{run_dir} has not logged {name}, as earlier versions did not: use --x updates"
-            )
+    name, unit = _LOGGED[x]
+    steps = [point["step"] for point in points if name in point]
+    places = [point[name] / unit for point in points if name in point]
+    if not steps:
+        raise UserError(
+            f"{run_dir} has not logged {name}, as earlier versions did not: use --x updates"
+        )
     if x == "tokens":
         places = list(itertools.accumulate(places))
     curves: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         step = point.pop("step")
-        at = step if x == "updates" else float(np.interp(step, [0.0, *steps], [0.0, *places]))
+        at = float(np.interp(step, [0.0, *steps], [0.0, *places]))
         for name, value in point.items():
             curves.setdefault(name, []).append((at, value))
     return RunCurves(str(run_dir), curves)
@@ -145,9 +140,8 @@ def draw_runs(runs: Sequence[RunCurves], score: str, x: XAxis) -> "Figure":
     handles += [Line2D([], [], color=GRAY, **kind) for kind in (training, validation)]
     labels = [f"\u200b{run.name}".translate(replaced) for run in runs]  # "_x" would be left out
     labels += ["training (with label smoothing)", "validation"]
-    legend = figure.legend(
-        handles, labels, loc="outside upper left", ncols=_NAMES_PER_ROW, frameon=False
-    )
+    where = "outside upper left"
+    legend = figure.legend(handles, labels, loc=where, ncols=_NAMES_PER_ROW, frameon=False)
     for text in legend.get_texts():
         text.set_fontfamily(fonts)
         text.set_parse_math(False)

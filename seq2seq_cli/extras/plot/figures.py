@@ -37,7 +37,7 @@ FONTS = (
     *("Noto Sans Arabic", "Noto Naskh Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari"),
     *("Noto Sans Thai", "Arial Unicode MS"),
 )
-_reported: set[int] = set()  # characters without a font that a warning has named already
+_reported: set[int] = set()  # characters without a font, already reported
 
 
 def check_output_paths(
@@ -52,16 +52,11 @@ def check_output_paths(
         if path in paths[:number]:
             raise UserError(f"--output {path} is given twice")
     if any(is_figure(path) for path in paths):
-        require_matplotlib()
+        plugins.require("matplotlib", "plot", "a figure")
 
 
 def is_figure(path: Path) -> bool:
     return path.suffix.lower().removeprefix(".") in _METADATA
-
-
-def require_matplotlib() -> None:
-    """Raise UserError if the optional dependency is not installed."""
-    plugins.require("matplotlib", "plot", "a figure")
 
 
 def write_curves(
@@ -84,7 +79,7 @@ def write_curves(
 @contextlib.contextmanager
 def default_style() -> Iterator[None]:
     """Set matplotlib's defaults, so that figures do not depend on the user's matplotlibrc."""
-    require_matplotlib()
+    plugins.require("matplotlib", "plot", "a figure")
     from matplotlib import style
 
     with style.context(["default", {"svg.hashsalt": "seq2seq-cli"}]):

@@ -43,10 +43,10 @@ class Point(NamedTuple):
 class RangeTest:
     """The curve of a range test, and what it suggests."""
 
-    points: list[Point]
-    diverged: bool  # before the highest rate
     lr: float  # the config's
     warmup_updates: int
+    diverged: bool  # before the highest rate
+    points: list[Point]
 
     @property
     def suggestions(self) -> dict[str, float]:
@@ -56,33 +56,23 @@ class RangeTest:
 
     def report(self) -> dict[str, Any]:
         """Return the output of `find-lr --json`."""
-        return {
-            "suggestions": self.suggestions,
-            "lr": self.lr,
-            "warmup_updates": self.warmup_updates,
-            "diverged": self.diverged,
-            "points": [point._asdict() for point in self.points],
-        }
+        points = [point._asdict() for point in self.points]
+        return {"suggestions": self.suggestions, **vars(self), "points": points}
 
     def as_text(self, columns: int, dot: str) -> str:
-        """Return the output of `find-lr`: the suggestions below the curve.
-
-        The curve fits a terminal of so many columns, and is drawn with `dot`.
-        """
+        """Return the output of `find-lr`: the suggestions below the curve, drawn with `dot`."""
         marks = self.suggestions
-        where = "among the suggestions"
-        if not min(marks.values()) <= self.lr <= max(marks.values()):
-            where = f"{'below' if self.lr < min(marks.values()) else 'above'} all suggestions"
+        is_low, is_high = self.lr < min(marks.values()), self.lr > max(marks.values())
+        where = "below all" if is_low else "above all" if is_high else "among the"
         rows = [(name, lr, _MEANINGS[name]) for name, lr in marks.items()]
-        reached = f"reached after {self.warmup_updates:,} updates of warm-up; {where}"
+        reached = f"reached after {self.warmup_updates:,} updates of warm-up; {where} suggestions"
         rows.append(("training.lr", self.lr, reached))
         end = self.points[-1].lr
-        head = f"smoothed loss by learning rate, {len(self.points):,} updates"
-        head += f"; it diverged at {end:.2g}" if self.diverged else ""
+        diverged = f"; it diverged at {end:.2g}" if self.diverged else ""
+        head = f"smoothed loss by learning rate, {len(self.points):,} updates{diverged}"
         curve = [(point.lr, point.smoothed) for point in self.points]
-        chart = text_chart(curve, marks.values(), columns, dot)
         lines = [f"{label:<16} {lr:<8.2g} {text}" for label, lr, text in rows]
-        return "\n".join([head, chart, *lines])
+        return "\n".join([head, text_chart(curve, marks.values(), columns, dot), *lines])
 
 
 def find_lr(config: Config, lowest: float, highest: float, updates: int) -> RangeTest | None:
@@ -97,7 +87,7 @@ def find_lr(config: Config, lowest: float, highest: float, updates: int) -> Rang
 
 
 def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> RangeTest:
-    training, parallel = trial.run.config.training, trial.run.parallel
+    training = trial.run.config.training
     logger.info(f"raising the learning rate from {lowest:g} to {highest:g}")
     points: list[Point] = []
     average, best, diverged = 0.0, math.inf, False
@@ -110,13 +100,13 @@ def _range_test(lowest: float, highest: float, updates: int, trial: DryRun) -> R
             break
         points.append(Point(lr, loss, smoothed))
         best = min(best, smoothed)
-    parallel.barrier()
+    trial.run.parallel.barrier()
     if len(points) < FEWEST_UPDATES:
         raise UserError(
             f"the loss diverged after {len(points):,} updates, at a learning rate of {lr:.2g}: "
             "lower --start-lr"
         )
-    return RangeTest(points, diverged, training.lr, training.warmup_updates)
+    return RangeTest(training.lr, training.warmup_updates, diverged, points)
 
 
 def suggest(lrs: Sequence[float], losses: Sequence[float]) -> dict[str, float]:
@@ -181,15 +171,9 @@ def text_chart(
             grid[round((_ROWS - 1) * (high - y) / height)][column(x)] = dot
     labels = [f"{high:.3f}", *[""] * (_ROWS - 2), f"{low:.3f}"]
     lines = [f"{label:>{_LABEL}} |{''.join(row)}" for label, row in zip(labels, grid, strict=True)]
-    axis = "-" * width
-    left, right = f"{first_x:.1e}", f"{last_x:.1e}"
-    return "\n".join(
-        [
-            *(line.rstrip() for line in lines),
-            f"{'':>{_LABEL}} +{axis}",
-            f"{'':>{_LABEL}}  {left}{right:>{width - len(left)}}",
-        ]
-    )
+    left, right, margin = f"{first_x:.1e}", f"{last_x:.1e}", " " * _LABEL
+    axis = [f"{margin} +{'-' * width}", f"{margin}  {left}{right:>{width - len(left)}}"]
+    return "\n".join([*(line.rstrip() for line in lines), *axis])
 
 
 @default_style()

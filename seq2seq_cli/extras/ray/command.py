@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 ACTORS = "Actors"
 
-
 InputFiles = Annotated[
     Path,
     text_option(
@@ -91,5 +90,5 @@ def translate_ray(
     sources = sources_of(input_files)
     with tqdm(unit=" lines", file=sys.stderr, disable=not sys.stderr.isatty()) as bar:
         count = translate_files(job, sources, output_folder, actors, bar.update)
-    existing = f"; {len(sources) - count:,} were there" if count < len(sources) else ""
+    existing = f"; {len(sources) - count:,} existed" if count < len(sources) else ""
     typer.echo(f"translated {count:,} files into {output_folder}{existing}", err=True)

@@ -1,9 +1,9 @@
 """Translates text files with Ray: actors translate pieces, the process that started them writes.
 
 That process cuts each file at line ends and writes the translation of each piece to a file whose
-name is the hash of all that it depends on, whichever actor it comes from and however often. When
-all pieces of a text are there, it joins them. So nothing depends on the order in which Ray gives
-results, or on whether it loses some or gives them twice; and a repeated command goes on.
+name is the hash of everything that it depends on. When all pieces of a text exist, it joins them.
+So nothing depends on the order of Ray's results, or on lost or repeated ones, and a repeated
+command continues.
 """
 
 import hashlib
@@ -14,8 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,23 +42,22 @@ from seq2seq_cli.text.io import (
 logger = logging.getLogger(__name__)
 
 _PIECES_OF_AN_ACTOR = 8  # at least, so that all actors finish at about the same time
-_MANY_ACTORS = 64  # that a text is cut for if there is no largest number
-_BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # the fewest, for batches of similar lengths; and the most
-_STARTS = 3  # in a row that give no translation
+_MANY_ACTORS = 64  # assumed without a maximum number
+_BYTES_OF_A_PIECE = (1 << 14, 1 << 20)  # minimum, for batches of similar lengths, and maximum
+_STARTS = 3  # in a row without a translation
 
 
-@dataclass(frozen=True)
-class Actors:
+class Actors(NamedTuple):
     """How many actors translate, between two numbers (None: autoscale to the available resources).
 
     `num_cpus` and `num_gpus` are what each of them reserves, perhaps a fraction. None: one CPU
     without a GPU, and Ray's choice with a GPU, where it advises against giving both.
     """
 
-    fewest: int = 1
-    most: int | None = None
-    num_cpus: float | None = None
-    num_gpus: float = 0.0
+    fewest: int
+    most: int | None
+    num_cpus: float | None
+    num_gpus: float
 
     @classmethod
     def parse(cls, concurrency: str | None, num_cpus: float | None, num_gpus: float) -> "Actors":
@@ -85,17 +83,12 @@ class Piece(NamedTuple):
     sha256: str  # of the bytes
 
 
-@dataclass(frozen=True)
-class Text:
-    """A file to translate, in pieces, and where the translation of each is to be."""
+class Text(NamedTuple):
+    """A file to translate, in pieces, and the file for the translation of each."""
 
     task: ShardTask  # the whole file
     pieces: Sequence[Piece]
     outputs: Sequence[Path]
-
-    def missing(self) -> list[int]:
-        """Return the numbers of the pieces that are not translated."""
-        return [n for n, output in enumerate(self.outputs) if not output.is_file()]
 
     def join(self) -> None:
         """Write the translation of the whole file, and remove its pieces."""
@@ -106,7 +99,7 @@ class Text:
 
 
 def sources_of(pattern: Path) -> list[Path]:
-    """Return the files that a path stands for. Raises UserError if there is none."""
+    """Return the files that match a path. Raises UserError if there is none."""
     if files := [path for path in files_of(pattern) if path.is_file()]:
         return files
     raise UserError(f"there is no file {pattern}")
@@ -117,13 +110,13 @@ def translate_files(
     sources: Sequence[Path],
     folder: Path,
     actors: Actors,
-    report: Callable[[int], object] = lambda num_lines: None,
+    report: Callable[[int], object],
 ) -> int:
-    """Translate files into files of the same names in a folder; return how many were not there.
+    """Translate files into files of the same names in a folder; return how many were missing.
 
-    `report` is told the numbers of lines that were translated. Ray connects as `ray.init()` does,
-    unless it is connected. The machines see the runs and the sources at the same paths; the folder
-    needs to be visible here only. Raises UserError for what the user can fix.
+    `report` is called with numbers of translated lines. Ray connects as `ray.init()` does, unless
+    it is connected. The machines see the runs and the sources at the same paths; only this machine
+    needs the folder. Raises UserError for what the user can fix.
     """
     which = str(Path(job.which).absolute()) if job.which.endswith(".safetensors") else job.which
     run_dirs = tuple(path.absolute() for path in job.run_dirs)
@@ -138,17 +131,18 @@ def translate_files(
         if is_one_file(source, output):
             raise UserError(f"the output, {output}, is the input file")
         tasks[output] = ShardTask(job, Shard(1, 1), source, output)
-    with _locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        try:
+            lock(file.fileno())
+        except BlockingIOError:
+            raise UserError(f"another process is translating into {folder}") from None
         missing = [task for task in tasks.values() if not task.is_done()]
         num_bytes = sum(path.stat().st_size for path in sources)
         share = num_bytes // (_PIECES_OF_AN_ACTOR * (actors.most or _MANY_ACTORS))
         fewest, most = _BYTES_OF_A_PIECE
         texts = [_cut(task, min(max(share, fewest), most)) for task in missing]
-        for text in texts:
-            if not text.missing():
-                text.join()
-        cuts = _translate_pieces(job, texts, actors, report)
-        cuts.report()
+        _translate_pieces(job, texts, actors, report).report()
     return len(missing)
 
 
@@ -156,20 +150,8 @@ def _folder_of_pieces(output: Path) -> Path:
     return output.with_name(output.name + ".pieces")
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep others from translating into a folder, which is made if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("ab") as file:
-        try:
-            lock(file.fileno())
-        except BlockingIOError:
-            raise UserError(f"another process is translating into {folder}") from None
-        yield
-
-
 def _cut(task: ShardTask, num_bytes: int) -> Text:
-    """Cut a file into pieces of about so many bytes."""
+    """Cut a file into pieces of about `num_bytes`."""
     pieces = list(_pieces(task.source, num_bytes))
     model = json.dumps(described(task.job))
     known = (f"{model} {piece.first_number} {piece.sha256}".encode() for piece in pieces)
@@ -187,16 +169,6 @@ def _pieces(path: Path, num_bytes: int) -> Iterator[Piece]:
             num_lines = data.count(b"\n") + (not data.endswith(b"\n"))
             yield Piece(number, start, len(data), num_lines, hashlib.sha256(data).hexdigest())
             number, start = number + num_lines, start + len(data)
-
-
-def _read_piece(path: Path, piece: Piece) -> bytes:
-    """Raises UserError if these are not the bytes that the piece had when the file was cut."""
-    with opened(path) as file:
-        skip_bytes(file, path, piece.start)
-        data = file.read(piece.num_bytes)
-    if hashlib.sha256(data).hexdigest() != piece.sha256:
-        raise UserError(f"{path} has changed, or is another file on another machine")
-    return data
 
 
 class PieceTranslator:
@@ -219,8 +191,12 @@ class PieceTranslator:
             if isinstance(self._translator, UserError | OSError):
                 raise self._translator
             path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
-            source = io.BytesIO(_read_piece(path, piece))
-            raw = strip_line_ends(bounded_lines(source), piece.first_number)
+            with opened(path) as file:
+                skip_bytes(file, path, piece.start)
+                data = file.read(piece.num_bytes)
+            if hashlib.sha256(data).hexdigest() != piece.sha256:
+                raise UserError(f"{path} has changed, or is another file on another machine")
+            raw = strip_line_ends(bounded_lines(io.BytesIO(data)), piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
             chunks = chunks_of(self._job, lines, piece.first_number)
             outputs = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
@@ -235,13 +211,16 @@ class PieceTranslator:
 def _translate_pieces(
     job: Job, texts: Sequence[Text], actors: Actors, report: Callable[[int], object]
 ) -> Cuts:
-    """Translate what is missing, and join each text whose last piece has come.
+    """Translate missing pieces, and join each text that is complete.
 
-    What Ray loses is translated again; gives up if it gives nothing in several starts.
+    What Ray loses is translated again. Raises UserError if several starts return nothing.
     """
     from ray.exceptions import RayError, RayTaskError
 
-    left = [set(text.missing()) for text in texts]
+    left = [{n for n, output in enumerate(x.outputs) if not output.is_file()} for x in texts]
+    for text, numbers in zip(texts, left, strict=True):
+        if not numbers:
+            text.join()
     all_cuts, starts = Cuts(), _STARTS
     reason: RayError | None = None
     while any(left):
@@ -274,16 +253,25 @@ def _translate_pieces(
 def _results(
     job: Job, texts: Sequence[Text], left: Iterable[set[int]], actors: Actors
 ) -> Iterable[dict[str, Any]]:
-    """Yield the rows that actors return for the pieces that are left, in any order."""
-    import ray
-    from ray.data import ActorPoolStrategy
+    """Connect to the cluster that Ray finds, or start one here; have actors translate what is left.
 
+    Returns their rows in any order.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that starts here
+        ray.init(logging_level=logging.WARNING)
+    context = DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # which has no bars
     rows = [
         {"text": n, "number": k, "path": str(text.task.source), "piece": json.dumps(text.pieces[k])}
         for n, (text, numbers) in enumerate(zip(texts, left, strict=True))
         for k in sorted(numbers)
     ]
-    _connect()
     if job.device == "auto":
         job = replace(job, device="cuda" if actors.num_gpus else "cpu")
     num_cpus = 1.0 if actors.num_cpus is None and not actors.num_gpus else actors.num_cpus
@@ -298,18 +286,3 @@ def _results(
     )
     rows_of_results: Iterable[dict[str, Any]] = results.iter_rows()
     return rows_of_results
-
-
-def _connect() -> None:
-    """Connect to the cluster that Ray finds, or start one here, and keep Ray quiet."""
-    import ray
-    from ray.data import DataContext
-
-    if not ray.is_initialized():
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that starts here
-        ray.init(logging_level=logging.WARNING)
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # which has no bars

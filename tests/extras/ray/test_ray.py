@@ -133,7 +133,7 @@ def test_translations_are_those_of_one_process(trained, seq2seq, address, texts,
     before = (tmp_path / "out" / "long.txt").stat().st_mtime_ns
     output = end(translate(address, *given, "--concurrency", 1))
     assert "translated 1 files into" in output
-    assert "; 3 were there" in output
+    assert "; 3 existed" in output
     assert written(tmp_path / "out")["hostile.txt"] == b"one two three\n"
     assert (tmp_path / "out" / "long.txt").stat().st_mtime_ns == before
 
