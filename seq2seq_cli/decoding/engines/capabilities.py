@@ -1,7 +1,7 @@
-"""What an engine that repeats the model's arithmetic can represent; anything else is rejected.
+"""What an engine or an export that repeats the model's arithmetic can represent.
 
-Each engine lists the options of section `model` and the modules that it knows. The plain engine
-runs the model's own code, which is right for every model.
+Anything else is rejected: each lists the modules and the options of section `model` that it knows.
+The plain engine runs the model's own code, which is right for every model.
 """
 
 import math
@@ -12,7 +12,8 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.model.attention import MultiHeadAttention, rotations
+from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, rotations
+from seq2seq_cli.model.dropout import Dropout
 from seq2seq_cli.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -22,7 +23,19 @@ from seq2seq_cli.model.layers import (
 )
 from seq2seq_cli.model.transformer import Transformer
 
-# What all layers must have in common, as engines read it from the first one.
+# What every Transformer consists of today. An engine or export that knows another adds it.
+MODULES: tuple[type[nn.Module], ...] = (
+    *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, ScoreScale, FeedForward),
+    *(Residual, Dropout, nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
+)
+# The options of section `model` of which engines know all values, with None in place of values.
+ALL_VALUES: Mapping[str, None] = {
+    **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
+    **dict.fromkeys(("embedding_scale", "tie_embeddings")),
+    **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+}
+# What all layers must have in common, as it is read from the first one.
 _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
     ("heads", MultiHeadAttention, lambda attention: attention.heads),
     ("d_ff", FeedForward, lambda layer: layer.expand.out_features),
@@ -37,16 +50,18 @@ _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
 class Capabilities:
     """The models that an engine or an export can represent."""
 
-    options: Mapping[str, Collection[object] | None]  # of section `model`; None: all values
-    modules: Collection[type[nn.Module]]
+    modules: Collection[type[nn.Module]]  # a subclass is another one: it may compute another thing
     activations: Collection[type[nn.Module]] | None  # None: it calls the model's own
+    # Of section `model`, with their values; None: all values, or not checked here.
+    options: Mapping[str, Collection[object] | None] | None = None
 
     def missing(self, model: Transformer) -> str | None:
         """Return the first option or module that is not known, or None."""
-        for option, value in model.config:
-            values = self.options.get(option, ())
-            if values is not None and value not in values:
-                return f"model.{option} is {value}"
+        if self.options is not None:
+            for option, value in model.config:
+                values = self.options.get(option, ())
+                if values is not None and value not in values:
+                    return f"model.{option} is {value}"
         for name, module in model.named_modules():
             known: Collection[type[nn.Module]] | None = self.modules
             if name.endswith("feed_forward.activation"):

@@ -14,36 +14,27 @@ from torch.nn import functional as F
 
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import NO_TOKEN, Precision
-from seq2seq_cli.decoding.engines.capabilities import Capabilities, PositionTable, scaled_query
-from seq2seq_cli.decoding.engines.kv_cache import NativeCache
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
-from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    source_positions,
+from seq2seq_cli.decoding.engines.capabilities import (
+    ALL_VALUES,
+    MODULES,
+    Capabilities,
+    PositionTable,
+    scaled_query,
 )
+from seq2seq_cli.decoding.engines.kv_cache import NativeCache
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, source_positions
 from seq2seq_cli.model.transformer import Transformer
 
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2}  # as in C
 _CAPABILITIES = Capabilities(
+    MODULES,
+    activations=_ACTIVATIONS,
     options={
-        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
-        **dict.fromkeys(("embedding_scale", "tie_embeddings")),
-        **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+        **ALL_VALUES,
         "norm": ("pre", "post"),
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
     },
-    modules={
-        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
-        *(ScoreScale, Dropout),
-        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
-    },
-    activations=_ACTIVATIONS,
 )
 
 

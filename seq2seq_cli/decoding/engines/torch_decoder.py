@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.decoding.engines.base import Precision
-from seq2seq_cli.decoding.engines.capabilities import Capabilities, PositionTable
+from seq2seq_cli.decoding.engines.capabilities import (
+    ALL_VALUES,
+    MODULES,
+    Capabilities,
+    PositionTable,
+)
 from seq2seq_cli.decoding.engines.kv_cache import TorchCache, pairs
 from seq2seq_cli.decoding.engines.torch_layers import (
     Step,
@@ -23,16 +28,9 @@ from seq2seq_cli.decoding.engines.torch_layers import (
     rotate,
 )
 from seq2seq_cli.decoding.engines.torch_linear import int8_engines, make_linear
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, padding_mask
+from seq2seq_cli.model.attention import padding_mask
 from seq2seq_cli.model.device import use_threads
-from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    source_positions,
-)
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, source_positions
 from seq2seq_cli.model.transformer import Transformer
 
 _VOCABULARY_STEP = 64  # the vocabulary is rounded up to a multiple, for top_k.py
@@ -43,21 +41,14 @@ _THREADS_THRESHOLD = 40 << 20
 _WORK_OF_READING = 13
 
 _CAPABILITIES = Capabilities(
+    MODULES,
+    activations=None,
     options={
-        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
-        **dict.fromkeys(("embedding_scale", "tie_embeddings")),
-        **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+        **ALL_VALUES,
         "norm": ("pre", "post"),
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
     },
-    modules={
-        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
-        *(ScoreScale, Dropout),
-        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
-    },
-    activations=None,
 )
 
 

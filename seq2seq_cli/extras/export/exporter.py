@@ -12,7 +12,6 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.extras.export.comparison import compare
 from seq2seq_cli.extras.export.limits import format_named, unsupported
 from seq2seq_cli.extras.export.model_card import UNKNOWN_LICENSE, CardOptions, model_card
-from seq2seq_cli.extras.export.parts import unknown_part
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 
@@ -43,7 +42,7 @@ def export(
     translator.config = _with_languages(translator.config, options.langs)
     config, tokenizers = translator.config, translator.tokenizers
     reason = unsupported(format_name, config, tokenizers)
-    if reason := reason or unknown_part(translator.model, target.model_parts()):
+    if reason := reason or target.capabilities().missing(translator.model):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config)
     usage = target.usage(config, tokenizers)
