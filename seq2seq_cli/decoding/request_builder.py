@@ -80,5 +80,6 @@ class RequestBuilder:
 
 
 def _requiring(request: Request, phrases: Sequence[Phrase]) -> Request:
-    needed = len(request.prefix) + sum(phrase.length for phrase in phrases)
+    needed = sum(max(len(phrase.first), len(phrase.inner)) for phrase in phrases)
+    needed += len(request.prefix)
     return replace(request, required=tuple(phrases), max_length=max(request.max_length, needed))

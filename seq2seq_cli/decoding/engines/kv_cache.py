@@ -115,7 +115,17 @@ class NativeCache:
         self._batch.width = width
         self._batch.length += 1
         while self._num_slots > cpu_library.SLOTS * len(self.blocks):
-            self._add_block()
+            columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
+            sizes = (cpu_library.SLOTS, len(columns_B), 2, self._d_model)
+            self.blocks.append(cpu_library.empty(self._num_layers, *sizes))
+            self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
+            num_columns = [block.size(2) for block in self.blocks]
+            self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
+            self._columns_BC = torch.cat([self._columns_BC, columns_B[:, None]], dim=1)
+            self._batch.num_blocks = len(self.blocks)
+            self._batch.blocks = self._addresses_C.data_ptr()
+            self._batch.num_columns = self._num_columns_C.data_ptr()
+            self._batch.columns = self._columns_BC.data_ptr()
         if self._slots_BWT is not None:
             new_W1 = torch.arange(first, self._num_slots, dtype=torch.int32)[:, None]
             new_BW1 = new_W1.expand(len(self._slots_BWT), -1, -1)
@@ -136,16 +146,3 @@ class NativeCache:
         self._batch.columns = self._columns_BC.data_ptr()
         if self._slots_BWT is not None:
             self._slots_BWT = self._slots_BWT[sentences_B]
-
-    def _add_block(self) -> None:
-        columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
-        sizes = (cpu_library.SLOTS, len(columns_B), 2, self._d_model)
-        self.blocks.append(cpu_library.empty(self._num_layers, *sizes))
-        self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
-        num_columns = [block.size(2) for block in self.blocks]
-        self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
-        self._columns_BC = torch.cat([self._columns_BC, columns_B[:, None]], dim=1)
-        self._batch.num_blocks = len(self.blocks)
-        self._batch.blocks = self._addresses_C.data_ptr()
-        self._batch.num_columns = self._num_columns_C.data_ptr()
-        self._batch.columns = self._columns_BC.data_ptr()

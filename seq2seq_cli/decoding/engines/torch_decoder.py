@@ -197,11 +197,10 @@ def _for_heads(mask_bias_B11S: Tensor | None, heads: int) -> Tensor | None:
 
 def _round_up(projection: nn.Linear) -> nn.Linear:
     """Add outputs of -inf up to a multiple of `_VOCABULARY_STEP`."""
-    size = -(-projection.out_features // _VOCABULARY_STEP) * _VOCABULARY_STEP
-    rounded = nn.Linear(projection.in_features, size)
-    with torch.no_grad():
-        rounded.weight.zero_()
-        rounded.weight[: projection.out_features] = projection.weight
-        rounded.bias.fill_(-torch.inf)
-        rounded.bias[: projection.out_features] = 0 if projection.bias is None else projection.bias
+    size, weight_VD = projection.out_features, projection.weight.detach()
+    bias_V = torch.zeros(size) if projection.bias is None else projection.bias.detach()
+    missing = -size % _VOCABULARY_STEP
+    rounded = nn.Linear(projection.in_features, size + missing)
+    rounded.weight = nn.Parameter(F.pad(weight_VD, (0, 0, 0, missing)))
+    rounded.bias = nn.Parameter(F.pad(bias_V, (0, missing), value=-torch.inf))
     return rounded

@@ -210,8 +210,16 @@ def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Ite
     """
     numbers = (shard.number - 1, shard.number)
     start, end = (num_bytes * number // shard.num_shards for number in numbers)
-    with opened(path) as file:
-        first_number, position = _skip_to(file, start)
+    first_number = position = 0  # of the first line that begins at byte `start` or later
+    if start:
+        first_number, position, left = 1, start - 1, start - 1
+        with opened(path) as file:
+            while left and (block := file.read(min(left, _BLOCK))):
+                first_number, left = first_number + block.count(b"\n"), left - len(block)
+            while rest := file.readline(_BLOCK):  # empty at the end of the file
+                position += len(rest)
+                if rest.endswith(b"\n"):
+                    break
 
     def lines() -> Iterator[bytes]:
         with opened(path) as file:
@@ -228,21 +236,6 @@ def skip_bytes(file: BinaryIO, path: Path, count: int) -> None:
         return
     while count and (block := file.read(min(count, _BLOCK))):
         count -= len(block)
-
-
-def _skip_to(file: BinaryIO, start: int) -> tuple[int, int]:
-    """Read up to the first line that begins at byte `start` or later; return number and place."""
-    if start == 0:
-        return 0, 0
-    number, left = 0, start - 1
-    while left and (block := file.read(min(left, _BLOCK))):
-        number, left = number + block.count(b"\n"), left - len(block)
-    position = start - 1
-    while rest := file.readline(_BLOCK):  # empty at the end of the file
-        position += len(rest)
-        if rest.endswith(b"\n"):
-            break
-    return number + 1, position
 
 
 def join_shards(outputs: Sequence[Path], target: Path | None) -> int:

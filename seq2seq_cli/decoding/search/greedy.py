@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import NO_TOKEN
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, not_finite
+from seq2seq_cli.decoding.requests import Hypothesis, not_finite
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.sampling import Sampler
 from seq2seq_cli.decoding.search.top_k import top_k
@@ -56,12 +56,11 @@ class GreedySearch:
         return rows
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        return [[Hypothesis(until_end(ids), 0.0) for ids in each] for each in self._batch.outputs]
-
-
-def until_end(ids: Ids) -> Ids:
-    """Cut off EOS and everything after it."""
-    return ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+        """Return the hypotheses of each sentence, up to their first EOS."""
+        return [
+            [Hypothesis(ids[: [*ids, EOS_ID].index(EOS_ID)], 0.0) for ids in of_sentence]
+            for of_sentence in self._batch.outputs
+        ]
 
 
 def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:

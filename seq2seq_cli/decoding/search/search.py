@@ -14,6 +14,7 @@ from seq2seq_cli.decoding.search.beam import BeamSearch
 from seq2seq_cli.decoding.search.greedy import GreedySearch
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
 from seq2seq_cli.decoding.search.word_rules import BannedWords
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 
 @torch.inference_mode()
@@ -48,7 +49,9 @@ def search(
         while batch.active:
             if greedy and (forbidden_N := rules.forbidden(batch.length)) is not None:
                 tokens_BW = greedy.argmax_token(batch.last_BW, forbidden_N)
-                batch.append(batch.end_at_max_length(tokens_BW))
+                if rows := rules.at_max_length(batch.length):
+                    tokens_BW[rows] = EOS_ID
+                batch.append(tokens_BW)
             else:
                 strategy.advance(state.logits(batch.last_BW))
             batch.drop(strategy.finished())
