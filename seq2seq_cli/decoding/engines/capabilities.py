@@ -7,20 +7,14 @@ The plain engine runs the model's own code, which is right for every model.
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, rotations
 from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    sinusoidal_positions,
-)
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 
 # What every Transformer consists of today. An engine or export that knows another adds it.
@@ -82,9 +76,7 @@ class PositionTable:
     """What an engine needs to know of each position: its vector, TD, or its rotations, TJ2."""
 
     def __init__(self, model: Transformer) -> None:
-        self.kind = model.config.positions
-        self._d_model = model.config.d_model
-        self._head_size = model.config.d_model // model.config.heads
+        self._model = model
         self._table = self._first(1)
 
     def up_to(self, length: int) -> Tensor:
@@ -94,13 +86,15 @@ class PositionTable:
             table = self._table = self._first(2 * length)
         return table
 
+    def of_sources(self, src_BS: Tensor) -> Tensor | None:
+        """Return the position of every token of the sources; None: 0, 1, 2, ...."""
+        return self._model.source_positions(src_BS)
+
     def _first(self, length: int) -> Tensor:
-        match self.kind:
-            case "rotary":
-                return rotations(0, length, self._head_size, torch.device("cpu"))
-            case "sinusoidal":
-                return sinusoidal_positions(0, length, self._d_model)
-        assert_never(self.kind)
+        vectors_TD = self._model.position_vectors(0, length)
+        config, cpu = self._model.config, torch.device("cpu")
+        head_size = config.d_model // config.heads
+        return rotations(0, length, head_size, cpu) if vectors_TD is None else vectors_TD
 
 
 def scaled_query(attention: MultiHeadAttention) -> nn.Linear:

@@ -30,7 +30,7 @@ from seq2seq_cli.decoding.engines.torch_layers import (
 from seq2seq_cli.decoding.engines.torch_linear import int8_engines, make_linear
 from seq2seq_cli.model.attention import padding_mask
 from seq2seq_cli.model.device import use_threads
-from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, source_positions
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 
 _VOCABULARY_STEP = 64  # the vocabulary is rounded up to a multiple, for top_k.py
@@ -86,8 +86,8 @@ class TorchDecoder:
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._rotates_memory = model.config.rotary_cross_attention
-        self._feature_ids = model.feature_ids
         self._positions = PositionTable(model)
+        self._is_rotary = model.config.positions == "rotary"
         self.projection = make_linear([_round_up(model.projection)], precision)
         self._encoder_size = _num_weights(model.encoder)
         self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
@@ -95,9 +95,7 @@ class TorchDecoder:
     def positions(self, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
         """Return what is added to states at these positions, TD, or their rotations, complex TJ."""
         part = self._positions.up_to(stop)[start:stop]
-        if self._positions.kind == "rotary":
-            return None, torch.view_as_complex(part)
-        return part, None
+        return (None, torch.view_as_complex(part)) if self._is_rotary else (part, None)
 
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Encode the sources."""
@@ -107,8 +105,7 @@ class TorchDecoder:
             if not mask_B11S.all():
                 mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
             vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
-            if self._feature_ids is not None:
-                index_BS = source_positions(src_BS, self._feature_ids)
+            if (index_BS := self._positions.of_sources(src_BS)) is not None:
                 vectors_SD, rotation_SJ = (
                     table if table is None else table[index_BS]
                     for table in (vectors_SD, rotation_SJ)
@@ -123,9 +120,7 @@ class TorchDecoder:
             memory = self.memory(self.encoder_norm(states_ND))
             memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
             if self._rotates_memory:
-                assert rotation_SJ is not None, (
-                    "cross-attention is rotary only if self-attention is"
-                )
+                assert rotation_SJ is not None, "the config requires rotary self-attention"
                 rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
             return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 

@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -249,23 +249,6 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     if not given:
         raise UserError("give the outputs of all shards")
     records = {path: Record.read(path) for path in given}
-    _check(records)
-    ordered = sorted(records, key=lambda path: records[path].shard)
-    part = None
-    if target is not None and target != STANDARD_STREAM:
-        part = _part_of(target, [*given, *map(Record.path, given)])
-    with nullcontext(sys.stdout.buffer) if part is None else part.open("wb") as joined:
-        for path in ordered:
-            with path.open("rb") as file:
-                shutil.copyfileobj(file, joined, _BLOCK)
-    if part is not None and target is not None:
-        fsync(part)
-        part.replace(target)
-    return len(ordered)
-
-
-def _check(records: Mapping[Path, Record]) -> None:
-    """Check that these are the outputs of all shards of one text, by one job."""
     (first_path, first), *others = records.items()
     for path, record in others:
         if record.source != first.source:
@@ -287,3 +270,15 @@ def _check(records: Mapping[Path, Record]) -> None:
     for path, record in records.items():
         if not path.is_file() or hash_of_files([path]) != record.sha256:
             raise UserError(f"{path} is not what its record says: it was changed or cut short")
+    ordered = sorted(records, key=lambda path: records[path].shard)
+    part = None
+    if target is not None and target != STANDARD_STREAM:
+        part = _part_of(target, [*given, *map(Record.path, given)])
+    with nullcontext(sys.stdout.buffer) if part is None else part.open("wb") as joined:
+        for path in ordered:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, joined, _BLOCK)
+    if part is not None and target is not None:
+        fsync(part)
+        part.replace(target)
+    return len(ordered)
