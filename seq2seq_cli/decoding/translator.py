@@ -61,7 +61,7 @@ class Translator:
         statistics: TextStatistics | None = None,
         decoder: Decoder | Precision = "fp32",
     ) -> None:
-        """Several models form an ensemble. `decoder`: an engine with these models, or its precision.
+        """Several models form an ensemble. `decoder`: an engine of these models, or its precision.
 
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
@@ -140,15 +140,15 @@ class Translator:
         return cls(models, first.tokenizers, first.config, first.statistics, decoder)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Copy without the decoder, which the copy makes again, perhaps in another process."""
+        """Copy without the decoder: the copy builds its own, perhaps in another process."""
         parts = (self.models, self.tokenizers, self.config, self.statistics)
         return type(self), (*parts, self.decoder.precision)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Return the translation of every line; an empty line gives an empty one.
 
-        If the training text has hardly any lines of several sentences, such lines are translated
-        sentence by sentence; a sentence longer than `data.max_length` is translated in parts. A
+        If few training lines have several sentences, such lines are translated sentence by
+        sentence; a sentence longer than `data.max_length` is translated in parts. A
         warning says how many.
         """
         if isinstance(lines, str):
@@ -175,8 +175,8 @@ class Translator:
         """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
         `first_number` is the number of the first line in the whole input, on which sampling
-        depends. `report` gets how many lines were cut (not because of `split_sentences`) and how
-        many translations reached the length limit.
+        depends. `report` receives the number of lines that were cut (not by `split_sentences`)
+        and of translations that reached the length limit.
         """
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)

@@ -89,8 +89,9 @@ class TorchDecoder:
         self._positions = PositionTable(model)
         self._is_rotary = model.config.positions == "rotary"
         self.projection = make_linear([_round_up(model.projection)], precision)
-        self._encoder_size = _num_weights(model.encoder)
-        self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
+        self._encoder_size = sum(weight.numel() for weight in model.encoder.parameters())
+        self.decoder_size = sum(weight.numel() for weight in model.decoder.parameters())
+        self.decoder_size += model.projection.weight.numel()
 
     def positions(self, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
         """Return what is added to states at these positions, TD, or their rotations, complex TJ."""
@@ -99,7 +100,7 @@ class TorchDecoder:
 
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Encode the sources."""
-        with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
+        with torch.inference_mode(), use_threads(num_threads(self._encoder_size, src_BS.numel())):
             mask_B11S = padding_mask(src_BS, self.pad_id)
             mask_bias_B11S = None
             if not mask_B11S.all():
@@ -124,10 +125,6 @@ class TorchDecoder:
                 rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
             return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
 
-    def step_threads(self, rows: int) -> int:
-        """Return the number of threads for a step of `rows` hypotheses."""
-        return _threads(self._decoder_size, rows)
-
 
 class TorchDecodingState:
     """The `DecodingState` of one batch; keys and values are moved only when sentences leave."""
@@ -144,7 +141,7 @@ class TorchDecodingState:
 
     def logits(self, last_BW: Tensor) -> Tensor:
         model, shape = self._model, last_BW.shape
-        with torch.inference_mode(), use_threads(model.step_threads(last_BW.numel())):
+        with torch.inference_mode(), use_threads(num_threads(model.decoder_size, last_BW.numel())):
             new = self._past.append(shape[1])
             vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
             step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
@@ -175,12 +172,8 @@ class TorchDecodingState:
         self._mask_bias_G1S = _for_heads(self._mask_bias_B11S, self._model.heads)
 
 
-def _num_weights(part: nn.Module) -> int:
-    return sum(weight.numel() for weight in part.parameters())
-
-
-def _threads(num_weights: int, rows: int) -> int:
-    """Return the number of threads for a pass of `rows` rows through so many weights."""
+def num_threads(num_weights: int, rows: int) -> int:
+    """Return the number of threads for a pass of `rows` rows through `num_weights` weights."""
     is_little = num_weights * (rows + _WORK_OF_READING) < _THREADS_THRESHOLD
     return 1 if is_little else torch.get_num_threads()
 

@@ -29,7 +29,7 @@ class Segment(NamedTuple):
 
     @property
     def src_ids(self) -> Ids:
-        """What the encoder gets, but for EOS."""
+        """The input of the encoder, without EOS."""
         return [*self.control_ids, *self.ids]
 
 
@@ -84,7 +84,7 @@ class Cuts:
         return Cuts(*sums)
 
     def report(self) -> None:
-        """Log a warning for each kind that there is."""
+        """Log a warning for each kind that occurred."""
         is_unusual = self.unfamiliar > _USUAL_SHARE * self.all_lines
         of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
         words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
@@ -174,7 +174,7 @@ def segment_lines(
         first_word = 0
         for sentence in split.get(number, [line]):
             ids = next(sentence_ids) if number in split else line_ids[number]
-            # As few parts as possible, of nearly equal length; none of an empty sentence.
+            # As few parts as possible, of about equal length; none of an empty sentence.
             count = -(-len(ids) // bounds.max_length)
             starts = [len(ids) * part // count for part in range(count)] if count else []
             line_segments += [

@@ -112,7 +112,7 @@ class Record:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """The translation of one shard of a file into a file of its own."""
+    """The translation of one shard of a file into a separate file."""
 
     job: "Job"
     shard: Shard

@@ -190,7 +190,7 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
 
 
 class Worker:
-    """Translates chunks of a job in a process of its own, which may have no model but an error."""
+    """Translates chunks of a job in another process; an error in loading is raised there."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""Greedy search, and the loop of sampling: each token of a hypothesis is chosen for good.
+"""Greedy search and sampling: each token of a hypothesis is final.
 
 B sentences still being decoded, W hypotheses of each, V target vocabulary.
 """
@@ -40,7 +40,7 @@ class GreedySearch:
         batch.append(self._choose(logits_BWV, batch.active))
 
     def finished(self) -> set[int]:
-        """Return the rows whose hypotheses have all ended or reached their greatest length.
+        """Return the rows whose hypotheses have all ended or reached their maximum length.
 
         Raises NotFiniteError if an engine has found no greatest logit.
         """
@@ -67,5 +67,5 @@ def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
     """Return the most probable token of each hypothesis, BW; EOS where the rules leave none."""
     if cpu_library.can_read(logits_BWV):
         return cpu_library.argmax_token(logits_BWV, EOS_ID)
-    best = top_k(logits_BWV, 1)
-    return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
+    best_BW1, tokens_BW1 = top_k(logits_BWV, 1)
+    return tokens_BW1.masked_fill(best_BW1 == -torch.inf, EOS_ID)[..., 0]

@@ -27,8 +27,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` translations of every request, the best first.
 
-    Requests are batched by length. Apart from rounding, the others in a batch do not change what a
-    request gets. The translations of a beam differ in what `text_of` makes of them. Raises
+    Requests are batched by length. Apart from rounding, results do not depend on the other requests
+    in a batch. The translations of a beam differ in what `text_of` makes of them. Raises
     NotFiniteError if the model computes NaN or infinity.
     """
     is_greedy = config.beam_size == 1 and not config.sampling
