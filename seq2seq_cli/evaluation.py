@@ -19,7 +19,7 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.config.text import DataConfig, ParallelText
 from seq2seq_cli.data.batches import IGNORE_INDEX, Indices, bucket_by_length, make_batch
 from seq2seq_cli.data.token_store import TokenStore, open_store
-from seq2seq_cli.decoding.lines.segmentation import NO_CUTS, Cuts
+from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.requests import NotFiniteError, not_finite
 from seq2seq_cli.decoding.translator import LONGEST_PAIR, Translator, check_features
 from seq2seq_cli.errors import UserError
@@ -87,7 +87,7 @@ class Scores:
     text: Mapping[Metric, TextScore] = field(default_factory=dict)
     translated: Translated = NO_TEXT
     num_normalized: int = 0  # references that tokenizer.normalization has changed
-    cuts: Cuts = NO_CUTS
+    cuts: Cuts = field(default_factory=Cuts)
 
     @property
     def hypotheses(self) -> Texts:

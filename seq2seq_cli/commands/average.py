@@ -9,8 +9,7 @@ from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.evaluation import Scores, evaluate_corpus, located, valid_text
 from seq2seq_cli.metrics.metrics import Scoring
-from seq2seq_cli.model.model_scores import facts_of
-from seq2seq_cli.model.weights import save_tensors
+from seq2seq_cli.model.weights import facts_of, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import mean_of_files
 from seq2seq_cli.training.checkpoints.candidates import (

@@ -15,10 +15,6 @@ def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
     return " ".join(f"{source}-{target}" for source, target in alignment)
 
 
-def _text(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
-    return [translation.text for translation in translations]
-
-
 def _tsv(number: int, line: TranslationInput, translations: Sequence[Translation]) -> list[str]:
     rows = []
     for translation in translations:
@@ -47,4 +43,9 @@ def _nbest(number: int, line: TranslationInput, translations: Sequence[Translati
     ]
 
 
-WRITERS: dict[OutputFormat, Write] = {"text": _text, "tsv": _tsv, "jsonl": _jsonl, "nbest": _nbest}
+WRITERS: dict[OutputFormat, Write] = {
+    "text": lambda number, line, translations: [each.text for each in translations],
+    "tsv": _tsv,
+    "jsonl": _jsonl,
+    "nbest": _nbest,
+}

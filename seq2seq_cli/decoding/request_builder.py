@@ -32,37 +32,32 @@ class RequestBuilder:
     ) -> list[Request]:
         """Return the requests of all segments in order; `segments`: of each input."""
         requests: list[Request] = []
+        options = self._options
         differ = len({(line.prefix, line.required) for line in inputs}) > 1
         for number, (line, of_line) in enumerate(zip(inputs, segments, strict=True), first_number):
+            new: list[Request] = []
+            for place, segment in enumerate(of_line):
+                src_ids = segment.src_ids
+                max_length = options.max_length(len(src_ids))
+                min_length = int(options.min_len_factor * len(src_ids)) + options.min_len_extra
+                min_length, src = min(max_length, min_length), [*src_ids, EOS_ID]
+                new.append(Request(src, max_length, min_length, number=number, segment=place))
             with naming_line(number if differ else None):
-                requests += self._line_requests(line, of_line, number)
+                phrases = [self._words.phrase(text) for text in line.required if text.strip()]
+                if phrases and (options.beam_size == 1 or options.diversity_groups > 1):
+                    raise UserError(
+                        "required words need a beam search (--beam-size 5) without groups"
+                    )
+                if new and line.prefix:  # the translation of the first segment begins with it
+                    prefix, after = self._words.prefix(line.prefix)
+                    room = max(new[0].max_length, len(prefix))
+                    new[0] = replace(new[0], prefix=prefix, after_prefix=after, max_length=room)
+                requests += self._with_phrases(new, phrases) if phrases else new
         return requests
 
     @functools.cached_property
     def _words(self) -> TargetWords:
         return TargetWords(self._tokenizer)
-
-    def _line_requests(
-        self, line: TranslationInput, segments: Sequence[Segment], number: int
-    ) -> list[Request]:
-        phrases = [self._words.phrase(text) for text in line.required if text.strip()]
-        if phrases and (self._options.beam_size == 1 or self._options.diversity_groups > 1):
-            raise UserError("required words need a beam search (--beam-size 5) without groups")
-        requests = []
-        for place, segment in enumerate(segments):
-            src_ids, options = segment.src_ids, self._options
-            max_length = options.max_length(len(src_ids))
-            min_length = int(options.min_len_factor * len(src_ids)) + options.min_len_extra
-            min_length = min(max_length, min_length)
-            src = [*src_ids, EOS_ID]
-            requests.append(Request(src, max_length, min_length, number=number, segment=place))
-        if requests and line.prefix:  # the translation of the first segment begins with it
-            prefix, after_prefix = self._words.prefix(line.prefix)
-            room = max(requests[0].max_length, len(prefix))
-            requests[0] = replace(
-                requests[0], prefix=prefix, after_prefix=after_prefix, max_length=room
-            )
-        return self._with_phrases(requests, phrases) if phrases else requests
 
     def _with_phrases(
         self, requests: Sequence[Request], phrases: Sequence[Phrase]
@@ -80,5 +75,6 @@ class RequestBuilder:
 
 
 def _requiring(request: Request, phrases: Sequence[Phrase]) -> Request:
-    needed = len(request.prefix) + sum(phrase.length for phrase in phrases)
+    needed = sum(max(len(phrase.first), len(phrase.inner)) for phrase in phrases)
+    needed += len(request.prefix)
     return replace(request, required=tuple(phrases), max_length=max(request.max_length, needed))

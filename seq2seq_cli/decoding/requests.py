@@ -27,11 +27,6 @@ class Phrase(NamedTuple):
     word_ends: WordEnds | None = None  # the tokens that may follow; None: all
     inner_bytes: frozenset[int] = frozenset()  # its tokens that continue a character
 
-    @property
-    def length(self) -> int:
-        """The most tokens that it takes."""
-        return max(len(self.first), len(self.inner))
-
 
 @dataclass(frozen=True)
 class Request:

@@ -59,7 +59,7 @@ def naming_line(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a line; None stands for what the search was not asked for."""
+    """One translation of a line; fields that were not requested are None."""
 
     text: str
     tokens: tuple[str, ...]  # as SentencePiece writes them

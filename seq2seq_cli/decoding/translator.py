@@ -11,7 +11,7 @@ import torch
 
 from seq2seq_cli.config.loader import load_config
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import DeviceName, EngineName
+from seq2seq_cli.config.types import DeviceName
 from seq2seq_cli.data.seen_words import UnseenWords
 from seq2seq_cli.data.statistics import LengthLimit, TextStatistics, read_statistics
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, Precision
@@ -59,9 +59,9 @@ class Translator:
         tokenizers: Tokenizers,
         config: Config,
         statistics: TextStatistics | None = None,
-        decoder: Decoder | None = None,
+        decoder: Decoder | Precision = "fp32",
     ) -> None:
-        """Several models form an ensemble. `decoder` is made of them; left out, it is in fp32.
+        """Several models form an ensemble. `decoder`: an engine of these models, or its precision.
 
         `statistics` of the training text, if known, decide which lines are cut and, unless the
         config does, how long translations may become.
@@ -74,7 +74,11 @@ class Translator:
         self.tokenizers = tokenizers
         self.config = config.model_copy(update={"decoding": options})
         self.statistics = statistics
-        self.decoder = decoder or ensemble_of(self.models, "fp32", config.decoding.engine)
+        if isinstance(decoder, str):
+            engine = config.decoding.engine
+            decoders = [make_decoder(model, decoder, engine) for model in self.models]
+            decoder = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
+        self.decoder = decoder
         self._is_ranked = options.beam_size > 1
         self._search = functools.partial(
             search,
@@ -136,15 +140,15 @@ class Translator:
         return cls(models, first.tokenizers, first.config, first.statistics, decoder)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Copy without the decoder, which the copy makes again, perhaps in another process."""
+        """Copy without the decoder: the copy builds its own, perhaps in another process."""
         parts = (self.models, self.tokenizers, self.config, self.statistics)
-        return _remake, (type(self), parts, self.decoder.precision)
+        return type(self), (*parts, self.decoder.precision)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Return the translation of every line; an empty line gives an empty one.
 
-        If the training text has hardly any lines of several sentences, such lines are translated
-        sentence by sentence; a sentence longer than `data.max_length` is translated in parts. A
+        If few training lines have several sentences, such lines are translated sentence by
+        sentence; a sentence longer than `data.max_length` is translated in parts. A
         warning says how many.
         """
         if isinstance(lines, str):
@@ -171,8 +175,8 @@ class Translator:
         """Return up to `decoding.n_best` translations of every line, the best first, at least one.
 
         `first_number` is the number of the first line in the whole input, on which sampling
-        depends. `report` gets how many lines were cut (not because of `split_sentences`) and how
-        many translations reached the length limit.
+        depends. `report` receives the number of lines that were cut (not by `split_sentences`)
+        and of translations that reached the length limit.
         """
         lines, cuts = self.cut(inputs, split_sentences=split_sentences)
         requests = self._request_builder.build(inputs, lines, first_number)
@@ -246,29 +250,21 @@ class Translator:
         at_length_limit: int,
     ) -> Cuts:
         """Count the lines that are unlike the training text in words or features."""
+        src, words = self.tokenizers.src, self._unseen_words
         fewest = (self.statistics.fewest_src_tokens if self.statistics else None) or 0
-        num_lines = num_short = num_featureless = 0
-        unseen: list[list[str]] = []
-        odd: list[list[str]] = []
-        for line, of_line in zip(inputs, segments, strict=True):
-            if not of_line:
-                continue
-            num_lines += 1
-            num_short += sum(len(segment.src_ids) for segment in of_line) < fewest
-            if self._unseen_words is not None:
-                unseen.append([w for part in of_line for w in self._unseen_words.of(part.ids)])
-            if self.tokenizers.src.features:
-                odd.append(self.unknown_features(line))
-                num_featureless += not self.has_features(line)
+        lines = [pair for pair in zip(inputs, segments, strict=True) if pair[1]]
+        unseen = [[w for s in of_line for w in words.of(s.ids)] for _, of_line in lines if words]
+        featured = [line for line, _ in lines if src.features]
+        odd = [self.unknown_features(line) for line in featured]
         return Cuts(
             at_length_limit=at_length_limit,
-            all_lines=num_lines,
+            all_lines=len(lines),
             unfamiliar=sum(map(bool, unseen)),
             unseen_words=distinct(itertools.chain(*unseen)),
-            short=num_short,
+            short=sum(sum(len(s.src_ids) for s in of_line) < fewest for _, of_line in lines),
             oddly_featured=sum(map(bool, odd)),
             unknown_features=distinct(itertools.chain(*odd)),
-            featureless=num_featureless,
+            featureless=sum(not self.has_features(line) for line in featured),
         )
 
     @functools.cached_property
@@ -339,15 +335,3 @@ def check_features(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> 
 def input_of(pair: Pair) -> TranslationInput:
     """Return the source of a pair as an input; a tab in its text is a space, as in training."""
     return TranslationInput(pair.src.replace(TAB, " "), tag=pair.tag, features=pair.features)
-
-
-def _remake(kind: type[Translator], parts: tuple[Any, ...], precision: Precision) -> Translator:
-    models, tokenizers, config, statistics = parts
-    decoder = ensemble_of(models, precision, config.decoding.engine)
-    return kind(models, tokenizers, config, statistics, decoder)
-
-
-def ensemble_of(models: Sequence[Transformer], precision: Precision, engine: EngineName) -> Decoder:
-    """Make a decoder of one model or several."""
-    decoders = [make_decoder(model, precision, engine) for model in models]
-    return decoders[0] if len(decoders) == 1 else Ensemble(decoders)

@@ -1,6 +1,7 @@
 """The KV cache of the model: keys and values that later positions attend to.
 
-The faster engines lay the same numbers out in their own way (`decoding/engines/kv_cache.py`).
+The faster engines lay the same numbers out in their own way (`decoding/engines/kv_cache.py` and
+`cpu_decoder.py`).
 
 B sentences, M memory positions, S source positions, H heads, K size of one head.
 """

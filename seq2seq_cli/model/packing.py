@@ -18,7 +18,7 @@ _Gather = Callable[[Tensor], Tensor]
 
 
 class Padded:
-    """One row per sentence, as long as the longest."""
+    """One row per sentence, padded to the longest one."""
 
     def __init__(self, is_token_BT: Tensor) -> None:
         pass

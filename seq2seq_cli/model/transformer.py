@@ -260,7 +260,7 @@ class Transformer(nn.Module):
         """Return embeddings plus positional encodings, BTD; the first position is `start`.
 
         `positions_BT`: the positions, if they do not follow one another from 0 on. Tokens that are
-        cut off (True) have their positional encodings alone, if there are any.
+        cut off (True) keep only their positional encodings, if there are any.
         """
         positions_TD = self.position_vectors(start, start + ids_BT.size(1))
         vectors_BTD = embedding(layout.pack_ids(ids_BT, self.pad_id)) * self.scale

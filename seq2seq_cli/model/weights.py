@@ -1,17 +1,18 @@
-"""A model's parameters: counting, freezing, and safetensors files."""
+"""A model's parameters: counting, freezing, and safetensors files with their scores."""
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from seq2seq_cli.config.metrics import METRICS, RENAMED_METRICS, Metric
 from seq2seq_cli.config.types import ModelPart
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import MEBIBYTE, read_bounded, reading, write_atomic
@@ -90,6 +91,33 @@ def read_facts(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is damaged ({error})") from None
     return {name: value for name, value in metadata.items() if name != "sha256"}
+
+
+class ModelScores(NamedTuple):
+    """A model's name within its run, such as `step 500`, and the finite scores of its weights."""
+
+    model: str
+    scores: Mapping[Metric, float]
+
+
+def facts_of(model: str, metrics: Mapping[Metric, float]) -> dict[str, Any]:
+    """Return what `save_tensors` is to write with the weights."""
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {"model": model, "scores": finite}
+
+
+def read_model_scores(path: Path) -> ModelScores | None:
+    """Return the scores of the weights in a file; None if it has none, as in checkpoints.
+
+    Raises UserError if it is missing or damaged, and OSError if it cannot be read.
+    """
+    facts = read_facts(path)
+    scores = facts.get("scores")
+    if not isinstance(scores, dict):
+        return None
+    current = {RENAMED_METRICS.get(name, name): score for name, score in scores.items()}
+    known = {name: current[name] for name in METRICS if isinstance(current.get(name), float)}
+    return ModelScores(str(facts.get("model")), known) if known else None
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

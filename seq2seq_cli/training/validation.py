@@ -13,8 +13,7 @@ from seq2seq_cli.console import counted
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.evaluation import HeldOut, Scores, evaluate
-from seq2seq_cli.model.model_scores import read_model_scores
-from seq2seq_cli.model.weights import read_facts
+from seq2seq_cli.model.weights import read_facts, read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import with_weights
 from seq2seq_cli.training.checkpoints.checkpoint import Saver, record_score

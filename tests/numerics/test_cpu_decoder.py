@@ -186,7 +186,7 @@ def test_finished_sentences_get_no_cache_slots():
     states.keep(torch.tensor([6]))
     for _ in range(40):
         states.logits(last[:1])
-    assert [block.size(2) for block in states.cache.blocks] == [8, 1]
+    assert [block.size(2) for block in states.blocks] == [8, 1]
 
 
 LARGE = {"d_model": 256, "d_ff": 512, "heads": 4}

@@ -23,7 +23,7 @@ from small_models import (
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import Decoder, Ensemble, PlainDecoder
-from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder
+from seq2seq_cli.decoding.engines.torch_decoder import TorchDecoder, num_threads
 from seq2seq_cli.decoding.requests import Hypothesis, Phrase, Request, WordEnds
 from seq2seq_cli.decoding.search.beam import length_penalty
 from seq2seq_cli.decoding.search.lexical_constraints import missing_tokens
@@ -529,10 +529,10 @@ def test_two_stage_top_k_matches_topk(size, k):
     torch.manual_seed(size + k)
     logits = torch.randn(3, 2, size)
     logits[0, 0, : size // 2] = -torch.inf
-    actual = top_k(logits, k)
+    actual, tokens = top_k(logits, k)
     expected = logits.topk(min(k, size))
-    assert torch.equal(actual.logits, expected.values)
-    assert torch.equal(logits.gather(-1, actual.tokens), expected.values)
+    assert torch.equal(actual, expected.values)
+    assert torch.equal(logits.gather(-1, tokens), expected.values)
 
 
 def test_cpu_decoder_is_compiled_where_supported():
@@ -558,7 +558,7 @@ def test_torch_decoder_uses_more_threads_for_large_batches_only():
     decoder = TorchDecoder(build(0, 300, d_model=128, d_ff=512), "fp32")
     torch.set_num_threads(2)
     try:
-        assert [decoder.step_threads(rows) for rows in (1, 5, 500)] == [1, 1, 2]
+        assert [num_threads(decoder.decoder_size, rows) for rows in (1, 5, 500)] == [1, 1, 2]
         decoder.start(torch.full((1, 4), 5)).logits(torch.full((1, 1), BOS_ID))
         assert torch.get_num_threads() == 2
     finally:

@@ -1,28 +1,35 @@
-"""What an engine that repeats the model's arithmetic can represent; anything else is rejected.
+"""What an engine or an export that repeats the model's arithmetic can represent.
 
-Each engine lists the options of section `model` and the modules that it knows. The plain engine
-runs the model's own code, which is right for every model.
+Anything else is rejected: each lists the modules and the options of section `model` that it knows.
+The plain engine runs the model's own code, which is right for every model.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.model.attention import MultiHeadAttention, rotations
-from seq2seq_cli.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    sinusoidal_positions,
-)
+from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, rotations
+from seq2seq_cli.model.dropout import Dropout
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from seq2seq_cli.model.transformer import Transformer
 
-# What all layers must have in common, as engines read it from the first one.
+# What every Transformer consists of today. An engine or export that knows another adds it.
+MODULES: tuple[type[nn.Module], ...] = (
+    *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, ScoreScale, FeedForward),
+    *(Residual, Dropout, nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
+)
+# The options of section `model` of which engines know all values, with None in place of values.
+ALL_VALUES: Mapping[str, None] = {
+    **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
+    **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
+    **dict.fromkeys(("embedding_scale", "tie_embeddings")),
+    **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+}
+# What all layers must have in common, as it is read from the first one.
 _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
     ("heads", MultiHeadAttention, lambda attention: attention.heads),
     ("d_ff", FeedForward, lambda layer: layer.expand.out_features),
@@ -37,16 +44,18 @@ _OF_ALL_LAYERS: tuple[tuple[str, Any, Callable[[Any], object]], ...] = (
 class Capabilities:
     """The models that an engine or an export can represent."""
 
-    options: Mapping[str, Collection[object] | None]  # of section `model`; None: all values
-    modules: Collection[type[nn.Module]]
+    modules: Collection[type[nn.Module]]  # a subclass is another one: it may compute another thing
     activations: Collection[type[nn.Module]] | None  # None: it calls the model's own
+    # Of section `model`, with their values; None: all values, or not checked here.
+    options: Mapping[str, Collection[object] | None] | None = None
 
     def missing(self, model: Transformer) -> str | None:
         """Return the first option or module that is not known, or None."""
-        for option, value in model.config:
-            values = self.options.get(option, ())
-            if values is not None and value not in values:
-                return f"model.{option} is {value}"
+        if self.options is not None:
+            for option, value in model.config:
+                values = self.options.get(option, ())
+                if values is not None and value not in values:
+                    return f"model.{option} is {value}"
         for name, module in model.named_modules():
             known: Collection[type[nn.Module]] | None = self.modules
             if name.endswith("feed_forward.activation"):
@@ -67,9 +76,7 @@ class PositionTable:
     """What an engine needs to know of each position: its vector, TD, or its rotations, TJ2."""
 
     def __init__(self, model: Transformer) -> None:
-        self.kind = model.config.positions
-        self._d_model = model.config.d_model
-        self._head_size = model.config.d_model // model.config.heads
+        self._model = model
         self._table = self._first(1)
 
     def up_to(self, length: int) -> Tensor:
@@ -79,13 +86,15 @@ class PositionTable:
             table = self._table = self._first(2 * length)
         return table
 
+    def of_sources(self, src_BS: Tensor) -> Tensor | None:
+        """Return the position of every token of the sources; None: 0, 1, 2, ...."""
+        return self._model.source_positions(src_BS)
+
     def _first(self, length: int) -> Tensor:
-        match self.kind:
-            case "rotary":
-                return rotations(0, length, self._head_size, torch.device("cpu"))
-            case "sinusoidal":
-                return sinusoidal_positions(0, length, self._d_model)
-        assert_never(self.kind)
+        vectors_TD = self._model.position_vectors(0, length)
+        config, cpu = self._model.config, torch.device("cpu")
+        head_size = config.d_model // config.heads
+        return rotations(0, length, head_size, cpu) if vectors_TD is None else vectors_TD
 
 
 def scaled_query(attention: MultiHeadAttention) -> nn.Linear:

@@ -1,8 +1,8 @@
 """The native engine: the Transformer in cpu_decoder.c, for CPUs with AVX-512.
 
 B sentences, W hypotheses of each, S source positions, P positions of all sources together, T
-positions (so far, of a target), D d_model, K size of one head, L decoder
-layers, V vocabulary.
+positions (so far, of a target), C blocks of slots of the KV cache, D d_model, K size of one head,
+L decoder layers, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -14,36 +14,26 @@ from torch.nn import functional as F
 
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import NO_TOKEN, Precision
-from seq2seq_cli.decoding.engines.capabilities import Capabilities, PositionTable, scaled_query
-from seq2seq_cli.decoding.engines.kv_cache import NativeCache
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
-from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    source_positions,
+from seq2seq_cli.decoding.engines.capabilities import (
+    ALL_VALUES,
+    MODULES,
+    Capabilities,
+    PositionTable,
+    scaled_query,
 )
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2}  # as in C
 _CAPABILITIES = Capabilities(
+    MODULES,
+    activations=_ACTIVATIONS,
     options={
-        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
-        **dict.fromkeys(("embedding_scale", "tie_embeddings")),
-        **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+        **ALL_VALUES,
         "norm": ("pre", "post"),
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
     },
-    modules={
-        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
-        *(ScoreScale, Dropout),
-        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
-    },
-    activations=_ACTIVATIONS,
 )
 
 
@@ -86,7 +76,6 @@ class CpuDecoder:
         self.decoder = weights.stack(tgt_VD, decoder, activation, model.decoder_norm, logits)
         for stack in (self.encoder, self.decoder):
             stack.rotates_memory = model.config.rotary_cross_attention
-        self._feature_ids = model.feature_ids
         self.positions = PositionTable(model)
 
     @torch.inference_mode()
@@ -99,8 +88,7 @@ class CpuDecoder:
         threads = torch.get_num_threads()
         workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
         positions = self.positions.up_to(src_BS.size(1))
-        ids = self._feature_ids
-        positions_BS = None if ids is None else source_positions(src_BS, ids)
+        positions_BS = self.positions.of_sources(src_BS)
         cpu_library.library().encode(
             addressof(self.encoder),
             addressof(state.batch),
@@ -116,7 +104,11 @@ class CpuDecoder:
 
 
 class CpuDecodingState:
-    """The `DecodingState` of one batch; keys and values are never moved."""
+    """The `DecodingState` of one batch; keys and values are never moved.
+
+    Each step of each hypothesis fills a slot; a hypothesis has a list of the slots of its past. A
+    block has slots for the sentences that were there when it was allocated, a column for each.
+    """
 
     def __init__(
         self, model: CpuDecoder, memory_PL2D: Tensor, sentences: int, longest: int
@@ -128,8 +120,14 @@ class CpuDecodingState:
         self._workspace, self._workspace_sizes = torch.empty(0), (0, 0, 0)
         self._positions = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
+        self.blocks: list[Tensor] = []  # of the KV cache
+        self._addresses_C = torch.empty(0, dtype=torch.int64)
+        self._num_columns_C = torch.empty(0, dtype=torch.int32)
+        self._columns_BC = torch.empty(sentences, 0, dtype=torch.int32)
+        self._slots_BWT: Tensor | None = None  # None: every hypothesis has all slots
+        self._num_slots = 0
+        # Always points to the present tensors.
         self.batch = cpu_library.NativeBatch(longest=longest, memory=memory_PL2D.data_ptr())
-        self.cache = NativeCache(self.batch, model.num_layers, model.d_model, sentences)
         self._point_to_sources()
 
     def logits(self, last_BW: Tensor) -> Tensor:
@@ -150,7 +148,7 @@ class CpuDecodingState:
     def _decode(self, last_BW: Tensor, *outputs: int | None) -> None:
         """Make a step; `outputs` are the parameters of cpu_decoder.c: decode for its results."""
         last_BW, threads = last_BW.contiguous(), torch.get_num_threads()
-        self.cache.append(last_BW.size(1))
+        self._add_slots(last_BW.size(1))
         rows, length = last_BW.numel(), self.batch.length
         had_rows, had_threads, until = self._workspace_sizes
         if rows > had_rows or threads > had_threads or length > until:  # for some more steps, too
@@ -169,13 +167,45 @@ class CpuDecodingState:
             threads,
         )
 
+    def _add_slots(self, width: int) -> None:
+        """Give every hypothesis a slot at the end of its list."""
+        first, self._num_slots = self._num_slots, self._num_slots + width
+        self.batch.width = width
+        self.batch.length += 1
+        while self._num_slots > cpu_library.SLOTS * len(self.blocks):
+            columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
+            sizes = (cpu_library.SLOTS, len(columns_B), 2, self._model.d_model)
+            self.blocks.append(cpu_library.empty(self._model.num_layers, *sizes))
+            self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
+            num_columns = [block.size(2) for block in self.blocks]
+            self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
+            self._columns_BC = torch.cat([self._columns_BC, columns_B[:, None]], dim=1)
+            self.batch.num_blocks = len(self.blocks)
+            self.batch.blocks = self._addresses_C.data_ptr()
+            self.batch.num_columns = self._num_columns_C.data_ptr()
+            self.batch.columns = self._columns_BC.data_ptr()
+        if self._slots_BWT is not None:
+            new_W1 = torch.arange(first, self._num_slots, dtype=torch.int32)[:, None]
+            new_BW1 = new_W1.expand(len(self._slots_BWT), -1, -1)
+            self._slots_BWT = torch.cat([self._slots_BWT, new_BW1], dim=2)
+            self.batch.slots = self._slots_BWT.data_ptr()
+
     def reorder(self, origin_BW: Tensor) -> None:
-        self.cache.reorder(origin_BW)
+        if self._slots_BWT is None:
+            if origin_BW.size(1) == 1:
+                return
+            slots_T = torch.arange(self.batch.length, dtype=torch.int32)
+            self._slots_BWT = slots_T.expand(len(origin_BW), 1, -1)
+        index = origin_BW[:, :, None].expand(-1, -1, self.batch.length)
+        self._slots_BWT = self._slots_BWT.gather(1, index)
 
     def keep(self, sentences_B: Tensor) -> None:
         self._starts_B, self._lengths_B = self._starts_B[sentences_B], self._lengths_B[sentences_B]
         self._point_to_sources()
-        self.cache.keep(sentences_B)
+        self._columns_BC = self._columns_BC[sentences_B]
+        self.batch.columns = self._columns_BC.data_ptr()
+        if self._slots_BWT is not None:
+            self._slots_BWT = self._slots_BWT[sentences_B]
 
     def _point_to_sources(self) -> None:
         self.batch.sentences = len(self._starts_B)

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq_cli.decoding.engines.base import Precision
-from seq2seq_cli.decoding.engines.capabilities import Capabilities, PositionTable
+from seq2seq_cli.decoding.engines.capabilities import (
+    ALL_VALUES,
+    MODULES,
+    Capabilities,
+    PositionTable,
+)
 from seq2seq_cli.decoding.engines.kv_cache import TorchCache, pairs
 from seq2seq_cli.decoding.engines.torch_layers import (
     Step,
@@ -23,16 +28,9 @@ from seq2seq_cli.decoding.engines.torch_layers import (
     rotate,
 )
 from seq2seq_cli.decoding.engines.torch_linear import int8_engines, make_linear
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale, padding_mask
+from seq2seq_cli.model.attention import padding_mask
 from seq2seq_cli.model.device import use_threads
-from seq2seq_cli.model.dropout import Dropout
-from seq2seq_cli.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    Residual,
-    source_positions,
-)
+from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
 
 _VOCABULARY_STEP = 64  # the vocabulary is rounded up to a multiple, for top_k.py
@@ -43,21 +41,14 @@ _THREADS_THRESHOLD = 40 << 20
 _WORK_OF_READING = 13
 
 _CAPABILITIES = Capabilities(
+    MODULES,
+    activations=None,
     options={
-        **dict.fromkeys(("d_model", "heads", "layers", "d_ff", "activation", "attention_bias")),
-        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout")),
-        **dict.fromkeys(("embedding_scale", "tie_embeddings")),
-        **dict.fromkeys(("feature_positions", "rotary_cross_attention")),
+        **ALL_VALUES,
         "norm": ("pre", "post"),
         "attention_scale": ("sqrt", "none", "temperature"),
         "positions": ("sinusoidal", "rotary"),
     },
-    modules={
-        *(Transformer, EncoderLayer, DecoderLayer, MultiHeadAttention, FeedForward, Residual),
-        *(ScoreScale, Dropout),
-        *(nn.ModuleList, nn.Embedding, nn.Linear, nn.LayerNorm, nn.Identity),
-    },
-    activations=None,
 )
 
 
@@ -95,29 +86,27 @@ class TorchDecoder:
         )
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self._rotates_memory = model.config.rotary_cross_attention
-        self._feature_ids = model.feature_ids
         self._positions = PositionTable(model)
+        self._is_rotary = model.config.positions == "rotary"
         self.projection = make_linear([_round_up(model.projection)], precision)
-        self._encoder_size = _num_weights(model.encoder)
-        self._decoder_size = _num_weights(model.decoder) + model.projection.weight.numel()
+        self._encoder_size = sum(weight.numel() for weight in model.encoder.parameters())
+        self.decoder_size = sum(weight.numel() for weight in model.decoder.parameters())
+        self.decoder_size += model.projection.weight.numel()
 
     def positions(self, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
         """Return what is added to states at these positions, TD, or their rotations, complex TJ."""
         part = self._positions.up_to(stop)[start:stop]
-        if self._positions.kind == "rotary":
-            return None, torch.view_as_complex(part)
-        return part, None
+        return (None, torch.view_as_complex(part)) if self._is_rotary else (part, None)
 
     def start(self, src_BS: Tensor) -> "TorchDecodingState":
         """Encode the sources."""
-        with torch.inference_mode(), use_threads(_threads(self._encoder_size, src_BS.numel())):
+        with torch.inference_mode(), use_threads(num_threads(self._encoder_size, src_BS.numel())):
             mask_B11S = padding_mask(src_BS, self.pad_id)
             mask_bias_B11S = None
             if not mask_B11S.all():
                 mask_bias_B11S = torch.zeros(mask_B11S.shape).masked_fill_(~mask_B11S, -torch.inf)
             vectors_SD, rotation_SJ = self.positions(0, src_BS.size(1))
-            if self._feature_ids is not None:
-                index_BS = source_positions(src_BS, self._feature_ids)
+            if (index_BS := self._positions.of_sources(src_BS)) is not None:
                 vectors_SD, rotation_SJ = (
                     table if table is None else table[index_BS]
                     for table in (vectors_SD, rotation_SJ)
@@ -132,15 +121,9 @@ class TorchDecoder:
             memory = self.memory(self.encoder_norm(states_ND))
             memory_BSL2HK = memory.view(*src_BS.shape, -1, 2, self.heads, self.size)
             if self._rotates_memory:
-                assert rotation_SJ is not None, (
-                    "cross-attention is rotary only if self-attention is"
-                )
+                assert rotation_SJ is not None, "the config requires rotary self-attention"
                 rotate(memory_BSL2HK[..., 0, :, :], rotation_SJ)
             return TorchDecodingState(self, memory_BSL2HK, mask_bias_B11S)
-
-    def step_threads(self, rows: int) -> int:
-        """Return the number of threads for a step of `rows` hypotheses."""
-        return _threads(self._decoder_size, rows)
 
 
 class TorchDecodingState:
@@ -158,7 +141,7 @@ class TorchDecodingState:
 
     def logits(self, last_BW: Tensor) -> Tensor:
         model, shape = self._model, last_BW.shape
-        with torch.inference_mode(), use_threads(model.step_threads(last_BW.numel())):
+        with torch.inference_mode(), use_threads(num_threads(model.decoder_size, last_BW.numel())):
             new = self._past.append(shape[1])
             vectors_1D, rotation_1J = model.positions(self._position, self._position + 1)
             step = Step(shape, rotation_1J, self._past.mask_bias(), self._mask_bias_G1S)
@@ -189,12 +172,8 @@ class TorchDecodingState:
         self._mask_bias_G1S = _for_heads(self._mask_bias_B11S, self._model.heads)
 
 
-def _num_weights(part: nn.Module) -> int:
-    return sum(weight.numel() for weight in part.parameters())
-
-
-def _threads(num_weights: int, rows: int) -> int:
-    """Return the number of threads for a pass of `rows` rows through so many weights."""
+def num_threads(num_weights: int, rows: int) -> int:
+    """Return the number of threads for a pass of `rows` rows through `num_weights` weights."""
     is_little = num_weights * (rows + _WORK_OF_READING) < _THREADS_THRESHOLD
     return 1 if is_little else torch.get_num_threads()
 
@@ -206,11 +185,10 @@ def _for_heads(mask_bias_B11S: Tensor | None, heads: int) -> Tensor | None:
 
 def _round_up(projection: nn.Linear) -> nn.Linear:
     """Add outputs of -inf up to a multiple of `_VOCABULARY_STEP`."""
-    size = -(-projection.out_features // _VOCABULARY_STEP) * _VOCABULARY_STEP
-    rounded = nn.Linear(projection.in_features, size)
-    with torch.no_grad():
-        rounded.weight.zero_()
-        rounded.weight[: projection.out_features] = projection.weight
-        rounded.bias.fill_(-torch.inf)
-        rounded.bias[: projection.out_features] = 0 if projection.bias is None else projection.bias
+    size, weight_VD = projection.out_features, projection.weight.detach()
+    bias_V = torch.zeros(size) if projection.bias is None else projection.bias.detach()
+    missing = -size % _VOCABULARY_STEP
+    rounded = nn.Linear(projection.in_features, size + missing)
+    rounded.weight = nn.Parameter(F.pad(weight_VD, (0, 0, 0, missing)))
+    rounded.bias = nn.Parameter(F.pad(bias_V, (0, missing), value=-torch.inf))
     return rounded

@@ -22,8 +22,8 @@ def make_linear(layers: Sequence[nn.Linear], precision: Precision, *, relu: bool
     bias = None
     if layers[0].bias is not None:
         bias = torch.cat([layer.bias.detach() for layer in layers])
-    if precision == "int8" and int8_engines():
-        return _Int8(weight, bias, relu)
+    if precision == "int8" and (engines := int8_engines()):
+        return _Int8(weight, bias, relu, engines)
     if precision == "bf16":
         return _Bf16(weight, bias, relu)
     return _Fp32(weight, bias, relu)
@@ -59,17 +59,15 @@ class _Int8:
     So the result of a row depends slightly on the other rows.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, relu: bool, engines: tuple[str, str]
+    ) -> None:
         scales = weight.abs().amax(dim=1).clamp_(min=1e-12) / 127
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         with warnings.catch_warnings():  # PyTorch has deprecated these tensors, see int8_engines
             warnings.simplefilter("ignore")
             quantized = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-        engines = int8_engines()
-        assert engines is not None, "make_linear has checked"
-        few, many = engines
-        self._few = _packed(quantized, bias, few)
-        self._many = _packed(quantized, bias, many)
+        self._few, self._many = (_packed(quantized, bias, engine) for engine in engines)
         ops = torch.ops.quantized
         self._exact = _Fp32(weight, bias, relu) if weight.numel() < _SMALL else None
         self._size, self._num_outputs = weight.numel(), len(weight)

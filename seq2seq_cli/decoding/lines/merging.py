@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from seq2seq_cli.decoding.lines.alignment import Placed, align
@@ -41,10 +40,9 @@ def merge_segments(
     """Make the line's n-th translation of the n-th of every segment, or of its last."""
     count = max(map(len, segments), default=0)
     if count == 0:
-        blank = Translation("", (), 0.0 if is_ranked else None)
-        if outputs.log_probs:
-            blank = replace(blank, log_probs=())
-        return [replace(blank, alignment=(), attention=()) if outputs.alignment else blank]
+        score, log_probs = (0.0 if is_ranked else None), (() if outputs.log_probs else None)
+        links = () if outputs.alignment else None
+        return [Translation("", (), score, log_probs, alignment=links, attention=links)]
     return [
         _translation(line, [each[min(n, len(each) - 1)] for each in segments], tokenizers, outputs)
         for n in range(count)

@@ -29,7 +29,7 @@ class Segment(NamedTuple):
 
     @property
     def src_ids(self) -> Ids:
-        """What the encoder gets, but for EOS."""
+        """The input of the encoder, without EOS."""
         return [*self.control_ids, *self.ids]
 
 
@@ -84,57 +84,62 @@ class Cuts:
         return Cuts(*sums)
 
     def report(self) -> None:
-        """Log a warning for each kind that there is."""
-        if self.lines:
-            logger.warning(
-                _counted(
-                    self.lines,
-                    "line is longer than training lines in sentences or tokens; it was split",
-                    "lines are longer than training lines in sentences or tokens; they were split",
-                )
-                + f" into {self.sentences:,} sentences, translated one by one"
-            )
-        if self.long_sentences:
-            logger.warning(
-                _counted(
-                    self.long_sentences,
-                    "sentence is longer than data.max_length; it was translated in",
-                    "sentences are longer than data.max_length; they were translated in",
-                )
-                + f" {self.parts:,} parts"
-            )
-        if self.at_length_limit:
-            logger.warning(
-                _counted(self.at_length_limit, "translation", "translations")
-                + " hit the length limit (decoding.max_len_factor, max_len_extra), often because "
-                "the model repeats itself; more training usually helps"
-            )
-        if self.unfamiliar > _USUAL_SHARE * self.all_lines:
-            of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
-            named = [word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT]
-            logger.warning(
-                _counted(self.unfamiliar, f"{of_all} has", f"{of_all} have")
-                + f" {'words' if named else 'words or characters'} that the training text lacks"
-                + (f" ({', '.join(named)})" if named else "")
-                + ": expect nonsense there"
-            )
-        if self.short:
-            logger.warning(
-                _counted(self.short, "line is", "lines are")
-                + " shorter than every training line: expect nonsense there"
-            )
-        if self.oddly_featured:
-            logger.warning(
-                _counted(self.oddly_featured, "line has", "lines have")
-                + " features that the training text lacks, which say nothing to the model: "
-                f"{', '.join(self.unknown_features)}"
-            )
-        if self.featureless:
-            logger.warning(
-                _counted(self.featureless, "line has", "lines have")
-                + " no features, which the model was trained with: give them after a tab, or with "
-                "--features"
-            )
+        """Log a warning for each kind that occurred."""
+        is_unusual = self.unfamiliar > _USUAL_SHARE * self.all_lines
+        of_all = f"of {self.all_lines:,} lines" if self.all_lines > 1 else "line"
+        words = ", ".join(word for word in self.unseen_words if word.strip() != UNKNOWN_TEXT)
+        longer = "longer than training lines in sentences or tokens"
+        for count, one, many, rest in (
+            (
+                self.lines,
+                f"line is {longer}; it was split",
+                f"lines are {longer}; they were split",
+                f"into {self.sentences:,} sentences, translated one by one",
+            ),
+            (
+                self.long_sentences,
+                "sentence is longer than data.max_length; it was translated",
+                "sentences are longer than data.max_length; they were translated",
+                f"in {self.parts:,} parts",
+            ),
+            (
+                self.at_length_limit,
+                "translation",
+                "translations",
+                "hit the length limit (decoding.max_len_factor, max_len_extra), often because the "
+                "model repeats itself; more training usually helps",
+            ),
+            (
+                self.unfamiliar if is_unusual else 0,
+                f"{of_all} has",
+                f"{of_all} have",
+                f"words that the training text lacks ({words}): expect nonsense there"
+                if words
+                else "words or characters that the training text lacks: expect nonsense there",
+            ),
+            (
+                self.short,
+                "line is",
+                "lines are",
+                "shorter than every training line: expect nonsense there",
+            ),
+            (
+                self.oddly_featured,
+                "line has",
+                "lines have",
+                "features that the training text lacks, which say nothing to the model: "
+                + ", ".join(self.unknown_features),
+            ),
+            (
+                self.featureless,
+                "line has",
+                "lines have",
+                "no features, which the model was trained with: give them after a tab, or with "
+                "--features",
+            ),
+        ):
+            if count:
+                logger.warning(f"{count:,} {one if count == 1 else many} {rest}")
 
 
 _USUAL_SHARE = 0.03  # of lines of new text that have unusually many unseen words by chance
@@ -144,13 +149,6 @@ _MOST_NAMES = 5  # in a message
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
     """Return the first few of the names, shortened, each once."""
     return tuple(itertools.islice(dict.fromkeys(map(short, names)), _MOST_NAMES))
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
-
-
-NO_CUTS = Cuts()
 
 
 def segment_lines(
@@ -176,20 +174,15 @@ def segment_lines(
         first_word = 0
         for sentence in split.get(number, [line]):
             ids = next(sentence_ids) if number in split else line_ids[number]
-            parts = _parts(ids, sentence, first_word, bounds.max_length)
+            # As few parts as possible, of about equal length; none of an empty sentence.
+            count = -(-len(ids) // bounds.max_length)
+            starts = [len(ids) * part // count for part in range(count)] if count else []
+            line_segments += [
+                Segment(ids[start:stop], sentence, start, first_word)
+                for start, stop in itertools.pairwise([*starts, len(ids)])
+            ]
             first_word += len(split_words(sentence)) if number in split else 0
-            long += [len(parts)] * (len(parts) > 1)
-            line_segments += parts
+            long += [count] * (count > 1)
         segments.append(line_segments)
     cut = [] if each else list(split.values())
     return segments, Cuts(len(cut), sum(map(len, cut)), len(long), sum(long))
-
-
-def _parts(ids: Ids, sentence: str, first_word: int, limit: int) -> list[Segment]:
-    """Cut a sentence into as few parts as possible, of nearly equal length; none if it is empty."""
-    count = -(-len(ids) // limit)
-    cuts = [len(ids) * i // count for i in range(count + 1)] if count else []
-    return [
-        Segment(ids[start:stop], sentence, start, first_word)
-        for start, stop in itertools.pairwise(cuts)
-    ]

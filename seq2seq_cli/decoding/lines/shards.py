@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -113,7 +113,7 @@ class Record:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """The translation of one shard of a file into a file of its own."""
+    """The translation of one shard of a file into a separate file."""
 
     job: "Job"
     shard: Shard
@@ -211,8 +211,16 @@ def lines_of_shard(path: Path, shard: Shard, num_bytes: int) -> tuple[Place, Ite
     """
     numbers = (shard.number - 1, shard.number)
     start, end = (num_bytes * number // shard.num_shards for number in numbers)
-    with opened(path) as file:
-        first_number, position = _skip_to(file, start)
+    first_number = position = 0  # of the first line that begins at byte `start` or later
+    if start:
+        first_number, position, left = 1, start - 1, start - 1
+        with opened(path) as file:
+            while left and (block := file.read(min(left, _BLOCK))):
+                first_number, left = first_number + block.count(b"\n"), left - len(block)
+            while rest := file.readline(_BLOCK):  # empty at the end of the file
+                position += len(rest)
+                if rest.endswith(b"\n"):
+                    break
 
     def lines() -> Iterator[bytes]:
         with opened(path) as file:
@@ -232,21 +240,6 @@ def skip_bytes(file: BinaryIO, path: Path, count: int) -> None:
         count -= len(block)
 
 
-def _skip_to(file: BinaryIO, start: int) -> tuple[int, int]:
-    """Read up to the first line that begins at byte `start` or later; return number and place."""
-    if start == 0:
-        return 0, 0
-    number, left = 0, start - 1
-    while left and (block := file.read(min(left, _BLOCK))):
-        number, left = number + block.count(b"\n"), left - len(block)
-    position = start - 1
-    while rest := file.readline(_BLOCK):  # empty at the end of the file
-        position += len(rest)
-        if rest.endswith(b"\n"):
-            break
-    return number + 1, position
-
-
 def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     """Write the translations of all shards, in order, to a file or standard output (None or `-`).
 
@@ -258,23 +251,6 @@ def join_shards(outputs: Sequence[Path], target: Path | None) -> int:
     if not given:
         raise UserError("give the outputs of all shards")
     records = {path: Record.read(path) for path in given}
-    _check(records)
-    ordered = sorted(records, key=lambda path: records[path].shard)
-    part = None
-    if target is not None and target != STANDARD_STREAM:
-        part = _part_of(target, [*given, *map(Record.path, given)])
-    with nullcontext(sys.stdout.buffer) if part is None else part.open("wb") as joined:
-        for path in ordered:
-            with path.open("rb") as file:
-                shutil.copyfileobj(file, joined, _BLOCK)
-    if part is not None and target is not None:
-        fsync(part)
-        part.replace(target)
-    return len(ordered)
-
-
-def _check(records: Mapping[Path, Record]) -> None:
-    """Check that these are the outputs of all shards of one text, by one job."""
     (first_path, first), *others = records.items()
     for path, record in others:
         if record.source != first.source:
@@ -296,3 +272,15 @@ def _check(records: Mapping[Path, Record]) -> None:
     for path, record in records.items():
         if not path.is_file() or hash_of_files([path]) != record.sha256:
             raise UserError(f"{path} is not what its record says: it was changed or cut short")
+    ordered = sorted(records, key=lambda path: records[path].shard)
+    part = None
+    if target is not None and target != STANDARD_STREAM:
+        part = _part_of(target, [*given, *map(Record.path, given)])
+    with nullcontext(sys.stdout.buffer) if part is None else part.open("wb") as joined:
+        for path in ordered:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, joined, _BLOCK)
+    if part is not None and target is not None:
+        fsync(part)
+        part.replace(target)
+    return len(ordered)

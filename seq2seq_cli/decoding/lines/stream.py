@@ -24,12 +24,7 @@ from seq2seq_cli.decoding.translation import TranslationInput, naming_line
 from seq2seq_cli.decoding.translator import Translator
 from seq2seq_cli.errors import Interrupted, UserError
 from seq2seq_cli.machine import available_memory, num_cores, retain_freed_pages
-from seq2seq_cli.processes import (
-    end_with_parent,
-    held_signals,
-    process_context,
-    unblock_signals,
-)
+from seq2seq_cli.processes import end_with_parent, held_signals, process_context, unblock_signals
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.io import WHOLE_FILE, Place, may_wait
 
@@ -112,8 +107,7 @@ def translate_stream(
     if isinstance(lines, Sequence) or not may_wait(file):
         chunks = chunks_of(job, lines, place.first_number)
     else:
-        inputs = (job.parse(number, line) for number, line in enumerate(lines, place.first_number))
-        chunks = _numbered(_live_chunks(inputs, polls=processes > 1), place.first_number)
+        chunks = _live_chunks(job, lines, place.first_number, polls=processes > 1)
     if processes > 1:
         return _translate_in_processes(job, chunks, processes)
     return translate_chunks(job, job.load(), chunks, Cuts.report)
@@ -195,35 +189,40 @@ def _translate_in_processes(job: Job, chunks: Iterator[Chunk], processes: int) -
         raise unreadable
 
 
-# Set in a process that translates for another: its job and model, or the reason why it has none.
-_loaded: tuple[Job, Translator] | UserError | OSError | None = None
+class Worker:
+    """Translates chunks of a job in another process; an error in loading is raised there."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._translator: Translator | UserError | OSError
+        try:
+            self._translator = job.load()
+        except (UserError, OSError) as error:
+            self._translator = error
+
+    def translate(self, chunks: Iterable[Chunk]) -> Translated:
+        """Return what is printed, and what was cut; raise the error if loading failed."""
+        if isinstance(self._translator, UserError | OSError):
+            raise self._translator
+        cuts: list[Cuts] = []
+        lines = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
+        return lines, cuts[0]
+
+
+_worker: Worker  # in a process that translates for another
 
 
 def _start_in_process(job: Job, processes: int) -> None:
-    global _loaded
+    global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C
     unblock_signals()
     threading.Thread(target=end_with_parent, args=(1,), daemon=True).start()
     torch.set_num_threads(max(1, num_cores() // processes))
-    try:
-        _loaded = job, job.load()
-    except (UserError, OSError) as error:
-        _loaded = error
+    _worker = Worker(job)
 
 
 def _translate_in_process(chunk: Chunk) -> Translated:
-    assert _loaded is not None, "the pool has started this process"
-    if isinstance(_loaded, UserError | OSError):
-        raise _loaded
-    cuts: list[Cuts] = []
-    lines = list(translate_chunks(*_loaded, [chunk], cuts.append))
-    return lines, cuts[0]
-
-
-def _numbered(chunks: Iterable[list[TranslationInput]], number: int) -> Iterator[Chunk]:
-    for inputs in chunks:
-        yield number, inputs
-        number += len(inputs)
+    return _worker.translate([chunk])
 
 
 def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chunk]:
@@ -232,10 +231,6 @@ def chunks_of(job: Job, lines: Iterable[str], first_number: int) -> Iterator[Chu
     A UserError of a line is raised after the chunk of the lines before it.
     """
     inputs = (job.parse(number, line) for number, line in enumerate(lines, first_number))
-    return _numbered(_fixed_chunks(inputs), first_number)
-
-
-def _fixed_chunks(inputs: Iterator[TranslationInput]) -> Iterator[list[TranslationInput]]:
     end: Exception | None = None
     while end is None:
         chunk: list[TranslationInput] = []
@@ -247,25 +242,26 @@ def _fixed_chunks(inputs: Iterator[TranslationInput]) -> Iterator[list[Translati
         except (StopIteration, UserError) as error:
             end = error
         if chunk:
-            yield chunk
+            yield first_number, chunk
+            first_number += len(chunk)
     if isinstance(end, UserError):
         raise end
 
 
 def _live_chunks(
-    inputs: Iterable[TranslationInput], *, polls: bool
-) -> Iterator[list[TranslationInput]]:
-    """Put the inputs that have arrived into chunks; no input waits long for others.
+    job: Job, lines: Iterable[str], first_number: int, *, polls: bool
+) -> Iterator[Chunk]:
+    """Put the lines that have arrived into chunks; no line waits long for others.
 
-    The first input of a chunk is waited for; or, with `polls`, an empty chunk says that none has
+    The first line of a chunk is waited for; or, with `polls`, an empty chunk says that none has
     arrived yet.
     """
     arrived: queue.Queue[TranslationInput | BaseException | None] = queue.Queue(_LINES_AT_ONCE)
 
     def read() -> None:
         try:
-            for line in inputs:
-                arrived.put(line)
+            for number, line in enumerate(lines, first_number):
+                arrived.put(job.parse(number, line))
             arrived.put(None)
         except BaseException as error:
             arrived.put(error)
@@ -291,6 +287,7 @@ def _live_chunks(
             chunk.append(item)
             num_characters += len(item.text)
         if chunk or polls:
-            yield chunk
+            yield first_number, chunk
+            first_number += len(chunk)
         if end is not None:
             raise end

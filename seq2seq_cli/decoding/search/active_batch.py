@@ -12,7 +12,8 @@ from torch import Tensor
 from seq2seq_cli.decoding.engines.base import Decoder
 from seq2seq_cli.decoding.requests import Ids, Request, not_finite
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
-from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from seq2seq_cli.decoding.search.scoring import pad_rows
+from seq2seq_cli.tokenizers.tokenizer import BOS_ID
 
 _WORTH_COPYING = 0.75  # share of unfinished sentences at which it pays to copy them
 
@@ -25,11 +26,7 @@ class ActiveBatch:
     """
 
     def __init__(self, decoder: Decoder, requests: Sequence[Request], rules: LogitRules) -> None:
-        longest = max(len(request.src) for request in requests)
-        src_BS = torch.tensor(
-            [request.src + [PAD_ID] * (longest - len(request.src)) for request in requests],
-            device=decoder.device,
-        )
+        src_BS = pad_rows([request.src for request in requests]).to(decoder.device)
         self.state = decoder.start(src_BS)
         self.requests = requests
         self.rules = rules
@@ -68,12 +65,6 @@ class ActiveBatch:
         if not numbers_BW.max().item() < math.inf:
             is_finite_B = (numbers_BW.flatten(1) < math.inf).all(dim=1)
             raise not_finite(self.requests[int(is_finite_B.int().argmin())].number)
-
-    def end_at_max_length(self, tokens_BW: Tensor) -> Tensor:
-        """Replace the next tokens of hypotheses that may not become longer by EOS."""
-        if rows := self.rules.at_max_length(self.length):
-            tokens_BW[rows] = EOS_ID
-        return tokens_BW
 
     def drop(self, finished: Collection[int]) -> None:
         """Let the finished rows leave, if copying the others is worth it."""

@@ -225,12 +225,11 @@ class BeamSearch:
 
 def best_candidates(logits_BWV: Tensor, score_offsets_BW1: Tensor, count: int) -> Candidates:
     """Return the best continuations; `score_offsets` turn logits into sums of log-probabilities."""
-    best = top_k(logits_BWV, count)
-    sums_BM = (best.logits + score_offsets_BW1).flatten(1)
+    best_BWk, tokens_BWk = top_k(logits_BWV, count)
+    sums_BM = (best_BWk + score_offsets_BW1).flatten(1)
     sums_BK, places_BK = sums_BM.topk(min(count, sums_BM.size(1)))
-    return Candidates(
-        sums_BK, places_BK // best.tokens.size(2), best.tokens.flatten(1).gather(1, places_BK)
-    )
+    tokens_BK = tokens_BWk.flatten(1).gather(1, places_BK)
+    return Candidates(sums_BK, places_BK // tokens_BWk.size(2), tokens_BK)
 
 
 def unfinished(ranked: Candidates, width: int) -> Candidates:

@@ -1,4 +1,4 @@
-"""Greedy search, and the loop of sampling: each token of a hypothesis is chosen for good.
+"""Greedy search and sampling: each token of a hypothesis is final.
 
 B sentences still being decoded, W hypotheses of each, V target vocabulary.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq_cli.config.decoding import DecodingConfig
 from seq2seq_cli.decoding.engines import cpu_library
 from seq2seq_cli.decoding.engines.base import NO_TOKEN
-from seq2seq_cli.decoding.requests import Hypothesis, Ids, not_finite
+from seq2seq_cli.decoding.requests import Hypothesis, not_finite
 from seq2seq_cli.decoding.search.active_batch import ActiveBatch
 from seq2seq_cli.decoding.search.sampling import Sampler
 from seq2seq_cli.decoding.search.top_k import top_k
@@ -40,7 +40,7 @@ class GreedySearch:
         batch.append(self._choose(logits_BWV, batch.active))
 
     def finished(self) -> set[int]:
-        """Return the rows whose hypotheses have all ended or reached their greatest length.
+        """Return the rows whose hypotheses have all ended or reached their maximum length.
 
         Raises NotFiniteError if an engine has found no greatest logit.
         """
@@ -56,17 +56,16 @@ class GreedySearch:
         return rows
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        return [[Hypothesis(until_end(ids), 0.0) for ids in each] for each in self._batch.outputs]
-
-
-def until_end(ids: Ids) -> Ids:
-    """Cut off EOS and everything after it."""
-    return ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+        """Return the hypotheses of each sentence, up to their first EOS."""
+        return [
+            [Hypothesis(ids[: [*ids, EOS_ID].index(EOS_ID)], 0.0) for ids in of_sentence]
+            for of_sentence in self._batch.outputs
+        ]
 
 
 def argmax_token(logits_BWV: Tensor, sentences: Sequence[int]) -> Tensor:
     """Return the most probable token of each hypothesis, BW; EOS where the rules leave none."""
     if cpu_library.can_read(logits_BWV):
         return cpu_library.argmax_token(logits_BWV, EOS_ID)
-    best = top_k(logits_BWV, 1)
-    return best.tokens.masked_fill(best.logits == -torch.inf, EOS_ID)[..., 0]
+    best_BW1, tokens_BW1 = top_k(logits_BWV, 1)
+    return tokens_BW1.masked_fill(best_BW1 == -torch.inf, EOS_ID)[..., 0]

@@ -46,7 +46,7 @@ def restrict(
     requests: Sequence[Request],
     has_met: Sequence[bool],
 ) -> None:
-    """Allow EOS only if every phrase is met, or at the greatest length if none has been met.
+    """Allow EOS only if every phrase is met, or at the maximum length if none has been met.
 
     Within a character of a phrase, allow only its next byte.
     """

@@ -51,14 +51,14 @@ class LogitRules:
 
     def at_max_length(self, length: int) -> list[int]:
         """Return the rows whose translations may not become longer than `length` tokens."""
-        if length < self._min_max_length:  # nearly always: no loop over the sentences
+        if length < self._min_max_length:  # the usual case: no loop over the sentences
             return []
         return [b for b, request in enumerate(self._requests) if request.max_length <= length]
 
     def forbidden(self, length: int) -> Tensor | None:
         """Return the tokens that are forbidden after `length` tokens, if the rules say no more.
 
-        Sentences at their greatest length end all the same. None where a rule needs the logits or
+        Sentences at their maximum length end anyway. None where a rule needs the logits or
         differs between sentences.
         """
         if self._needs_logits or length < self._max_prefix:
@@ -90,7 +90,7 @@ class LogitRules:
             short = [b for b, request in enumerate(self._requests) if request.min_length > length]
             is_all = len(short) == len(self._requests)  # filling a slice is faster than rows
             logits_BWV[slice(None) if is_all else short, :, EOS_ID] = -torch.inf
-        if full:  # at the greatest length no rule may forbid the end
+        if full:  # at the maximum length no rule may forbid the end
             logits_BWV[full] = -torch.inf
             logits_BWV[full, :, EOS_ID] = ends_BW
         for b, request in enumerate(self._requests):

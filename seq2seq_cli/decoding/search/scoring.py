@@ -25,7 +25,7 @@ class GivenScore(NamedTuple):
     attention_TS: Tensor | None  # of every token over the source, both without EOS; rows sum to 1
 
     def without_control_tokens(self, length: int) -> "GivenScore":
-        """Return the score with attention to what follows so many control tokens alone."""
+        """Return the score without attention to the first `length` tokens, the control tokens."""
         if self.attention_TS is None or not length:
             return self
         return self._replace(attention_TS=normalized_rows(self.attention_TS[:, length:]))
@@ -82,10 +82,7 @@ def aligning_layer(cross: AttentionLog) -> AttentionRecord:
 
 
 def without_eos(attention_TS: Tensor) -> Tensor:
-    """Return attention to a source without its EOS, the last; the rows of what is left sum to 1.
-
-    The target's EOS, the last row, is left out too.
-    """
+    """Remove the last column and row, EOS of source and target; the rows sum to 1 again."""
     return normalized_rows(attention_TS[..., :-1, :-1])
 
 

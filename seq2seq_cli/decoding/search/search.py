@@ -14,6 +14,7 @@ from seq2seq_cli.decoding.search.beam import BeamSearch
 from seq2seq_cli.decoding.search.greedy import GreedySearch
 from seq2seq_cli.decoding.search.logit_rules import LogitRules
 from seq2seq_cli.decoding.search.word_rules import BannedWords
+from seq2seq_cli.tokenizers.tokenizer import EOS_ID
 
 
 @torch.inference_mode()
@@ -26,8 +27,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` translations of every request, the best first.
 
-    Requests are batched by length. Apart from rounding, the others in a batch do not change what a
-    request gets. The translations of a beam differ in what `text_of` makes of them. Raises
+    Requests are batched by length. Apart from rounding, results do not depend on the other requests
+    in a batch. The translations of a beam differ in what `text_of` makes of them. Raises
     NotFiniteError if the model computes NaN or infinity.
     """
     is_greedy = config.beam_size == 1 and not config.sampling
@@ -48,7 +49,9 @@ def search(
         while batch.active:
             if greedy and (forbidden_N := rules.forbidden(batch.length)) is not None:
                 tokens_BW = greedy.argmax_token(batch.last_BW, forbidden_N)
-                batch.append(batch.end_at_max_length(tokens_BW))
+                if rows := rules.at_max_length(batch.length):
+                    tokens_BW[rows] = EOS_ID
+                batch.append(tokens_BW)
             else:
                 strategy.advance(state.logits(batch.last_BW))
             batch.drop(strategy.finished())

@@ -3,32 +3,28 @@
 B sentences, W hypotheses of each, V target vocabulary.
 """
 
-from typing import NamedTuple
-
 from torch import Tensor
 
 _CHUNK = 64  # logits whose maximum is computed in the first stage
-_FEW = 100_000  # up to so many logits, one stage is faster if k is 1
+_FEW = 100_000  # logits up to which one stage is faster if k is 1
 
 
-class TopK(NamedTuple):
-    """The greatest logits of every row in descending order, and their tokens."""
+def top_k(logits_BWV: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k greatest logits of every row in descending order, and their tokens; BWk.
 
-    logits: Tensor
-    tokens: Tensor
-
-
-def top_k(logits_BWV: Tensor, k: int) -> TopK:
-    """Compute torch.topk, searching only the chunks with the k greatest maxima."""
+    This is torch.topk, but searches only the chunks with the k greatest maxima.
+    """
     vocabulary = logits_BWV.size(-1)
     k = min(k, vocabulary)
     if k == 1 and logits_BWV.numel() < _FEW:
-        return TopK(*logits_BWV.max(dim=-1, keepdim=True))
+        logits_BW1, tokens_BW1 = logits_BWV.max(dim=-1, keepdim=True)
+        return logits_BW1, tokens_BW1
     chunks = vocabulary // _CHUNK
     if vocabulary % _CHUNK or chunks < 2 * k:
-        return TopK(*logits_BWV.topk(k))
+        logits_BWk, tokens_BWk = logits_BWV.topk(k)
+        return logits_BWk, tokens_BWk
     chunked = logits_BWV.view(*logits_BWV.shape[:-1], chunks, _CHUNK)
     chosen_BWk = chunked.amax(dim=-1).topk(k, sorted=False).indices
     index = chosen_BWk[..., None].expand(-1, -1, -1, _CHUNK)
     values, places = chunked.gather(2, index).flatten(2).topk(k)
-    return TopK(values, chosen_BWk.gather(-1, places // _CHUNK) * _CHUNK + places % _CHUNK)
+    return values, chosen_BWk.gather(-1, places // _CHUNK) * _CHUNK + places % _CHUNK

@@ -1,6 +1,6 @@
 """CTranslate2 models (https://opennmt.net/CTranslate2), for serving."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,8 +19,6 @@ from seq2seq_cli.tokenizers.tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from seq2seq_cli.decoding.translator import Translator
 
 _USAGE = """```python
@@ -86,12 +84,6 @@ class CTranslate2(Format):
         if config.train_text.has_features and not config.model.feature_positions:
             return "model.feature_positions is false"
         return super().limits(config)
-
-    def model_parts(self) -> "Collection[type[nn.Module]]":
-        """Return the modules that `write_weights` knows."""
-        from seq2seq_cli.extras.export.ctranslate2_weights import PARTS
-
-        return PARTS
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the model with the run's search options."""

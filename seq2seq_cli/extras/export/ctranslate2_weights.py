@@ -12,13 +12,10 @@ from torch import Tensor, nn
 from seq2seq_cli.config.schema import ModelConfig
 from seq2seq_cli.config.types import Activation
 from seq2seq_cli.extras.export.ctranslate2 import CTranslate2
-from seq2seq_cli.extras.export.parts import STRUCTURE
-from seq2seq_cli.model.attention import ScoreScale
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from seq2seq_cli.model.transformer import Transformer
 from seq2seq_cli.tokenizers.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
 
-PARTS = (*STRUCTURE, nn.LayerNorm, nn.ReLU, nn.GELU, ScoreScale)
 _ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU"}  # by CTranslate2's names
 _IMPOSSIBLE = -10_000.0  # added to a logit; the exponential of it is zero
 

@@ -17,7 +17,6 @@ from seq2seq_cli.evaluation import located
 from seq2seq_cli.extras.export.format import Format, Source
 from seq2seq_cli.extras.export.limits import format_named, unsupported
 from seq2seq_cli.extras.export.model_card import model_card
-from seq2seq_cli.extras.export.parts import unknown_part
 from seq2seq_cli.files import write_atomic
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.text.corpus import read_pairs
@@ -66,7 +65,7 @@ def export(
     translator.config = _with_languages(translator.config, langs)
     config, tokenizers = translator.config, translator.tokenizers
     reason = unsupported(format_name, config, tokenizers)
-    if reason := reason or unknown_part(translator.model, target.model_parts()):
+    if reason := reason or target.capabilities().missing(translator.model):
         raise UserError(f"--format {format_name} does not support this model: {reason}")
     target.require(config)
     run, usage = RunFolder(run_dir), target.usage(config, tokenizers)

@@ -17,8 +17,7 @@ from seq2seq_cli.errors import UserError
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from seq2seq_cli.decoding.engines.capabilities import Capabilities
     from seq2seq_cli.decoding.requests import Ids
     from seq2seq_cli.decoding.translation import Translation
     from seq2seq_cli.decoding.translator import Translator
@@ -68,9 +67,13 @@ class Format(ABC):
                 return f"model.{name} is {str(value).lower()}"
         return None
 
-    @abstractmethod
-    def model_parts(self) -> Collection[type["nn.Module"]]:
-        """Return the types of modules that `write` can write; a model with others is refused."""
+    def capabilities(self) -> "Capabilities":
+        """Return which modules `write` can write; a model with others is refused."""
+        from torch import nn
+
+        from seq2seq_cli.decoding.engines.capabilities import MODULES, Capabilities
+
+        return Capabilities(MODULES, activations=(nn.ReLU, nn.GELU))
 
     @abstractmethod
     def write(self, translator: "Translator", folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Marian and Pegasus models for `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers 5."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,8 +19,6 @@ from seq2seq_cli.tokenizers.tokenizer import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from seq2seq_cli.decoding.translator import Translator
 
 _USAGE = """```python
@@ -108,12 +106,6 @@ class HuggingFace(Format):
         if config.train_text.has_features and not config.model.feature_positions:
             return "model.feature_positions is false"
         return super().limits(config)
-
-    def model_parts(self) -> "Collection[type[nn.Module]]":
-        """Return the modules that `weights` knows."""
-        from seq2seq_cli.extras.export.huggingface_weights import PARTS
-
-        return PARTS
 
     def usage(self, config: Config, tokenizers: Tokenizers) -> str:
         """Return code that uses the model with the run's search options."""

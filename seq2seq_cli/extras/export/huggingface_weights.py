@@ -7,12 +7,9 @@ dimensions of every vector between layers are permuted: first the even ones, the
 import torch
 from torch import Tensor, nn
 
-from seq2seq_cli.extras.export.parts import STRUCTURE
-from seq2seq_cli.model.attention import MultiHeadAttention, ScoreScale
+from seq2seq_cli.model.attention import MultiHeadAttention
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
-
-PARTS = (*STRUCTURE, nn.LayerNorm, nn.ReLU, nn.GELU, ScoreScale)
 
 
 def weights(model: Transformer) -> dict[str, Tensor]:

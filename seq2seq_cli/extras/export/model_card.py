@@ -18,7 +18,7 @@ from seq2seq_cli.data.statistics import TextStatistics
 from seq2seq_cli.errors import UserError, short
 from seq2seq_cli.extras.export.portable import portable_command, portable_config, portable_record
 from seq2seq_cli.files import read_json
-from seq2seq_cli.model.model_scores import read_model_scores
+from seq2seq_cli.model.weights import read_model_scores
 from seq2seq_cli.run_folder import RunFolder
 
 UNKNOWN_LICENSE = "unknown"  # an identifier of the hub

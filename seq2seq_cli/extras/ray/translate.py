@@ -23,8 +23,7 @@ import torch
 from seq2seq_cli.config.text import without_compression
 from seq2seq_cli.decoding.lines.segmentation import Cuts
 from seq2seq_cli.decoding.lines.shards import Shard, ShardTask, described, skip_bytes
-from seq2seq_cli.decoding.lines.stream import Job, chunks_of, translate_chunks
-from seq2seq_cli.decoding.translator import Translator
+from seq2seq_cli.decoding.lines.stream import Job, Worker, chunks_of
 from seq2seq_cli.errors import UserError
 from seq2seq_cli.files import lock, write_atomic
 from seq2seq_cli.machine import TORCH_DEFAULTS
@@ -176,20 +175,13 @@ class PieceTranslator:
 
     def __init__(self, job: Job, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        self._job = job
-        self._translator: Translator | UserError | OSError
-        try:
-            self._translator = job.load()
-        except (UserError, OSError) as error:
-            self._translator = error
+        self._job, self._worker = job, Worker(job)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the translations as bytes, and what was cut; or a message for the user."""
         result = {"text": row["text"], "number": row["number"], "output": b"", "error": ""}
-        cuts: list[Cuts] = []
+        cuts = Cuts()
         try:
-            if isinstance(self._translator, UserError | OSError):
-                raise self._translator
             path, piece = text_path(row["path"]), Piece(*json.loads(row["piece"]))
             with opened(path) as file:
                 skip_bytes(file, path, piece.start)
@@ -199,13 +191,13 @@ class PieceTranslator:
             raw = strip_line_ends(bounded_lines(io.BytesIO(data)), piece.first_number)
             lines = decoded_lines(raw, str(path), piece.first_number + 1)
             chunks = chunks_of(self._job, lines, piece.first_number)
-            outputs = list(translate_chunks(self._job, self._translator, chunks, cuts.append))
+            outputs, cuts = self._worker.translate(chunks)
             assert len(outputs) == piece.num_lines
             text = "".join(f"{line}\n" for output in outputs for line in output)
             result["output"] = text.encode("utf-8", errors="replace")
         except (UserError, OSError) as error:  # OSError: of the file system of this machine
             result["error"] = str(error)
-        return result | {"cuts": json.dumps(astuple(sum(cuts, Cuts())))}
+        return result | {"cuts": json.dumps(astuple(cuts))}
 
 
 def _translate_pieces(

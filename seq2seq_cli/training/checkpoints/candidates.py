@@ -13,9 +13,8 @@ from seq2seq_cli.config.schema import Config
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.evaluation import Scores
 from seq2seq_cli.files import MEBIBYTE, read_bounded, write_atomic
-from seq2seq_cli.model.model_scores import facts_of
 from seq2seq_cli.model.transformer import Transformer
-from seq2seq_cli.model.weights import save_tensors
+from seq2seq_cli.model.weights import facts_of, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import averaged_steps, mean_of_files, with_weights
 from seq2seq_cli.training.logging.metrics_log import Monitor

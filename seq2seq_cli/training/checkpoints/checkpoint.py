@@ -30,8 +30,7 @@ from seq2seq_cli.config.metrics import Metric
 from seq2seq_cli.config.schema import TrainingConfig
 from seq2seq_cli.errors import DamagedFileError, UserError
 from seq2seq_cli.files import fsync, read_json, reading, write_atomic, write_json
-from seq2seq_cli.model.model_scores import facts_of
-from seq2seq_cli.model.weights import Weights, save_tensors
+from seq2seq_cli.model.weights import Weights, facts_of, save_tensors
 from seq2seq_cli.run_folder import RunFolder
 from seq2seq_cli.training.checkpoints.averaging import averaged_steps
 from seq2seq_cli.training.run import BestModel, Run, TrainingState, nothing, quality

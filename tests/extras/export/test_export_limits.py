@@ -9,7 +9,6 @@ from torch import nn
 
 from seq2seq_cli.config.schema import Config, ModelConfig
 from seq2seq_cli.extras.export.limits import FORMATS, exports, format_named
-from seq2seq_cli.extras.export.parts import unknown_part
 from seq2seq_cli.model import layers
 
 
@@ -56,20 +55,20 @@ def test_an_unknown_option_or_value_is_refused(name):
 )
 def test_an_unknown_module_is_refused(name, place, module, reason):
     model = build(0, vocabulary=70, tie_embeddings=True)
-    parts = format_named(name).model_parts()
-    assert unknown_part(model, parts) is None
+    known = format_named(name).capabilities()
+    assert known.missing(model) is None
     model.set_submodule(place, module)
-    assert reason in str(unknown_part(model, parts))
+    assert reason in str(known.missing(model))
 
 
 def test_layers_that_rotate_differently_are_refused():
     options = {"tie_embeddings": True, "positions": "rotary", "rotary_cross_attention": True}
     model = build(0, vocabulary=70, **options)
-    parts = format_named("ctranslate2").model_parts()
+    known = format_named("ctranslate2").capabilities()
     model.decoder[1].cross_attention.is_rotary = False
-    assert unknown_part(model, parts) == "layers differ in rotary_cross_attention"
+    assert known.missing(model) == "layers differ in rotary_cross_attention"
     model.decoder[0].self_attention.is_rotary = False
-    assert unknown_part(model, parts) == "layers differ in positions"
+    assert known.missing(model) == "layers differ in positions"
 
 
 @pytest.mark.parametrize("cross", [False, True])

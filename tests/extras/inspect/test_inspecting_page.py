@@ -19,8 +19,8 @@ from seq2seq_cli.extras.inspect.parameters import summarize, table
 from seq2seq_cli.extras.inspect.run_report import RunReport, report_model
 from seq2seq_cli.extras.inspect.trace import trace_tensors
 from seq2seq_cli.extras.inspect.vocabulary import Neighbor, Neighbors, split_text
-from seq2seq_cli.model.model_scores import ModelScores
 from seq2seq_cli.model.transformer import build_model
+from seq2seq_cli.model.weights import ModelScores
 from seq2seq_cli.tokenizers.tokenizer import Tokenizers, fit_tokenizers
 
 PAGES = [ROOT / "docs/inspecting.md", ROOT / "docs/inspecting.zh-CN.md"]
