@@ -2,7 +2,7 @@
 
    It is compiled at installation if there is a C compiler; cpu_library.py calls it. Activations are
    rows, one for every position of a source or for every hypothesis, and the result of a row does
-   not depend, to the last bit, on the rows beside it.
+   not depend, to the last bit, on the other rows.
 
    Precisions differ in the linear layers only, and these only in the instruction: inputs and
    weights are stored in words of 32 bits, each with one fp32 number, two of bf16 or four of int8,
@@ -23,7 +23,7 @@ enum {
     GROUP = LANES * PANELS,
     ROWS = 6,             /* rows whose sums stay in registers */
     CHUNK = 96,           /* rows that are converted at once: a multiple of ROWS and of 2 LANES */
-    MANY = 12,            /* rows from which on AMX is faster in int8 */
+    MANY = 12,            /* with at least so many rows AMX is faster in int8 */
     AHEAD = 2048,         /* bytes of weights that are prefetched */
     SLOTS = 32,           /* positions in a block of the KV cache */
 };

@@ -135,7 +135,7 @@ const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const greatest = (numbers) => numbers.reduce((top, number) => Math.max(top, number), 1e-9);
 const zeros = (rows, columns) => Array.from({ length: rows }, () => new Array(columns).fill(0));
 
-// ---- colours: even steps of lightness, in OKLCH (lightness, chroma, hue)
+// ---- colors: even steps of lightness, in OKLCH (lightness, chroma, hue)
 
 const STOPS = {
   light: {
