@@ -284,8 +284,8 @@ def fit_tokenizers(
     if config.reuse is not None:
         return _reuse(options, config.reuse, features_in(text, on_bad_line))
     symbols, features = options.user_defined_symbols, features_in(text, on_bad_line)
-    rules: dict[Side, Normalization]
-    rules = {side: getattr(config.normalization, side) for side in SIDES}
+    normalization = config.normalization
+    rules: dict[Side, Normalization] = {"src": normalization.src, "tgt": normalization.tgt}
     normalize = {
         side: _class_of(options.kind.of(side)).normalizer(rule, symbols)
         for side, rule in rules.items()
