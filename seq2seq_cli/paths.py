@@ -38,11 +38,12 @@ def remote_path(given: str) -> Path | None:
     url = _URL.fullmatch(given)
     if url is None:
         return None
+    given = f"{url['scheme']}://{url['rest']}"  # in a Path one slash is lost
     plugins.require("upath", "remote", given)
     from upath import UPath
 
     try:
-        path = UPath(f"{url['scheme']}://{url['rest']}")
+        path = UPath(given)
         assert path.fs  # imports what the scheme needs
     except (ImportError, ValueError) as error:  # of fsspec, which names the package
         raise UserError(f"{given}: {error}; pip install {pip_arguments('remote')}") from None
