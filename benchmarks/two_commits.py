@@ -1,13 +1,14 @@
 """What a refactoring changed between two checkouts: bits and speed, which should be nothing.
 
-python benchmarks/two_commits.py BEFORE AFTER [--rounds 7] [--only bits speed]
+python benchmarks/two_commits.py BEFORE AFTER [--rounds 7]
+    [--only training translating speed]
 
 BEFORE and AFTER are folders of checkouts, with the decoder compiled in both. Every command is a
 process of its own, with one checkout on PYTHONPATH.
 
-* bits: for each kind of training, ten updates with a validation after five, and six updates that
-  are resumed to ten; the weights, the optimizer's state and the logged losses are compared. Then
-  200 translations with scores, for each kind of search, precision and engine.
+* training: for each kind, ten updates with a validation after five, and six updates that
+  are resumed to ten; the weights, the optimizer's state and the logged losses are compared.
+* translating: 200 translations with scores, for each kind of search, precision and engine.
 * speed: training and translating in turn, one after the other; ratio after / before of the medians,
   with the range of the ratios of single rounds.
 """
@@ -101,7 +102,7 @@ def contents(folder: Path) -> dict[str, object]:
     return found
 
 
-def compare_bits(before: Path, after: Path, temporary: Path) -> Iterator[tuple[str, bool]]:
+def compare_training(before: Path, after: Path, temporary: Path) -> Iterator[tuple[str, bool]]:
     for name, options in TRAINING.items():
         sides = []
         for side, checkout in (("before", before), ("after", after)):
@@ -111,6 +112,9 @@ def compare_bits(before: Path, after: Path, temporary: Path) -> Iterator[tuple[s
             train(checkout, resumed, options)
             sides.append((contents(whole), contents(resumed)))
         yield f"training, {name}", sides[0] == sides[1]
+
+
+def compare_translations(before: Path, after: Path, model: Path) -> Iterator[tuple[str, bool]]:
     for kind, options in SEARCH.items():
         for precision in PRECISIONS:
             for engine in ENGINES if precision == "fp32" else ENGINES[:2]:
@@ -120,7 +124,7 @@ def compare_bits(before: Path, after: Path, temporary: Path) -> Iterator[tuple[s
                     f"decoding.engine={engine}",
                 )
                 overrides = [word for option in settings for word in ("--set", option)]
-                command = ("translate", temporary / "before whole adamw", "--device", "cpu")
+                command = ("translate", model, "--device", "cpu")
                 files = ("--input", "data/quickstart/test.de", "--format", "jsonl", *overrides)
                 texts = [
                     run(checkout, "-m", "seq2seq_cli", *command, *files)
@@ -161,17 +165,22 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="*", default=["bits", "speed"])
+    parts = ["training", "translating", "speed"]
+    parser.add_argument("--only", nargs="*", choices=parts, default=parts)
     given = parser.parse_args()
     before, after = given.before.resolve(), given.after.resolve()
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
-        if "bits" in given.only:
-            for what, is_equal in compare_bits(before, after, temporary):
+        model = temporary / "model"
+        if "training" in given.only:
+            for what, is_equal in compare_training(before, after, temporary):
+                print(f"{what:50} {'equal' if is_equal else 'DIFFERENT'}", flush=True)
+        if given.only != ["training"]:
+            train(before, model, (), steps=300)
+        if "translating" in given.only:
+            for what, is_equal in compare_translations(before, after, model):
                 print(f"{what:50} {'equal' if is_equal else 'DIFFERENT'}", flush=True)
         if "speed" in given.only:
-            model = temporary / "model"
-            train(before, model, (), steps=300)
             for what, result in measure(before, after, model, given.rounds):
                 print(f"{what:50} {result}", flush=True)
 
