@@ -1,4 +1,4 @@
-"""Write `reference.yaml`, `schema.json` and the presets beside this file from the code.
+"""Write `reference.yaml`, `schema.json` and the presets next to this file from the code.
 
 An option, its default and, as the docstring below it, its description are written once, in
 `seq2seq_cli/config`. Run `python configs/make_reference.py` after changing one.
@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 import seq2seq_cli.config
 from seq2seq_cli.config.loader import yaml_text
-from seq2seq_cli.config.presets import PRESETS, preset_yaml
+from seq2seq_cli.config.presets import PRESETS, Choice, commented_yaml
 from seq2seq_cli.config.schema import Config
-from seq2seq_cli.config.types import Section, inner_sections
+from seq2seq_cli.config.types import PresetName, Section, inner_sections
 
 HEAD = """\
 # yaml-language-server: $schema=schema.json
@@ -87,6 +87,21 @@ def _comment(description: str, annotation: Any, depth: int) -> str:
 
 
 _DESCRIPTIONS = descriptions()
+
+
+_EXAMPLE_TEXT = {
+    "data.train": Choice({"src": "mine/train.src", "tgt": "mine/train.tgt"}),
+    "data.valid": Choice({"src": "mine/valid.src", "tgt": "mine/valid.tgt"}),
+}
+
+
+def preset_yaml(name: PresetName) -> str:
+    """Return a preset as a config whose paths are examples."""
+    head = [
+        f"A preset for {PRESETS[name].description}. seq2seq init writes a config like this one, "
+        "adapted to your text; or replace the paths yourself.",
+    ]
+    return commented_yaml(head, {**_EXAMPLE_TEXT, **PRESETS[name].choices}, "schema.json")
 
 
 def generated() -> dict[str, str]:

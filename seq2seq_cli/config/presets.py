@@ -101,12 +101,6 @@ PRESETS: dict[PresetName, Preset] = {
     ),
 }
 
-_EXAMPLE_TEXT = {
-    "data.train": Choice({"src": "mine/train.src", "tgt": "mine/train.tgt"}),
-    "data.valid": Choice({"src": "mine/valid.src", "tgt": "mine/valid.tgt"}),
-}
-
-
 _SIZE = {"d_model", "heads", "layers", "d_ff"}  # the options of the model's size
 
 # Groups of dependent options: a preset sets none of a group if the config sets one.
@@ -192,15 +186,6 @@ def _preset_of(config: Config, num_pairs: int) -> tuple[PresetName, dict[str, di
 def _excluded(given: Set[str]) -> set[str]:
     """Return the options that a preset does not set if these are given."""
     return set().union(*(group for group in _TOGETHER if group & given))
-
-
-def preset_yaml(name: PresetName) -> str:
-    """Return a preset as a config whose paths are examples."""
-    head = [
-        f"A preset for {PRESETS[name].description}. seq2seq init writes a config like this one, "
-        "adapted to your text; or replace the paths yourself.",
-    ]
-    return commented_yaml(head, {**_EXAMPLE_TEXT, **PRESETS[name].choices}, "schema.json")
 
 
 def commented_yaml(head: Sequence[str], choices: Choices, schema: str | None) -> str:
