@@ -13,12 +13,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt seq2seq_cli/decoding/engines/cpu_decoder.c
+.venv/installed: pyproject.toml constraints.txt $(wildcard seq2seq_cli/native/*.[ch])
 	@echo "Installing PyTorch and the package into .venv: 1.1 GB with PyTorch's build for CPUs"
 	$(PYTHON) -m venv .venv
 	$(PIP) --quiet --upgrade pip
 	$(PIP) torch
-	rm -f seq2seq_cli/decoding/engines/_cpu_decoder.*
+	rm -f seq2seq_cli/native/libnative.*
 	$(PIP) --editable .
 	@$(BIN)/python -c 'import torch._dynamo, seq2seq_cli.cli, seq2seq_cli.training.loop'
 	touch $@

@@ -4,14 +4,14 @@ B sentences being decoded, W hypotheses of each, V target vocabulary, S source p
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native.library import Precision
 
-Precision = Literal["fp32", "bf16", "int8"]
 NO_TOKEN = -1
 
 

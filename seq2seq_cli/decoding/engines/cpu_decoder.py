@@ -8,11 +8,12 @@ L decoder layers, V vocabulary.
 from collections.abc import Sequence
 from ctypes import addressof
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seq2seq_cli.decoding.engines import cpu_library
+from seq2seq_cli.decoding.engines.cpu_library import CPU, empty
 from seq2seq_cli.decoding.engines.base import NO_TOKEN, Precision
 from seq2seq_cli.decoding.engines.capabilities import (
     ALL_VALUES,
@@ -23,6 +24,7 @@ from seq2seq_cli.decoding.engines.capabilities import (
 )
 from seq2seq_cli.model.layers import DecoderLayer, EncoderLayer
 from seq2seq_cli.model.transformer import Transformer
+from seq2seq_cli.native import library as native
 
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.GELU: 2}  # as in C
 _CAPABILITIES = Capabilities(
@@ -43,14 +45,14 @@ class CpuDecoder:
     The numbers of a sentence do not depend on the others in its batch, to the last bit.
     """
 
-    device = cpu_library.CPU
+    device = CPU
 
     @staticmethod
     def unsupported(model: Transformer, precision: Precision) -> str | None:
         """Return the reason why it cannot compute the model on this machine, or None."""
         if model.device.type != "cpu":
             return "it needs a CPU"
-        if precision not in cpu_library.precisions():
+        if precision not in native.precisions():
             return f"it was not compiled, or the processor lacks instructions for {precision}"
         return _CAPABILITIES.missing(model)
 
@@ -61,7 +63,7 @@ class CpuDecoder:
         self.pad_id = model.pad_id
         self.precision = precision
         self.vocab_size = model.projection.out_features
-        self.rounded_vocab_size = cpu_library.rounded_up(self.vocab_size, cpu_library.GROUP)
+        self.rounded_vocab_size = native.rounded_up(self.vocab_size, native.GROUP)
         self.d_model = model.projection.in_features
         self.num_layers = len(decoder)
         weights = self._weights = _Weights(precision)
@@ -83,13 +85,13 @@ class CpuDecoder:
         """Encode the sources."""
         src_BS = src_BS.contiguous()
         num_tokens = int((src_BS != self.pad_id).sum())
-        memory_PL2D = cpu_library.empty(num_tokens, self.num_layers, 2, self.d_model)
+        memory_PL2D = empty(num_tokens, self.num_layers, 2, self.d_model)
         state = CpuDecodingState(self, memory_PL2D, *src_BS.shape)
         threads = torch.get_num_threads()
-        workspace = cpu_library.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
+        workspace = native.workspace(self.encoder, num_tokens, src_BS.size(1), threads)
         positions = self.positions.up_to(src_BS.size(1))
         positions_BS = self.positions.of_sources(src_BS)
-        cpu_library.library().encode(
+        native.library().encode(
             addressof(self.encoder),
             addressof(state.batch),
             num_tokens,
@@ -97,7 +99,7 @@ class CpuDecoder:
             self.pad_id,
             None if positions_BS is None else positions_BS.data_ptr(),
             positions.data_ptr(),
-            workspace.data_ptr(),
+            workspace.ctypes.data,
             threads,
         )
         return state
@@ -117,7 +119,7 @@ class CpuDecodingState:
         self._model = model
         self._memory_PL2D = memory_PL2D
         self._starts_B, self._lengths_B = torch.empty(2, sentences, dtype=torch.int32)
-        self._workspace, self._workspace_sizes = torch.empty(0), (0, 0, 0)
+        self._workspace, self._workspace_sizes = np.empty(0, np.uint8), (0, 0, 0)
         self._positions = torch.empty(0, 0)
         self._logits_BWV = torch.empty(0, 0, 0)
         self.blocks: list[Tensor] = []  # of the KV cache
@@ -127,17 +129,17 @@ class CpuDecodingState:
         self._slots_BWT: Tensor | None = None  # None: every hypothesis has all slots
         self._num_slots = 0
         # Always points to the present tensors.
-        self.batch = cpu_library.NativeBatch(longest=longest, memory=memory_PL2D.data_ptr())
+        self.batch = native.NativeBatch(longest=longest, memory=memory_PL2D.data_ptr())
         self._point_to_sources()
 
     def logits(self, last_BW: Tensor) -> Tensor:
-        logits_BWV = cpu_library.empty(*last_BW.shape, self._model.rounded_vocab_size)
+        logits_BWV = empty(*last_BW.shape, self._model.rounded_vocab_size)
         self._decode(last_BW, logits_BWV.data_ptr(), 0, None, 0, None)
         return logits_BWV
 
     def argmax_token(self, last_BW: Tensor, forbidden_N: Tensor) -> Tensor:
         if self._logits_BWV.shape[:-1] != last_BW.shape:
-            self._logits_BWV = cpu_library.empty(*last_BW.shape, self._model.rounded_vocab_size)
+            self._logits_BWV = empty(*last_BW.shape, self._model.rounded_vocab_size)
         tokens_BW = torch.empty_like(last_BW)
         forbidden = (len(forbidden_N), forbidden_N.data_ptr())
         self._decode(
@@ -152,18 +154,18 @@ class CpuDecodingState:
         rows, length = last_BW.numel(), self.batch.length
         had_rows, had_threads, until = self._workspace_sizes
         if rows > had_rows or threads > had_threads or length > until:  # for some more steps, too
-            model, until = self._model, length + cpu_library.SLOTS
+            model, until = self._model, length + native.SLOTS
             self._workspace_sizes = (rows, threads, until)
             longest = max(self.batch.longest, until)
-            self._workspace = cpu_library.workspace(model.decoder, rows, longest, threads)
+            self._workspace = native.workspace(model.decoder, rows, longest, threads)
             self._positions = model.positions.up_to(until)
-        cpu_library.library().decode(
+        native.library().decode(
             addressof(self._model.decoder),
             addressof(self.batch),
             last_BW.data_ptr(),
             self._positions.data_ptr(),
             *outputs,
-            self._workspace.data_ptr(),
+            self._workspace.ctypes.data,
             threads,
         )
 
@@ -172,10 +174,10 @@ class CpuDecodingState:
         first, self._num_slots = self._num_slots, self._num_slots + width
         self.batch.width = width
         self.batch.length += 1
-        while self._num_slots > cpu_library.SLOTS * len(self.blocks):
+        while self._num_slots > native.SLOTS * len(self.blocks):
             columns_B = torch.arange(len(self._columns_BC), dtype=torch.int32)
-            sizes = (cpu_library.SLOTS, len(columns_B), 2, self._model.d_model)
-            self.blocks.append(cpu_library.empty(self._model.num_layers, *sizes))
+            sizes = (native.SLOTS, len(columns_B), 2, self._model.d_model)
+            self.blocks.append(empty(self._model.num_layers, *sizes))
             self._addresses_C = torch.tensor([block.data_ptr() for block in self.blocks])
             num_columns = [block.size(2) for block in self.blocks]
             self._num_columns_C = torch.tensor(num_columns, dtype=torch.int32)
@@ -226,13 +228,13 @@ class _Weights:
         layers: Sequence[EncoderLayer] | Sequence[DecoderLayer],
         activation: int,
         norm: nn.Module,
-        output: cpu_library.Linear,
-    ) -> cpu_library.Stack:
-        array = (cpu_library.Layer * len(layers))(*map(self._layer, layers))
+        output: native.Linear,
+    ) -> native.Stack:
+        array = (native.Layer * len(layers))(*map(self._layer, layers))
         self._alive.append(array)
         first = layers[0]
         feed_forward = first.feed_forward
-        return cpu_library.Stack(
+        return native.Stack(
             num_layers=len(layers),
             d_model=feed_forward.contract.out_features,
             heads=first.self_attention.heads,
@@ -247,9 +249,9 @@ class _Weights:
             output=output,
         )
 
-    def _layer(self, layer: EncoderLayer | DecoderLayer) -> cpu_library.Layer:
+    def _layer(self, layer: EncoderLayer | DecoderLayer) -> native.Layer:
         attention = layer.self_attention
-        structure = cpu_library.Layer(
+        structure = native.Layer(
             qkv=self.linear([scaled_query(attention), attention.key, attention.value]),
             out=self.linear([attention.output]),
             self_attention_norm=self._norm(layer.self_attention_residual.norm),
@@ -263,7 +265,7 @@ class _Weights:
             structure.cross_attention_norm = self._norm(layer.cross_attention_residual.norm)
         return structure
 
-    def linear(self, layers: Sequence[nn.Linear], *, round_up: bool = False) -> cpu_library.Linear:
+    def linear(self, layers: Sequence[nn.Linear], *, round_up: bool = False) -> native.Linear:
         """Join layers of the same input into one, their outputs side by side.
 
         With `round_up`, outputs of -inf fill up the last group.
@@ -271,14 +273,14 @@ class _Weights:
         weights = [layer.weight.detach() for layer in layers]
         weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         outputs, inputs = weight.shape
-        rows = cpu_library.rounded_up(outputs, cpu_library.GROUP)
+        rows = native.rounded_up(outputs, native.GROUP)
         bias = torch.full((rows,), -torch.inf if round_up else 0.0, dtype=torch.float32)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         bias[:outputs] = torch.cat(biases) if biases else 0.0
-        structure = cpu_library.Linear(
+        structure = native.Linear(
             inputs=inputs,
             outputs=rows if round_up else outputs,
-            precision=cpu_library.PRECISIONS.index(self._precision),
+            precision=native.PRECISIONS.index(self._precision),
             bias=self._address(bias),
         )
         if self._precision == "int8":
@@ -293,12 +295,12 @@ class _Weights:
         structure.weight = self._address(_packed(weight))
         return structure
 
-    def _norm(self, norm: nn.Module) -> cpu_library.Norm:
+    def _norm(self, norm: nn.Module) -> native.Norm:
         if isinstance(norm, nn.Identity):
-            return cpu_library.Norm()
+            return native.Norm()
         assert isinstance(norm, nn.LayerNorm), f"{type(norm).__name__} is not in _CAPABILITIES"
         weight, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
-        return cpu_library.Norm(self._address(weight), self._address(bias), norm.eps)
+        return native.Norm(self._address(weight), self._address(bias), norm.eps)
 
     def _address(self, tensor: Tensor) -> int:
         self._alive.append(tensor)
@@ -313,15 +315,15 @@ def _packed(weight_OI: Tensor) -> Tensor:
     outputs, inputs = weight_OI.shape
     per_word = 4 // weight_OI.element_size()
     if per_word > 1:
-        missing = -inputs % (per_word * cpu_library.LANES)
+        missing = -inputs % (per_word * native.LANES)
         weight_OI = F.pad(weight_OI, (0, missing))
     words_OW = weight_OI.view(torch.int32)
     num_words = words_OW.size(1)
-    whole, rest = divmod(outputs, cpu_library.GROUP)
-    packed = torch.empty(whole + (rest > 0), num_words, cpu_library.GROUP, dtype=torch.int32)
+    whole, rest = divmod(outputs, native.GROUP)
+    packed = torch.empty(whole + (rest > 0), num_words, native.GROUP, dtype=torch.int32)
     packed[:whole] = (
-        words_OW[: whole * cpu_library.GROUP].view(whole, cpu_library.GROUP, num_words).mT
+        words_OW[: whole * native.GROUP].view(whole, native.GROUP, num_words).mT
     )
-    packed[whole:, :, :rest] = words_OW[whole * cpu_library.GROUP :].mT
+    packed[whole:, :, :rest] = words_OW[whole * native.GROUP :].mT
     packed[whole:, :, rest:] = 0
     return packed

@@ -17,15 +17,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "native.h"
+
 enum {
-    LANES = 16,           /* words in a register, and in a row of a tile */
-    PANELS = 4,           /* registers of outputs in a group */
-    GROUP = LANES * PANELS,
     ROWS = 6,             /* rows whose sums stay in registers */
     CHUNK = 96,           /* rows that are converted at once: a multiple of ROWS and of 2 LANES */
     MANY = 12,            /* with at least so many rows AMX is faster in int8 */
     AHEAD = 2048,         /* bytes of weights that are prefetched */
-    SLOTS = 32,           /* positions in a block of the KV cache */
 };
 
 /* Work, in words of weights times rows, each of some 10 ps. Reading a weight costs as much as
@@ -40,63 +38,8 @@ enum {
                                   finished many passes */
 };
 
-enum { FP32, BF16, INT8 };
-
-enum { NONE, RELU, GELU };
-
-typedef struct {
-    int64_t inputs, outputs, precision;
-    const int32_t *weight; /* [groups][words][PANELS][LANES], padded with 0 */
-    const float *bias;     /* of every output, padded to whole groups like the next two */
-    const float *scale;    /* scale and shift: INT8 only */
-    const int32_t *shift;
-} Linear;
-
-typedef struct {
-    const float *weight, *bias; /* of LayerNorm; NULL if there is no norm */
-    float epsilon;
-} Norm;
-
-typedef struct {
-    Linear qkv, out; /* self-attention: queries, keys and values side by side; output projection */
-    Norm self_attention_norm;
-    Linear query, cross_out; /* cross-attention, in a decoder only */
-    Norm cross_attention_norm;
-    Linear expand, contract;
-    Norm feed_forward_norm;
-} Layer;
-
-/* An encoder or a decoder. */
-typedef struct {
-    int64_t num_layers, d_model, heads, d_ff, norm_first, activation, vocabulary;
-    int64_t is_rotary; /* positions rotate queries and keys of self-attention */
-    int64_t rotates_memory; /* and of cross-attention */
-    const float *embedding; /* [vocabulary][d_model], scaled as in the model */
-    const Layer *layers;
-    Norm norm;     /* after the last layer */
-    Linear output; /* encoder: keys and values of all decoder layers; decoder: logits */
-} Stack;
-
-/* Sentences that are being decoded. Keys and values of the past are stored in slots; every
-   hypothesis has a list of the slots of its own past. */
-typedef struct {
-    int64_t sentences, longest;      /* sentences; positions of the longest source */
-    int32_t *starts, *lengths;       /* of every source: its first position, its positions */
-    float *memory;                   /* [positions][layers][2][d_model]: keys, then values */
-    int64_t width, length;           /* hypotheses of a sentence; positions, the new one included */
-    const int32_t *slots;            /* [sentences][width][length]; NULL: slots 0 to length - 1 */
-    int64_t num_blocks;              /* of the KV cache, each of SLOTS slots */
-    float *const *blocks;            /* of a block: [layers][SLOTS][num_columns][2][d_model] */
-    const int32_t *num_columns;      /* of a block: the sentences when it was allocated */
-    const int32_t *columns;          /* [sentences][num_blocks]: a sentence's column in a block */
-} Batch;
-
-/* cpu_library.py compares the text of this file, and the sizes of its structures. */
-__asm__(".section .rodata\n"
-        ".globl source_start, source_end\n"
-        "source_start: .incbin \"" __FILE__ "\"\n"
-        "source_end: .byte 0\n"
-        ".previous");
+/* library.py compares them. */
+const char source_hash[] = SOURCE_HASH;
 const int64_t interface[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Stack),
                              sizeof(Batch), GROUP, SLOTS};
 

@@ -1,0 +1,136 @@
+"""Bindings of the native library: its structures, its functions, and whether they can be called."""
+
+import ctypes
+import functools
+import logging
+from ctypes import POINTER, c_char, c_float, c_int, c_int64, c_long, c_void_p
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq_cli.native.sources import SOURCES, library_name, source_hash
+
+logger = logging.getLogger(__name__)
+
+Precision = Literal["fp32", "bf16", "int8"]
+
+# As native.h has them.
+LANES, GROUP = 16, 64  # words in a register, outputs in a group
+SLOTS = 32  # positions in a block of the KV cache
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")  # by their numbers
+
+
+def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Linear(ctypes.Structure):
+    _fields_ = [
+        *_fields("inputs outputs precision", c_int64),
+        *_fields("weight bias scale shift", c_void_p),
+    ]
+
+
+class Norm(ctypes.Structure):
+    _fields_ = [*_fields("weight bias", c_void_p), ("epsilon", c_float)]
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [
+        *(*_fields("qkv out", Linear), ("self_attention_norm", Norm)),
+        *(*_fields("query cross_out", Linear), ("cross_attention_norm", Norm)),
+        *(*_fields("expand contract", Linear), ("feed_forward_norm", Norm)),
+    ]
+
+
+class Stack(ctypes.Structure):
+    _fields_ = [
+        *_fields("num_layers d_model heads d_ff norm_first activation vocabulary", c_int64),
+        *_fields("is_rotary rotates_memory", c_int64),
+        ("embedding", c_void_p),
+        ("layers", POINTER(Layer)),
+        ("norm", Norm),
+        ("output", Linear),
+    ]
+
+
+class NativeBatch(ctypes.Structure):
+    _fields_ = [
+        *_fields("sentences longest", c_int64),
+        *_fields("starts lengths memory", c_void_p),
+        *_fields("width length", c_int64),
+        ("slots", c_void_p),
+        ("num_blocks", c_int64),
+        *_fields("blocks num_columns columns", c_void_p),
+    ]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    return load_library(Path(__file__).with_name(library_name()))
+
+
+def load_library(path: Path) -> ctypes.CDLL | None:
+    """Load a library that was compiled from the present sources, of which it contains a hash.
+
+    Return None if there is none, as without a compiler at installation. A wheel has no sources.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    try:
+        compiled = ctypes.string_at(ctypes.addressof(c_char.in_dll(library, "source_hash")))
+    except ValueError:
+        compiled = b""
+    if SOURCES and compiled != source_hash().encode():
+        logger.warning(
+            f"{path.name} was compiled from other sources and is not used; reinstall seq2seq-cli "
+            "for faster decoding"
+        )
+        return None
+    expected = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Stack, NativeBatch)]
+    expected += [GROUP, SLOTS]
+    interface = (c_int64 * len(expected)).in_dll(library, "interface")
+    assert list(interface) == expected, "library.py and native.h differ"
+    pointer = c_void_p
+    library.linear.argtypes = (pointer, c_int, c_long, *[pointer] * 4, c_int)
+    library.workspace_size.argtypes = (pointer, c_long, c_long, c_int)
+    library.workspace_size.restype = c_long
+    library.encode.argtypes = (pointer, pointer, c_long, pointer, c_int64, *[pointer] * 3, c_int)
+    choice = (c_long, pointer, c_int64, pointer)
+    library.decode.argtypes = (*[pointer] * 5, *choice, pointer, c_int)
+    library.log_sum_exp.argtypes = (c_long, c_long, pointer, pointer, c_int)
+    library.find_greatest.argtypes = (c_long, c_long, pointer, *choice, c_int)
+    sizes, beam = (c_long, c_long, c_long), (c_long, c_int64)
+    library.beam_step.argtypes = (*sizes, pointer, pointer, *beam, *[pointer] * 4, c_int)
+    for name in ("linear", "encode", "decode", "log_sum_exp", "find_greatest", "beam_step"):
+        getattr(library, name).restype = None
+    return library
+
+
+@functools.cache
+def precisions() -> frozenset[Precision]:
+    """Return the precisions that this processor has instructions for; none if not compiled."""
+    library = _library()
+    mask = library.start() if library is not None else 0
+    return frozenset(name for number, name in enumerate(PRECISIONS) if mask >> number & 1)
+
+
+def library() -> ctypes.CDLL:
+    """Return the library; `precisions` must not be empty."""
+    loaded = _library()
+    assert loaded is not None
+    return loaded
+
+
+def workspace(stack: Stack, rows: int, longest: int, threads: int) -> NDArray[np.uint8]:
+    """Allocate the memory of a pass of `rows` rows that attend to at most `longest` positions."""
+    size = library().workspace_size(ctypes.addressof(stack), rows, longest, threads)
+    return np.empty(size, dtype=np.uint8)
+
+
+def rounded_up(size: int, to: int) -> int:
+    return -(-size // to) * to

@@ -1,0 +1,100 @@
+/* Structures that library.py fills, and what the files of this folder call of each other. */
+
+#ifndef NATIVE_H
+#define NATIVE_H
+
+#include <stdint.h>
+
+enum {
+    LANES = 16,           /* numbers in a vector */
+    PANELS = 4,           /* vectors of outputs in a group */
+    GROUP = LANES * PANELS,
+    SLOTS = 32,           /* positions in a block of the KV cache */
+};
+
+enum { FP32, BF16, INT8 };
+
+enum { NONE, RELU, GELU };
+
+typedef struct {
+    int64_t inputs, outputs, precision;
+    const int32_t *weight; /* [groups][words][PANELS][LANES], padded with 0 */
+    const float *bias;     /* of every output, padded to whole groups like the next two */
+    const float *scale;    /* scale and shift: INT8 only */
+    const int32_t *shift;
+} Linear;
+
+typedef struct {
+    const float *weight, *bias; /* of LayerNorm; NULL if there is no norm */
+    float epsilon;
+} Norm;
+
+typedef struct {
+    Linear qkv, out; /* self-attention: queries, keys and values side by side; output projection */
+    Norm self_attention_norm;
+    Linear query, cross_out; /* cross-attention, in a decoder only */
+    Norm cross_attention_norm;
+    Linear expand, contract;
+    Norm feed_forward_norm;
+} Layer;
+
+/* An encoder or a decoder. */
+typedef struct {
+    int64_t num_layers, d_model, heads, d_ff, norm_first, activation, vocabulary;
+    int64_t is_rotary; /* positions rotate queries and keys of self-attention */
+    int64_t rotates_memory; /* and of cross-attention */
+    const float *embedding; /* [vocabulary][d_model], scaled as in the model */
+    const Layer *layers;
+    Norm norm;     /* after the last layer */
+    Linear output; /* encoder: keys and values of all decoder layers; decoder: logits */
+} Stack;
+
+/* Sentences that are being decoded. Keys and values of the past are stored in slots; every
+   hypothesis has a list of the slots of its own past. */
+typedef struct {
+    int64_t sentences, longest;      /* sentences; positions of the longest source */
+    int32_t *starts, *lengths;       /* of every source: its first position, its positions */
+    float *memory;                   /* [positions][layers][2][d_model]: keys, then values */
+    int64_t width, length;           /* hypotheses of a sentence; positions, the new one included */
+    const int32_t *slots;            /* [sentences][width][length]; NULL: slots 0 to length - 1 */
+    int64_t num_blocks;              /* of the KV cache, each of SLOTS slots */
+    float *const *blocks;            /* of a block: [layers][SLOTS][num_columns][2][d_model] */
+    const int32_t *num_columns;      /* of a block: the sentences when it was allocated */
+    const int32_t *columns;          /* [sentences][num_blocks]: a sentence's column in a block */
+} Batch;
+
+/* Bytes of scratch memory that a pass needs. */
+long workspace_size(const Stack *stack, long rows, long longest, int threads);
+
+/* Encode the sources of a batch into its memory, one after the other without padding. `ids`:
+   [sentences][longest], of which `rows` are not `pad`; `places`: the position of each id, NULL for
+   0, 1, 2 and so on; `positions`: for each position a vector of d_model that is added to the
+   embedding or, if it is rotary, the rotations of a head. */
+void encode(const Stack *encoder, const Batch *b, long rows, const int64_t *ids, int64_t pad,
+            const int64_t *places, const float *positions, void *workspace, int threads);
+
+/* One step: logits of the next token, [sentences][width][vocabulary], and, unless `tokens` is NULL,
+   the tokens that find_greatest chooses. `ids`: the last token of every hypothesis, whose keys and
+   values are stored in its last slot; `positions`: see encode. */
+void decode(const Stack *decoder, const Batch *b, const int64_t *ids, const float *positions,
+            float *logits, long count, const int64_t *forbidden, int64_t otherwise,
+            int64_t *tokens, void *workspace, int threads);
+
+/* The index of the greatest number of every row, the first of several, with `count` indices
+   forbidden; `otherwise` if all that are left are -inf or NaN. */
+void find_greatest(long rows, long size, float *x, long count, const int64_t *forbidden,
+                   int64_t otherwise, int64_t *y, int threads);
+
+/* The logarithm of the sum of e^x of every row. */
+void log_sum_exp(long rows, long size, const float *x, float *y, int threads);
+
+/* A step of beam search. Of all continuations of a sentence's `width` hypotheses, whose sums are
+   their logits [sentences][width][size] plus the offset of the hypothesis, the best 2 `beam` are
+   candidates. The best `beam` of them that do not end become `sums`, `origins` and `tokens`
+   [sentences][beam]; where there are fewer, the sums are -inf. `ended` [sentences][width] are the
+   sums of the hypotheses that end among the best `beam` candidates, else -inf. */
+void beam_step(long sentences, long width, long size, const float *logits, const float *offsets,
+               long beam, int64_t end, float *sums, int64_t *origins, int64_t *tokens,
+               float *ended, int threads);
+
+#endif

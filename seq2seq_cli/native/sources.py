@@ -1,0 +1,26 @@
+"""The C files of the native library, how they are compiled, and what the library is called.
+
+setup.py runs this file where the package is not installed.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+C_FILES = sorted(_FOLDER.glob("*.c"))
+SOURCES = sorted([*C_FILES, *_FOLDER.glob("*.h")])
+FLAGS = ["-O3", "-ffp-contract=off", "-fopenmp", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
+LINK_FLAGS = ["-fopenmp", "-Wl,-Bsymbolic"]
+
+
+def library_name() -> str:
+    return "native.dll" if sys.platform == "win32" else "libnative.so"
+
+
+def source_hash() -> str:
+    """Return a hash of the sources, which the library contains: one made of others is not used."""
+    content = hashlib.sha256()
+    for path in SOURCES:
+        content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return content.hexdigest()[:16]
